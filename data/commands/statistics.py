@@ -7,23 +7,21 @@ about 20 bytes a record into the system's temporary folder (TMPDIR), and removes
 import os
 import struct
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
 from data.homology import name_table
 from data.homology.clusters import open_clusters
 from data.sources.protein import shown
 from data.store.build import left_out
-from data.store.token_store import UINT64, Store
+from data.store.lengths import Lengths
+from data.store.token_store import Store
 
 QUANTILES = (1, 5, 25, 50, 75, 95, 99)
 """The percentages that are reported."""
@@ -32,60 +30,7 @@ LARGEST = 5
 SHOWN = 3
 """How many records of each group are listed."""
 
-_BLOCK_RECORDS = 1 << 20
 _BLOCK_RESIDUES = 1 << 22
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """How many records have which length."""
-
-    values: NDArray[np.int64]
-    """(distinct,) the lengths that occur, in residues, rising; at least one."""
-    counts: NDArray[np.int64]
-    """(distinct,) number of records of each length, at least 1."""
-
-    @property
-    def num_records(self) -> int:
-        """Number of records."""
-        return int(self.counts.sum())
-
-    @property
-    def mean(self) -> float:
-        """Mean length in residues."""
-        return int((self.values * self.counts).sum()) / self.num_records
-
-    def quantile(self, percent: int) -> int:
-        """The smallest length that at least `percent` per cent of the records do not exceed (no interpolation)."""
-        rank = max(1, -(-percent * self.num_records // 100))
-        return int(self.values[np.searchsorted(np.cumsum(self.counts), rank)])
-
-    def longer_than(self, residues: int) -> float:
-        """Share of the records with more than `residues` residues."""
-        return int(self.counts[self.values > residues].sum()) / self.num_records
-
-
-class EqualRecords(NamedTuple):
-    """Records that have the same sequence."""
-
-    size: int
-    """Number of these records, at least 2."""
-    residues: int
-    """Length of the sequence."""
-    records: tuple[int, ...]
-    """The first `SHOWN` of these records, or all if they are fewer; counted from 0."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duplicates:
-    """Exact duplicates: records whose residues equal those of an earlier record."""
-
-    num_duplicates: int
-    """Number of records that equal an earlier one."""
-    num_groups: int
-    """Number of sequences that occur more than once."""
-    largest: tuple[EqualRecords, ...]
-    """The largest groups, at most `LARGEST`; among groups of equal size those that begin first."""
 
 
 def statistics(store: Store, lengths: Lengths) -> dict[str, Any]:
@@ -108,34 +53,15 @@ def statistics(store: Store, lengths: Lengths) -> dict[str, Any]:
             "min": int(lengths.values[0]),
             "quantiles": {str(percent): lengths.quantile(percent) for percent in QUANTILES},
             "max": int(lengths.values[-1]),
-            "mean": lengths.mean,
+            "mean": lengths.num_residues / lengths.num_records,
         },
         "composition": {
             token: {"count": count, "share": count / store.total_residues}
             for token, count in count_tokens(store).items()
         },
-        "distinct_sequences": store.num_records - duplicates.num_duplicates,
-        "duplicates": {
-            "records": duplicates.num_duplicates,
-            "groups": duplicates.num_groups,
-            "largest": [
-                group._asdict()
-                | {"records": [{"record": record, "header": store.header(record)} for record in group.records]}
-                for group in duplicates.largest
-            ],
-        },
+        "distinct_sequences": store.num_records - duplicates["records"],
+        "duplicates": duplicates,
     }
-
-
-def count_lengths(store: Store) -> Lengths:
-    """Every length that occurs, with its number of records. N residues have at most sqrt(2 N) different lengths."""
-    counted: Counter[int] = Counter()
-    for start in range(0, store.num_records, _BLOCK_RECORDS):
-        offsets = store.read("offsets.bin", UINT64, start, _BLOCK_RECORDS + 1)
-        values, counts = np.unique(np.diff(offsets), return_counts=True)
-        counted.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-    values = np.array(sorted(counted), np.int64)
-    return Lengths(values=values, counts=np.array([counted[v] for v in values.tolist()], np.int64))
 
 
 def count_tokens(store: Store) -> dict[str, int]:
@@ -157,30 +83,42 @@ def count_tokens(store: Store) -> dict[str, int]:
     return {TOKENS[token]: int(counts[token]) for token in order.tolist() if counts[token]}
 
 
-def find_duplicates(store: Store) -> Duplicates:
+def find_duplicates(store: Store) -> dict[str, Any]:
     """Group the records of equal residues.
 
     Records with the same digest are grouped on disk and then compared residue by residue, so that two sequences that
     only share a digest do not count as equal.
 
+    Returns:
+        ``records``: how many equal an earlier one; ``groups``: how many sequences occur more than once; ``largest``:
+        the largest groups, at most `LARGEST`, among groups of equal size those that begin first. A group has its
+        ``size``, the ``residues`` of its sequence, and the number and header of its first `SHOWN` ``records``.
+
     Raises:
         ValueError: the temporary folder has no space.
     """
     num_duplicates = num_groups = 0
-    largest: list[EqualRecords] = []
+    largest: list[tuple[int, int, list[int]]] = []
     with (store.folder / "tokens.bin").open("rb") as tokens, (store.folder / "offsets.bin").open("rb") as offsets:
         for _, run in groupby(_sharing_a_digest(store), itemgetter(0)):
-            groups: dict[bytes, EqualRecords] = {}
+            groups: dict[bytes, tuple[int, int, list[int]]] = {}
             for _, record in run:
                 start, end = struct.unpack("<QQ", os.pread(offsets.fileno(), 16, 8 * record))
                 residues = os.pread(tokens.fileno(), end - start, start)
-                size, _, records = groups.get(residues, EqualRecords(0, 0, ()))
-                groups[residues] = EqualRecords(size + 1, end - start, (*records, record)[:SHOWN])
-            equal = [group for group in groups.values() if group.size > 1]
+                size, _, records = groups.get(residues, (0, 0, []))
+                groups[residues] = size + 1, end - start, [*records, record][:SHOWN]
+            equal = [group for group in groups.values() if group[0] > 1]
             num_groups += len(equal)
-            num_duplicates += sum(group.size - 1 for group in equal)
-            largest = sorted([*largest, *equal], key=lambda group: (-group.size, group.records[0]))[:LARGEST]
-    return Duplicates(num_duplicates=num_duplicates, num_groups=num_groups, largest=tuple(largest))
+            num_duplicates += sum(size - 1 for size, _, _ in equal)
+            largest = sorted([*largest, *equal], key=lambda group: (-group[0], group[2]))[:LARGEST]
+    shown_groups = [
+        {
+            **{"size": size, "residues": residues},
+            "records": [{"record": record, "header": store.header(record)} for record in records],
+        }
+        for size, residues, records in largest
+    ]
+    return {"records": num_duplicates, "groups": num_groups, "largest": shown_groups}
 
 
 def _sharing_a_digest(store: Store) -> Iterator[tuple[int, int]]:

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.homology import program
 from data.homology.clusters import Clusters, open_clusters
 from data.homology.split import held_out
 from data.progress_line import WorkLine
 from data.resources import resources
+from data.store.lengths import Lengths, count_lengths
 from data.store.token_store import Store
 from pretrain.proposal import rules
 
-_BLOCK = 1 << 20
 _MOST_DISTINCT = 20_000_000
 """Records up to which equal sequences are counted, by sorting 8 bytes of each."""
 
@@ -42,36 +41,11 @@ class SplitFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class CorpusFacts:
-    """A corpus in numbers."""
+class CorpusFacts(Lengths):
+    """A corpus in numbers: its lengths, and how many of its proteins are distinct."""
 
-    values: NDArray[np.int64]
-    """(distinct lengths,) lengths in residues that occur, rising."""
-    counts: NDArray[np.int64]
-    """(distinct lengths,) number of proteins of each."""
     distinct: int | None
     """Number of distinct sequences; None where there are too many to count quickly."""
-
-    @staticmethod
-    def of_lengths(lengths: NDArray[np.int64], distinct: int | None = None) -> "CorpusFacts":
-        """The facts of proteins with these lengths, in residues."""
-        values, counts = np.unique(lengths, return_counts=True)
-        return CorpusFacts(values.astype(np.int64), counts.astype(np.int64), distinct)
-
-    @property
-    def proteins(self) -> int:
-        """Number of proteins."""
-        return int(self.counts.sum())
-
-    @property
-    def residues(self) -> int:
-        """Number of residues."""
-        return int((self.values * self.counts).sum())
-
-    def quantile(self, share: float) -> int:
-        """The smallest length in residues that at least this share of the proteins does not exceed."""
-        reached = np.cumsum(self.counts) >= share * self.proteins
-        return int(self.values[int(np.argmax(reached))])
 
     def pass_tokens(self, crop_tokens: int) -> int:
         """Tokens of one pass over all proteins: residues and two ends each, cut to a crop."""
@@ -84,15 +58,9 @@ class CorpusFacts:
 
 def facts_of(store: Store, *, count_distinct: bool = True) -> CorpusFacts:
     """The facts of a finished store; reads its offsets and, to count distinct sequences if they are few, digests."""
-    found: dict[int, int] = {}
-    for start in range(0, store.num_records, _BLOCK):
-        offsets = np.asarray(store.offsets[start : start + _BLOCK + 1]).astype(np.int64)
-        for value, count in zip(*np.unique(np.diff(offsets), return_counts=True), strict=True):
-            found[int(value)] = found.get(int(value), 0) + int(count)
-    values = np.array(sorted(found), np.int64)
+    lengths = count_lengths(store)
     few = count_distinct and store.num_records <= _MOST_DISTINCT
-    distinct = len(np.unique(np.asarray(store.digests))) if few else None
-    return CorpusFacts(values, np.array([found[int(value)] for value in values], np.int64), distinct)
+    return CorpusFacts(lengths.values, lengths.counts, len(np.unique(store.digests)) if few else None)
 
 
 def split_of(
@@ -118,7 +86,7 @@ def split_of(
     fraction = given.get("data.validation_fraction")
     if fraction == 0:
         words = "nothing is held out, as you asked: scores are of training proteins"
-        return SplitFacts(0.0, None, 0, words, facts.distinct or facts.proteins)
+        return SplitFacts(0.0, None, 0, words, facts.distinct or facts.num_records)
     equal = open_clusters(store, None)
     if table is not None:
         return _held(open_clusters(store, table), None, f"by the clusters of {table}", fraction)
@@ -130,7 +98,7 @@ def split_of(
     if facts.distinct == 1:
         words = "nothing is held out, because all sequences are equal: scores are of training proteins"
         return SplitFacts(0.0, None, 0, words, 1)
-    expected_s = rules.cluster_seconds(facts.residues, facts.distinct or facts.proteins, resources().cores)
+    expected_s = rules.cluster_seconds(facts.num_residues, facts.distinct or facts.num_records, resources().cores)
     words = ""
     if asked is None and "data.split_identity" in given:
         words = "as you asked"

@@ -51,7 +51,7 @@ def meant(
     smaller = f" data.bin_tokens={bin_}" if bin_ < bin_tokens else ""
     own = f"schedule.total_tokens={fits:.0f} data.bins_per_step={bins}{smaller} (about {duration(fits / rate)}), or "
     return [
-        f"length: {total_tokens:,} tokens are {passes:,.1f} passes over these {count(corpus.proteins, 'protein')}, and "
-        f"would take about {duration(seconds)} on {machine.name} (estimated)",
+        f"length: {total_tokens:,} tokens are {passes:,.1f} passes over these {count(corpus.num_records, 'protein')}, "
+        f"and would take about {duration(seconds)} on {machine.name} (estimated)",
         f"length: what fits is {own if bin_ >= crop_tokens else ''}a recipe that is chosen for you: {command}",
     ]

@@ -136,8 +136,8 @@ def plan_of(
     """The plan for one size; arguments are those of `choice.choose`."""
     optimizer: Literal["adamw", "muon"] = given.get("optimizer.name") or _optimizer(machine, given)
     number = shape.num_parameters
-    training = 1 - split.held_proteins / corpus.proteins
-    distinct = (corpus.distinct or corpus.proteins) / corpus.proteins
+    training = 1 - split.held_proteins / corpus.num_records
+    distinct = (corpus.distinct or corpus.num_records) / corpus.num_records
     intervals = {**rules.INTERVALS, "run.may_lose": MAY_LOSE, **given}
     checkpoint_every = planned_saves(intervals["run.checkpoint_every"], intervals["run.may_lose"])
     ends_s = rules.START_S + rules.END_S + (rules.COMPILE_S if machine.kind == "cuda" else 0.0)
@@ -253,8 +253,8 @@ def _validation(
 
     So few that several fit into the share of the time that validation may take, if the time is long enough for several.
     """
-    each_s = rules.CORRUPTIONS * rules.FORWARD_SHARE * corpus.pass_tokens(crop) / corpus.proteins / rate
-    held = split.held_proteins or corpus.proteins
+    each_s = rules.CORRUPTIONS * rules.FORWARD_SHARE * corpus.pass_tokens(crop) / corpus.num_records / rate
+    held = split.held_proteins or corpus.num_records
     wanted = min(rules.VALIDATIONS, max(1, int(budget_s / _default_s("run.evaluate_every"))))
     fits = int(rules.VALIDATION_TIME * budget_s / wanted / each_s)
     scored = given.get("run.validation_sequences")

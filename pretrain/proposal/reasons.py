@@ -89,13 +89,11 @@ def _of_the_data(
 ) -> Iterator[Choice]:
     if split.identity is not None:
         yield Choice("data.split_identity", split.identity, split.reason)
-    share = f"holds out {split.held_proteins:,} of {corpus.proteins:,} proteins, " if split.held_proteins else ""
+    share = f"holds out {split.held_proteins:,} of {corpus.num_records:,} proteins, " if split.held_proteins else ""
     words = f"{share}{'' if split.identity is not None else split.reason}".rstrip(", ")
     yield Choice("data.validation_fraction", split.fraction, words)
-    whole = _whole(corpus, plan.crop_tokens)
-    yield Choice(
-        "data.crop_tokens", plan.crop_tokens, f"holds {whole:.0%} of the proteins whole; others give a random crop"
-    )
+    whole = f"holds {1 - corpus.longer_than(plan.crop_tokens - 2):.0%} of the proteins whole"
+    yield Choice("data.crop_tokens", plan.crop_tokens, f"{whole}; others give a random crop")
     yield Choice("data.bin_tokens", plan.bin_tokens, "slots that one process computes at once")
     yield Choice("data.bins_per_step", plan.bins_per_step, _step_reason(plan, machine, given))
     if machine.kind == "cuda":
@@ -194,10 +192,6 @@ def _step_reason(plan: Plan, machine: Machine, given: Mapping[str, Any]) -> str:
         else:
             words += ", which keep a GPU busy" if machine.kind == "cuda" else ", the fewest that a step has"
     return words + (f", divided among {machine.processes} processes" if machine.processes > 1 else "")
-
-
-def _whole(corpus: CorpusFacts, crop: int) -> float:
-    return float(corpus.counts[corpus.values + 2 <= crop].sum()) / corpus.proteins
 
 
 def _millions(parameters: int) -> str:

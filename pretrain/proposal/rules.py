@@ -52,8 +52,8 @@ to be launched (some 2 ms a step, whatever it holds)."""
 MOST_BIN_TOKENS: dict[str, int] = {"cpu": 4096, "cuda": 16_384}
 """Slots of a bin, which are computed at once."""
 
-CROP_QUANTILE = 0.95
-"""Share of the proteins that a crop holds whole."""
+CROP_QUANTILE = 95
+"""Percentage of the proteins that a crop holds whole."""
 
 LEAST_CROP = 64
 MOST_CROP: dict[str, int] = {"cpu": 512, "cuda": 1024}

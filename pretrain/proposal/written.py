@@ -41,8 +41,8 @@ def recipe_text(
     plan = proposal.plan
     before = (
         f"Chosen for {plan.budget_s:.10g} seconds; expected to take {_seconds(plan.seconds)}, of which its steps take "
-        f"{_seconds(plan.training_s)}, on {machine.name} and {corpus.proteins:,} proteins of {corpus.residues:,} "
-        f"residues, by: {program} {words}"
+        f"{_seconds(plan.training_s)}, on {machine.name} and {corpus.num_records:,} proteins of "
+        f"{corpus.num_residues:,} residues, by: {program} {words}"
     )
     after = (
         "The same command continues the run. To change something, edit a copy and start it in another directory: "
@@ -82,9 +82,9 @@ def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machin
     plan = proposal.plan
     values = {c.name: c.value for c in proposal.choices}
     because = {c.name: f"{'given by you, ' * c.is_given}{c.reason}".rstrip(", ") for c in proposal.choices}
-    distinct = f", {corpus.distinct:,} of them distinct" if corpus.distinct not in (None, corpus.proteins) else ""
+    distinct = f", {corpus.distinct:,} of them distinct" if corpus.distinct not in (None, corpus.num_records) else ""
     rows = [
-        ("corpus", f"{few(sources)}: {corpus.proteins:,} proteins{distinct}, {corpus.residues:,} residues"),
+        ("corpus", f"{few(sources)}: {corpus.num_records:,} proteins{distinct}, {corpus.num_residues:,} residues"),
         ("machine", machine.name),
         ("model", f"{plan.size}, {because.get('model.preset', 'whose weights training starts from')}"),
         ("length", f"{plan.total_tokens:,} tokens: {because['schedule.total_tokens']}"),

@@ -5,6 +5,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +16,12 @@ from data.commands import statistics as module
 from data.commands.histogram import bars, draw_lengths, edges
 from data.commands.statistics import (
     QUANTILES,
-    Lengths,
-    count_lengths,
     count_tokens,
     find_duplicates,
     lines,
     statistics,
 )
+from data.store.lengths import Lengths, count_lengths
 from data.store.token_store import FACTS, FORMAT, Counts, Store, facts_text
 from support.places import REAL
 
@@ -71,7 +71,7 @@ def drawn(count: int, seed: int = 0) -> list[str]:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every loop over blocks goes round more than once."""
-    monkeypatch.setattr(module, "_BLOCK_RECORDS", 7)
+    monkeypatch.setattr("data.store.lengths._BLOCK_RECORDS", 7)
     monkeypatch.setattr(module, "_BLOCK_RESIDUES", 64)
     monkeypatch.setattr("data.homology.clusters._BLOCK", 7)
     monkeypatch.setattr("data.homology.name_table.BLOCK", 7)
@@ -86,7 +86,7 @@ def test_quantiles_are_numpys_without_interpolation(arrays, count: int) -> None:
         int(np.quantile(one_by_one, q / 100, method="inverted_cdf")) for q in QUANTILES
     ]
     assert (lengths.values[0], lengths.values[-1]) == (one_by_one.min(), one_by_one.max())
-    assert lengths.mean == pytest.approx(one_by_one.mean(), rel=1e-12)
+    assert lengths.num_residues / lengths.num_records == pytest.approx(one_by_one.mean(), rel=1e-12)
     assert lengths.longer_than(100) == (one_by_one > 100).mean()
     assert dict(zip(lengths.values.tolist(), lengths.counts.tolist(), strict=True)) == Counter(one_by_one.tolist())
 
@@ -113,44 +113,49 @@ def test_a_byte_that_is_no_token_is_damage(arrays) -> None:
         count_tokens(store)
 
 
+def numbers(group: Mapping[str, Any]) -> list[int]:
+    """Of the records that are named."""
+    return [record["record"] for record in group["records"]]
+
+
 def test_duplicates_are_those_of_a_dictionary(arrays) -> None:
     rng = np.random.default_rng(1)
     different = drawn(60)
     proteins = [different[i] for i in rng.zipf(1.5, 400) % 60]
     found = find_duplicates(arrays(proteins))
     times = Counter(proteins)
-    assert found.num_duplicates == len(proteins) - len(times)
-    assert found.num_groups == sum(n > 1 for n in times.values())
+    assert found["records"] == len(proteins) - len(times)
+    assert found["groups"] == sum(n > 1 for n in times.values())
     expected = sorted(times, key=lambda p: (-times[p], proteins.index(p)))[: module.LARGEST]
-    assert [group.size for group in found.largest] == [times[p] for p in expected]
-    for group, protein in zip(found.largest, expected, strict=True):
-        assert group.residues == len(protein)
-        assert list(group.records) == [i for i, p in enumerate(proteins) if p == protein][: module.SHOWN]
+    assert [group["size"] for group in found["largest"]] == [times[p] for p in expected]
+    for group, protein in zip(found["largest"], expected, strict=True):
+        assert group["residues"] == len(protein)
+        assert numbers(group) == [i for i, p in enumerate(proteins) if p == protein][: module.SHOWN]
 
 
 def test_of_groups_of_one_size_the_first_are_named(arrays) -> None:
     pairs = [letter * 3 for letter in "ACDEFGHIKL"]
     found = find_duplicates(arrays(pairs + pairs[::-1]))
-    assert [group.records for group in found.largest] == [(i, 19 - i) for i in range(module.LARGEST)]
+    assert [numbers(group) for group in found["largest"]] == [[i, 19 - i] for i in range(module.LARGEST)]
 
 
 def test_a_shared_digest_alone_makes_no_duplicate(arrays) -> None:
     proteins = ["MKTAY", "MKTAW", "MKTAY", "MK", "MKTAW", "GGGGG", "MKTAY"]
     found = find_duplicates(arrays(proteins, [2**64 - 1] * len(proteins)))
-    assert found.num_duplicates == 3
-    assert [(g.size, g.records) for g in found.largest] == [(3, (0, 2, 6)), (2, (1, 4))]
+    assert found["records"] == 3
+    assert [(g["size"], numbers(g)) for g in found["largest"]] == [(3, [0, 2, 6]), (2, [1, 4])]
 
 
 def test_long_sequences_are_compared_to_the_end(arrays) -> None:
     same = "ACDEFGHIKL" * 30
     proteins = [same, same[:-1] + "W", same]
     found = find_duplicates(arrays(proteins, [0] * 3))
-    assert [g.records for g in found.largest] == [(0, 2)]
+    assert [numbers(g) for g in found["largest"]] == [[0, 2]]
 
 
 def test_no_duplicates(arrays) -> None:
     found = find_duplicates(arrays(["MK", "MKT", "M"]))
-    assert (found.num_duplicates, found.num_groups, found.largest) == (0, 0, ())
+    assert found == {"records": 0, "groups": 0, "largest": []}
 
 
 def test_a_sort_that_does_not_fit_is_an_error(arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,5 +232,5 @@ def test_real_duplicates_are_found(arrays) -> None:
     with gzip.open(REAL / "orthofinder_M_agalactiae.faa.gz", "rt") as file:
         proteins = [letters.removesuffix("*") for _, letters in SimpleFastaParser(file)]
     found = find_duplicates(arrays(proteins))
-    assert found.num_duplicates == len(proteins) - len(set(proteins)) == 59
-    assert found.largest[0].size == Counter(proteins).most_common(1)[0][1] == 10
+    assert found["records"] == len(proteins) - len(set(proteins)) == 59
+    assert found["largest"][0]["size"] == Counter(proteins).most_common(1)[0][1] == 10

@@ -34,7 +34,7 @@ HOUR = 3600.0
 def corpus_of(proteins: int) -> CorpusFacts:
     """Log-normal lengths of median 230, as UniRef50's are; a large corpus repeats 100,000 of them."""
     drawn = np.exp(np.random.default_rng(0).normal(np.log(230), 0.75, min(proteins, 100_000)))
-    facts = CorpusFacts.of_lengths(np.clip(drawn, 10, 34_350).astype(np.int64))
+    facts = CorpusFacts(*np.unique(np.clip(drawn, 10, 34_350).astype(np.int64), return_counts=True), None)
     times = proteins // int(facts.counts.sum())
     return dataclasses.replace(facts, counts=facts.counts * times, distinct=proteins)
 
@@ -206,7 +206,7 @@ def test_intervals_are_settings_with_a_reason() -> None:
 
 
 def test_copies_teach_no_more_than_passes_do() -> None:
-    one = dataclasses.replace(CorpusFacts.of_lengths(np.full(500, 340)), distinct=1)
+    one = CorpusFacts(np.array([340]), np.array([500]), 1)
     found = choose(one, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, HOUR, {})
     plan = found.plan
     assert (plan.size, plan.steps) == (rules.SMALLEST, rules.LEAST_STEPS)
@@ -287,7 +287,7 @@ def test_a_short_run_has_more_targets_and_forgets_sooner() -> None:
 
 
 def test_too_few_proteins_for_enough_steps_get_more_passes_and_a_note() -> None:
-    few = CorpusFacts.of_lengths(np.array([300]))
+    few = CorpusFacts(np.array([300]), np.array([1]), None)
     found = choose(few, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, HOUR, {})
     assert found.plan.steps >= rules.LEAST_STEPS
     assert found.plan.passes > rules.MOST_PASSES

@@ -106,7 +106,7 @@ def test_the_rules_are_those_of_the_page() -> None:
         f"fits into {100 * rules.MEMORY_SHARE:.0f} % of the memory",
         f"at most {rules.MOST_PASSES:.0f} passes",
         f"at least {rules.LEAST_STEPS} steps",
-        f"the length that {100 * rules.CROP_QUANTILE:.0f} % of the proteins do not exceed",
+        f"the length that {rules.CROP_QUANTILE} % of the proteins do not exceed",
         f"at most {rules.MOST_CROP['cpu']} tokens on a CPU and {rules.MOST_CROP['cuda']:,} on a GPU",
         f"{rules.VALIDATION_CLUSTERS} clusters, but no less than {100 * rules.VALIDATION_SHARE[0]:g} % and no more "
         f"than {100 * rules.VALIDATION_SHARE[1]:.0f} %",

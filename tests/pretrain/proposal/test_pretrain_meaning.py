@@ -17,7 +17,7 @@ from support.places import ROOT
 from support.rank_pool import RankPool
 
 LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
-SMALL = CorpusFacts.of_lengths(np.full(5_605, 340))
+SMALL = CorpusFacts(np.array([340]), np.array([5_605]), None)
 
 
 def lines(total_tokens: int, corpus: CorpusFacts = SMALL, machine: Machine = LAPTOP) -> list[str]:
@@ -44,7 +44,7 @@ def test_a_recipe_in_proportion_is_left_alone() -> None:
 
 
 def test_a_chosen_recipe_for_a_tiny_corpus_is_left_alone() -> None:
-    tiny = CorpusFacts.of_lengths(np.full(30, 52), 1)
+    tiny = CorpusFacts(np.array([52]), np.array([30]), 1)
     chosen = choose(tiny, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, 180.0, {}).plan
     assert chosen.passes > rules.TOO_MANY_PASSES  # of so few tokens that LEAST_STEPS are no fewer
     sizes = chosen.shape, chosen.crop_tokens, chosen.bin_tokens
@@ -54,7 +54,7 @@ def test_a_chosen_recipe_for_a_tiny_corpus_is_left_alone() -> None:
 
 @pytest.mark.parametrize(("processes", "slots"), [(1, 1024), (2, None), (8, None)])
 def test_what_fits_has_enough_steps(processes: int, slots: int | None) -> None:
-    few = CorpusFacts.of_lengths(np.full(40, 340))
+    few = CorpusFacts(np.array([340]), np.array([40]), None)
     machine = Machine("cuda", "GPUs", processes, 8, 80e9, 1e15, "bf16", "ddp")
     remedy = lines(10**12, few, machine)[1]
     if slots is None:  # a crop for each process is too much already

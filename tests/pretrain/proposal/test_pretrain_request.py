@@ -27,7 +27,7 @@ from pretrain.run.directory import RunDirectory
 from support.launching import torchrun_variables
 
 LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
-CORPUS = CorpusFacts.of_lengths(np.full(5_605, 340))
+CORPUS = CorpusFacts(np.array([340]), np.array([5_605]), None)
 SPLIT = SplitFacts(0.1, 0.5, 500, "by clusters", 5_000)
 
 
@@ -147,7 +147,7 @@ def test_none_means_no_clustering(here: Path) -> None:
 @pytest.fixture
 def kept(here: Path) -> CorpusFacts:
     """The corpus of a run of forty proteins in the folder `runs/your`, whose passes take seconds of its hour."""
-    few = CorpusFacts.of_lengths(np.full(40, 340))
+    few = CorpusFacts(np.array([340]), np.array([40]), None)
     run = RunDirectory(here / "runs/your")
     run.root.mkdir(parents=True)
     run.describe_recipe(first_recipe(request()))
@@ -158,7 +158,7 @@ def kept(here: Path) -> CorpusFacts:
 
 
 def test_a_recipe_says_what_it_was_chosen_for() -> None:
-    few = CorpusFacts.of_lengths(np.full(40, 340))
+    few = CorpusFacts(np.array([340]), np.array([40]), None)
     plan = proposal_of(request(), few).plan
     assert times_of(text_of(request(), few)) == pytest.approx((3600, plan.seconds, plan.training_s), rel=0.005)
     assert plan.seconds < 60
