@@ -104,7 +104,7 @@ def end(
         of_some, predicted = _together(some)
         members = tuple(fact for fold in some for fact in fold.members)
         of_validation = len(some) == 1 and some[0].part != VALIDATION
-        return Results(
+        made = Results(
             part=part,
             scores=_scored(of_some, predicted, clusters),
             validation=_validation(some[0], clusters) if of_validation else None,
@@ -117,8 +117,10 @@ def end(
             split_fingerprint=assays.division.parts.fingerprint,
             audit=audited,
             notes=(*notes, *_nothing_tested(some[0]), *words.chosen_on_training(members)),
+            said=tuple(trained[0].job.caveats),
             inputs=inputs,
         )
+        return replace(made, caveats=tuple(words.caveats(made)))
 
     results = results_of(folds, "all folds" if assays.parts.num_folds else NAMES[folds[0].part])
     of_members = [results]
@@ -188,7 +190,7 @@ def _evaluated(trained: Sequence[Trained], results: Results, of_members: Sequenc
     """Write into the bundle of each member what was found of it alone, and of all of them together."""
     ensemble = Ensemble(results.members, results.calibrations) if len(trained) > 1 else None
     for one, evaluation in zip(trained, of_members, strict=True):
-        with_evaluation(one.run.root / "bundle", replace(evaluation, inputs=""), ensemble)
+        with_evaluation(one.run.root / "bundle", replace(evaluation, inputs="", said=()), ensemble)
 
 
 def _scored(objectives: Sequence[Objective], joined: Sequence[Joined], clusters: NDArray[np.uint64]) -> Scores:

@@ -222,19 +222,25 @@ class FineTuneJob(Job[FineTuneScores]):
         trained = f"{learns[self.recipe.adaptation.kind]}, {self.num_trained:,} parameters"
         return [("model", f"{source}: {kind}"), ("trained", trained), *self.assays.facts()]
 
+    @property
+    def caveats(self) -> list[str]:
+        """What was decided about tables and split, and what of validation and model limits the scores."""
+        lines = [*self.assays.said]
+        if self.scored_part == "training":
+            scored = f"{len(self._scored):,} of them are scored"
+            lines.append(f"validation: {NO_VALIDATION}; the checkpoint is chosen on training rows, {scored}")
+        if self.recipe.model.init is None:
+            lines.append("model: its encoder starts from random weights; model.init names a pretrained one")
+        return lines
+
     def set_up(self, model: nn.Module) -> list[str]:
         """Set the encoder up, unless its features are cached."""
         recipe, own = self.recipe, cast(FineTuneModel, model)
         self.num_trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        lines = [*self.lines, *self.assays.said]
-        if self.scored_part == "training":
-            scored = f"{len(self._scored):,} of them are scored"
-            lines.append(f"validation: {NO_VALIDATION}; the checkpoint is chosen on training rows, {scored}")
+        lines = [*self.lines, *self.caveats]
         if own.encoder is not None:
             slots = recipe.data.bin_tokens * recipe.data.bins_per_forward
             lines += set_up_encoder(own.encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
-        if recipe.model.init is None:
-            lines.append("model: its encoder starts from random weights; model.init names a pretrained one")
         return lines
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:

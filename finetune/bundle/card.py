@@ -176,6 +176,8 @@ def _results(manifest: Manifest) -> Iterator[EvalResult]:
 def _limits(manifest: Manifest) -> Iterator[str]:
     shortest, longest = manifest.training_residues
     yield f"Proteins of {shortest} to {longest} residues trained; of shorter and longer ones nothing is known."
-    if manifest.evaluation is None:
+    if (results := manifest.evaluation) is not None:
+        yield from map(literal, results.caveats)
+    else:
         yield "The run had not come to its end: there are no scores of tested proteins."
     yield f"Other assays, conditions and hosts than those of the table: {NOT_MEASURED}."

@@ -22,7 +22,6 @@ from finetune.labels.objectives import counts_by_part, labelled_records, objecti
 from finetune.labels.reading import TaskLabels
 from finetune.look.opened import Opened
 from finetune.look.roles import Roles
-from finetune.metrics.scoring import FEWEST_LABELS
 from finetune.splits.audit import audit
 from finetune.splits.divide import divide
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
@@ -37,6 +36,8 @@ FOLDS, LEAST_WITHOUT_FOLDS = 5, 1000
 _LARGEST_CLUSTER = 0.4
 """Share of the proteins that a cluster may have in a split by homology."""
 _LEAST_CLUSTERS, _CLUSTERS_WITHOUT_FOLDS = 15, 100
+_RARE = 10
+"""Labels, of classes those beside the most frequent one, below which a task decides no split; no metric takes them."""
 _LEAST_YEARS, _YEAR = 2, re.compile(r"(?:19|20)\d\d(?!\d)")
 _LEAST_TESTED = 20
 """Labelled proteins of a test part, also of the table's own; below, folds test every protein."""
@@ -315,7 +316,7 @@ def _too_rare(tasks: Sequence[TaskLabels], sides: Sequence[Parts], named: Sequen
             try:
                 objectives([task], each.part == TRAIN)
             except ValueError:
-                if few >= FEWEST_LABELS or {*task.settings.columns, name} & {*named}:
+                if few >= _RARE or {*task.settings.columns, name} & {*named}:
                     raise
                 beside = " beside those of its most frequent class" if task.classes else ""
                 found[name] = f"{few} labels{beside} are too few for a split"

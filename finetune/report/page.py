@@ -68,7 +68,13 @@ def content(
         subtitle=f"{model.get('init') or model.get('preset')}, {kind}{several}, {table}",
         judged=(*words.compared(results), *words.untrained(results), *words.calibrated(results)),
         keys=(*_keys(results), *facts.keys(history)),
-        sections=(scores, *_pictured(results, objectives, tested), sections.split(results), *_learning(history)),
+        sections=(
+            scores,
+            *_pictured(results, objectives, tested),
+            sections.split(results),
+            Section("Caveats", (*results.caveats, *results.said)),
+            *_learning(history),
+        ),
         drawn_by="python -m finetune",
     )
 

@@ -112,6 +112,10 @@ class Results:
     audit: Audit | None
     notes: tuple[str, ...] = ()
     """What could not be done, in sentences."""
+    caveats: tuple[str, ...] = ()
+    """`words.caveats`, made once: the console, the report and the card have the same sentences."""
+    said: tuple[str, ...] = ()
+    """What the start of the run said of tables, split and model; empty in a bundle, as it names files."""
     inputs: str = ""
     """Hash of everything on which all of this depends; empty in a bundle."""
     format: str = FORMAT

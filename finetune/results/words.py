@@ -126,22 +126,20 @@ def calibrated(results: Results) -> list[str]:
     return found
 
 
+def caveats(results: Results) -> list[str]:
+    """What limits the scores, in sentences."""
+    known = [*missing(results), *untrained(results), *undefined(results), *calibrated(results)]
+    audited = results.audit.notes if results.audit else ()
+    return [*known, f"Split: {results.split}.", *results.notes, *audited]
+
+
 def closing(results: Results) -> list[str]:
-    """All of it, for a console."""
+    """All of it, for a console; what the start of the run said is not said again."""
     scored = {"all folds": "out-of-fold predictions of all folds"}.get(results.part, results.scored)
     title = f"scores of {scored}, beside baselines on the same labels"
     of_table = table(results)
     lines = [title, *of_table] if of_table else [f"{title}: no task could be scored"]
-    audited = results.audit.notes if results.audit else ()
-    sentences = [*compared(results), *missing(results), *untrained(results), *undefined(results), *calibrated(results)]
-    return [
-        *lines,
-        "",
-        *sentences,
-        f"Split: {results.split}.",
-        *results.notes,
-        *audited,
-    ]
+    return [*lines, "", *compared(results), *results.caveats]
 
 
 def _number(value: float | None) -> str:

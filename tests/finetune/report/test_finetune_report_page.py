@@ -1,7 +1,9 @@
 """The page of a fine-tuning run: its tables, its pictures, and that a browser can show them on a phone."""
 
+import html
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from finetune.report.pictures import MOST_TASKS, pictures
 from finetune.results.calibrated import checked, ends, fitted
 from finetune.results.joined import Joined, with_calibration
 from finetune.results.results import BaselineScores, CalibratedTask, Ceiling, MemberFacts, Results
+from finetune.results.words import caveats
 from finetune.splits.audit import Audit, Comparison
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
@@ -122,9 +125,13 @@ def test_the_page_says_what_the_model_is_worth(tmp_path: Path) -> None:
     rows = undefined[1].rows
     scarce = Predictions(Rows(rows.records[few], rows.outputs[few], rows.truth[few]), undefined[1].prediction[few])
     results, objectives, joined = results_of(of_kind("binary", "<active>"), (undefined[0], scarce))
+    results = replace(results, caveats=tuple(caveats(results)))
     assert page.write(root, root, results, objectives, joined) == str(root / "report.html")
     text = (root / "report.html").read_text()
     words = re.sub(r"\s+", " ", re.sub(r"<(?!active)[^>]*>", " ", text))
+    assert any("too slow" in each for each in results.caveats)
+    assert any(each.startswith("Undefined in test: scarce") for each in results.caveats)
+    assert [each for each in results.caveats if each not in html.unescape(words)] == []
     for expected in (
         "A baseline is as good or better in the only task: &lt;active&gt; (ridge on residues",
         "scarce 3 labels, fewer than 10",

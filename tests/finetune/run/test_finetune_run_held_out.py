@@ -1,7 +1,9 @@
 """What is held out is predicted once, by a model that neither trained on it nor chose its checkpoint by it."""
 
 import csv
+import html
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,10 @@ CHOSEN = (
     "The checkpoint is chosen on training rows, as no validation row has a label: overfitting goes unnoticed, and "
     "predictions have no calibration."
 )
+
+
+def plain(text: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", text).replace("\\", "").split())
 
 
 def recipe_of(folder: Path, labelled: str, split: str) -> Path:
@@ -103,6 +109,16 @@ def test_what_chose_on_training_rows_says_so_everywhere(
     report = (run / "report.html").read_text()
     assert CHOSEN in report
     assert "Skill on training rows, which choose the checkpoint" in report
+    closing = said[said.index("scores of the test part") : said.index("All numbers:")].splitlines()
+    after_table = [each for each in closing[closing.index("") + 1 :] if each]
+    caveats = [each for each in after_table if not each.startswith(("The model", "A baseline"))]
+    assert len(caveats) >= 2
+    assert scores["caveats"] == bundle["evaluation"]["caveats"] == caveats
+    assert [each for each in scores["said"] if each not in said] == []
+    assert start in scores["said"][-2]
+    assert [each for each in [*caveats, *scores["said"]] if plain(each) not in plain(html.unescape(report))] == []
+    assert [each for each in caveats if plain(each) not in plain(card)] == []
+    assert bundle["evaluation"]["said"] == []  # which may name files
     assert not any("Skill in validation" in text or "chosen on validation" in text for text in (card, report, said))
     assert predict([str(run / "bundle"), str(tmp_path / "assays.csv"), "-o", str(tmp_path / "out.csv")]) == 0
     assert "no intervals or calibration of 1 tasks: no validation row has a label" in capfd.readouterr().err
