@@ -36,7 +36,7 @@ from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, Parts
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import of_rows
-from finetune.tables.proteins import proteins_of
+from finetune.tables.proteins import Proteins, proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.table import Table, joined
 from finetune.tasks.columns import columns_of
@@ -248,6 +248,30 @@ def prepare(recipe: Recipe) -> Prepared:
         proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest).by_content()
     source = proteins.source(settings.ingest)
     store = open_or_build([source], Path(settings.store_dir), settings.unknown_letters, settings.ingest)
+    division, tasks, of_row = divided_and_read(recipe, table, proteins, store)
+    labels = write([store], {task.settings.name: task.labels for task in tasks}, proteins.linkers)
+    opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
+    said = (*table.said, *proteins.said, *(line for task in tasks for line in task.said), *division.notes)
+    return Prepared(store.folder, labels.folder, opened, division, said, _of_tables(table, of_row))
+
+
+def divided_and_read(
+    recipe: Recipe, table: Table, proteins: Proteins, store: Store | None = None
+) -> tuple[Division, list[TaskLabels], NDArray[np.int64]]:
+    """Divide the rows of a table, and read the labels of those that have a part.
+
+    Args:
+        recipe: the recipe.
+        table: the table, or tables that were joined.
+        proteins: its proteins.
+        store: their token store, for splits that compare sequences.
+
+    Returns:
+        The split; the labels of each task; and the record of each row, -1 for one that gives no label.
+
+    Raises:
+        ValueError: as for `prepare`.
+    """
     records = Records(table, proteins.record_of_row, proteins.digests, store)
     with WorkLine("dividing the records", after_s=2.0):
         mutations = None
@@ -258,11 +282,8 @@ def prepare(recipe: Recipe) -> Prepared:
     with WorkLine("reading the labels", after_s=2.0):
         others = OtherColumns.of(table, _columns_read(recipe, table))
         rows = [Rows(table, of_row, proteins.num_records, proteins, proteins.ids, others)]
-        tasks = [read_task(rows, task, settings.decimal) for task in recipe.tasks]
-    labels = write([store], {task.settings.name: task.labels for task in tasks}, proteins.linkers)
-    opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
-    said = (*table.said, *proteins.said, *(line for task in tasks for line in task.said), *division.notes)
-    return Prepared(store.folder, labels.folder, opened, division, said, _of_tables(table, of_row))
+        tasks = [read_task(rows, task, recipe.data.decimal) for task in recipe.tasks]
+    return division, tasks, of_row
 
 
 def _columns_read(recipe: Recipe, table: Table) -> set[str | None]:

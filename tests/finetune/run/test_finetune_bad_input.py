@@ -16,7 +16,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
     """The one error of a run on a table of 40 proteins that was changed."""
 
     def run(change: Callable[[Rows], Rows], before_and_after: tuple[str, str] = ("", ""), *words: str) -> str:
-        recipe = write(tmp_path, change, count=40)
+        recipe = write(tmp_path, change, count=60)
         recipe.write_text(recipe.read_text().replace(*before_and_after))
         before = {path.name for path in tmp_path.iterdir()}
         assert main([str(recipe), *words]) == 78
