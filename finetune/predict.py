@@ -243,7 +243,8 @@ def _lines(
             else:
                 cells += [cell(each[0]) for each in values]
         if identities is not None:
-            cells.append(cell(float(identities[record])) if record >= 0 else "")
+            is_known = record >= 0 and identities[record] == identities[record]
+            cells.append(cell(float(identities[record])) if is_known else "")
         yield [*cells, "; ".join(_notes(proteins, row, record, reach))]
 
 

@@ -33,8 +33,9 @@ _OF_LENGTHS = (
     "400 to 799 residues",
     "800 residues and more",
 )
-_IDENTITIES = (1e-9, 0.3, 0.5, 0.7, 0.9)
-_OF_IDENTITIES = ("no relative found", "below 30 %", "30 to 50 %", "50 to 70 %", "70 to 90 %", "90 % and more")
+_SHARES = ("below 30 %", "30 to 50 %", "50 to 70 %", "70 to 90 %", "90 % and more")
+_IDENTITIES = (0.0, 1e-9, 0.3, 0.5, 0.7, 0.9)
+_OF_IDENTITIES = ("not searchable", "no relative found", *_SHARES)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 import argparse
 
 from data.corpus.stores import opened
+from data.homology import peptides
 from data.homology.mmseqs import decontaminate
 from data.recipe.settings import IngestSettings
 
@@ -19,4 +20,10 @@ def run(options: argparse.Namespace) -> int:
         f"(identity {options.min_identity}, coverage {options.min_coverage}): {options.output}; train without them "
         f"with data.exclude={options.output}"
     )
+    (of_training, _), (of_heldout, _) = peptides.count(store), peptides.count(against)
+    if of_training or of_heldout:
+        print(
+            f"{of_training} training and {of_heldout} held-out records have fewer than {peptides.SHORT} residues: "
+            "of these, relatives that are not equal may be missed"
+        )
     return 0

@@ -65,7 +65,10 @@ class Trained:
         return cls(store, records, (f"{NAME} is to {said}, by {by}",), work, variants)
 
     def identities(self, proteins: Proteins) -> NDArray[np.float64]:
-        """(N,) share of equal residues in the alignment with the most similar one; 0 where none was found."""
+        """(N,) share of equal residues in the alignment with the most similar one; 0 where none was found.
+
+        NaN for a protein that does not find itself, as nothing is known of its relatives.
+        """
         found = np.zeros(proteins.num_records)
         if not proteins.num_records or not len(self.records):
             return found
@@ -79,7 +82,8 @@ class Trained:
                 residues = np.stack([store.residues(record) for record in same.tolist()])
                 found[same] = 1 - to_nearest(residues, self._variants) / length
         if len(rest):
-            found[rest] = nearest(store, rest, self.store, self.records).identity
+            closest = nearest(store, rest, self.store, self.records)
+            found[rest] = np.where(closest.is_searchable | (closest.identity > 0), closest.identity, np.nan)
         return found
 
 

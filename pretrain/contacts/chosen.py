@@ -33,7 +33,7 @@ class Chosen:
     groups: list[int]
     """(scored,) a number that relatives share."""
     left_out: int
-    """Chains that are neither, because they are relatives of one that is fitted on."""
+    """Chains that are neither: relatives of one that is fitted on, or such that no search finds."""
     searched_by: str
     """The program that found relatives."""
 
@@ -84,7 +84,8 @@ def choose(chains: Sequence[Chain], fit_on: int) -> Chosen:
         rest: NDArray[np.int64] = np.arange(count, len(ordered))
         found = nearest(store, rest, store, np.arange(count))
         of_fitted = set(group[:count].tolist())
-        is_relative = (found.identity >= IDENTITY) | np.array([each in of_fitted for each in group[rest].tolist()])
+        is_close = (found.identity >= IDENTITY) | ~found.is_searchable
+        is_relative = is_close | np.array([each in of_fitted for each in group[rest].tolist()])
     scored = rest[~is_relative]
     if not len(scored):
         raise ValueError(

@@ -73,12 +73,13 @@ class OpenSet:
     def identities(self, training: Corpora) -> tuple[NDArray[np.float64], str]:
         """(documents,) identity to the nearest training protein, and what searched; rank 0 alone.
 
-        The alignment covers at least half of the scored protein. It is 0 where no relative was found.
+        The alignment covers at least half of the scored protein. It is 0 where no relative was found, and -1
+        where none could be: the search does not find the protein itself.
 
         Raises:
             ValueError: a corpus is a stream, or MMseqs2 failed.
         """
-        found = np.zeros(len(self.scored.samples))
+        found, is_searchable = np.zeros(len(self.scored.samples)), np.ones(len(self.scored.samples), np.bool_)
         if any(part.store.is_growing for part in training.parts):
             raise ValueError("the training corpus is a stream, which cannot be searched")
         for number, own in enumerate(self.corpora.parts):
@@ -88,7 +89,8 @@ class OpenSet:
                 among = np.arange(part.store.num_records)
                 hits = nearest(own.store, records, part.store, among[part.split.is_training(among)])
                 found[mine] = np.maximum(found[mine], hits.identity)
-        return found, searched_by()
+                is_searchable[mine] &= hits.is_searchable
+        return np.where(is_searchable | (found > 0), found, -1.0), searched_by()
 
 
 def open_set(asked: Asked, engine: Engine) -> OpenSet:

@@ -128,9 +128,11 @@ def _by_identity(store: Store, identity: float, fraction: float | None) -> Split
     clusters = cluster_by_identity(store, identity)
     seconds = time.perf_counter() - started
     took = f", in {seconds:.0f} s" if seconds > 1 else ""
+    # Of peptides, how they were compared, or that they are too many for it.
+    tool = "; ".join(["MMseqs2", *clusters.facts["tool"].split("; ")[1:]])
     words = (
-        f"by clusters of {identity:.0%} identity over {COVERAGE:.0%} of both sequences (MMseqs2{took}), so that no "
-        "such relative of a validation protein trains"
+        f"by clusters of {identity:.0%} identity over {COVERAGE:.0%} of both sequences ({tool}{took}), so that no such "
+        "relative of a validation protein that it finds trains"
     )
     return _held(clusters, identity, words, fraction)
 

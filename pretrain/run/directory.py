@@ -67,7 +67,7 @@ class ScheduleDiffersError(ValueError):
 
 def run_at(model: str) -> Path | None:
     """The directory of the run that a model is, or lies in as its export or a checkpoint; None where there is none."""
-    near = (Path(model), *Path(model).absolute().parents[:2]) if Path(model).exists() else ()
+    near = (Path(model), *Path(model).absolute().parents[:2]) if Path(model).parent.is_dir() else ()
     return next((each for each in near if (each / "run.json").is_file()), None)
 
 

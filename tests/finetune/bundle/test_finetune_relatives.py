@@ -72,3 +72,13 @@ def test_others_are_aligned(tmp_path: Path) -> None:
     assert identities == pytest.approx([0, 1, 1 - differ / len(near), 0], abs=2e-3)  # MMseqs2 writes three digits
     assert differ >= 2
     assert trained.identities(read(tmp_path / "b.fasta", [found[1]])).tolist() == [1]
+
+
+def test_a_protein_that_no_search_finds_has_no_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    found = proteins(3, least=80, most=120)
+    table = read(tmp_path / "train.fasta", found[:2])
+    asked = read(tmp_path / "in.fasta", [found[0], found[2], "Q" * 60])
+    parts = [split(tmp_path / "split.csv", table, dict.fromkeys(table.ids, "train"))]
+    identities = Trained.of(table, parts, tmp_path / "work").identities(asked)
+    assert identities.tolist() == pytest.approx([1, 0, float("nan")], nan_ok=True)

@@ -180,7 +180,9 @@ def test_which_chains_are_fitted_on_follows_from_their_residues(
     """With what finds relatives replaced, because MMseqs2 takes seconds."""
     identity = 0.0
     monkeypatch.setattr(chosen, "related", lambda store, _: SimpleNamespace(hashes=np.arange(store.num_records)))
-    found = lambda _, queries, *__: SimpleNamespace(identity=np.full(len(queries), identity))  # noqa: E731
+    found = lambda _, queries, *__: SimpleNamespace(  # noqa: E731
+        identity=np.full(len(queries), identity), is_searchable=np.ones(len(queries), bool)
+    )
     monkeypatch.setattr(chosen, "nearest", found)
     first = choose(chains, 3)
     assert len(first.fitted) == 3

@@ -215,7 +215,8 @@ def test_a_checkpoint_and_an_export_belong_to_their_run(
 def test_identity_is_that_to_the_nearest_training_protein(
     opened: OpenSet, engine: Engine, tmp_path: Path, installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three proteins one is a training protein, one a copy with few changes, and one is of another family."""
+    """Of three proteins one is a training protein, one a copy with few changes, and one is of another family;
+    a fourth has one letter, of which no search finds relatives."""
     if installed and not is_installed():
         pytest.skip("MMseqs2 is not installed")
     monkeypatch.setattr("data.homology.program.is_installed", lambda: installed)
@@ -225,12 +226,13 @@ def test_identity_is_that_to_the_nearest_training_protein(
     changed = "".join("W" if place % 20 == 10 else letter for place, letter in enumerate(letters))
     held_out = fasta_of(corpora.parts[0].store.residues(int(corpora.validation[0])))
     fasta = tmp_path / "three.fasta"
-    fasta.write_text(f">same\n{letters}\n>near\n{changed}\n>far\n{held_out}\n")
+    fasta.write_text(f">same\n{letters}\n>near\n{changed}\n>far\n{held_out}\n>low\n{'Q' * 60}\n")
     three = open_set(Asked(data=(str(fasta),), store_dir=str(tmp_path / "stores")), engine)
     identities, _ = three.identities(corpora)
     assert identities[0] == 1
     assert 0.5 < identities[1] < 1
     assert identities[2] < (0.5 if installed else identities[1])  # shared words give an estimate
+    assert identities[3] == -1  # neither search finds it when it is there
 
 
 def fasta_of(tokens) -> str:
