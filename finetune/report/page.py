@@ -96,7 +96,10 @@ def _of_task(results: Results, task: TaskScore) -> Sheet:
         value = with_interval(found[0]) if found and found[0].value is not None else ""
         rows.append((baseline.name, value or baseline.why_not.get(task.objective, "")))
     if ceiling := results.ceiling(task):
-        rows.append(("replicates", f"perfect predictions would reach a Pearson correlation of {ceiling.pearson:.3f}"))
+        said = (
+            f"a Pearson correlation of {ceiling.pearson:.3f}, by {ceiling.replicated:,} labels of several measurements"
+        )
+        rows.append(("replicates", f"perfect predictions would reach {said}"))
     others = {**task.values}
     shown = [f"{TITLES.get(name, name)} {value:.3g}" for name, value in others.items()]
     note = ". ".join([f"Of {task.labels:,} labels: {', '.join(shown)}", *task.notes]) if shown else ""

@@ -30,7 +30,7 @@ def table(results: Results) -> list[str]:
         row += [_number(of_task.get(name)) for name in names]
         if has_ceiling:
             ceiling = results.ceiling(task)
-            row.append("" if ceiling is None else f"Pearson {ceiling.pearson:.3f}")
+            row.append("" if ceiling is None else f"Pearson {ceiling.pearson:.3f} ({ceiling.replicated:,} labels)")
         rows.append([*row, f"{task.labels:,}"])
     if len(rows) == 1:
         return []

@@ -6,16 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from finetune.bundle.folder import open_folder, write_bundle
 from finetune.bundle.manifest import TaskRecord
+from finetune.predict import _notes
 from finetune.predict import main as predict
 from finetune.predictor import empty_model, open_predictor
 from finetune.splits.parts import parts_of
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
+from finetune.tables.settings import TableSettings
+from finetune.tables.table import Table
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
 from support.assays.bundled import letters, rows
@@ -250,3 +254,10 @@ def test_pairs_of_residues_are_refused_or_left_out_by_name(
     assert predict([str(tmp_path / "alone"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "no.csv")]) == 78
     assert "row by row: pairs of residues have no cells in a table (contact)" in capfd.readouterr().err
     assert not (tmp_path / "no.csv").exists()
+
+
+def test_unknown_letters_are_noted() -> None:
+    table = Table("x.csv", pa.table({"sequence": ["MK1T@A", "MKTAA", "MKJTA"]}), 2)
+    proteins = proteins_of(table, TableSettings(unknown_letters="count"), None, is_part=True)
+    notes = ["; ".join(_notes(proteins, row, int(proteins.record_of_row[row]), (1, 99))) for row in range(3)]
+    assert notes == ["2 unknown letters are read as <unk>: 1 @", "", "1 unknown letters are read as <unk>: J"]

@@ -340,7 +340,7 @@ def test_the_closing_words_say_where_the_model_loses_and_what_is_undefined() -> 
     shown = [" ".join(line.split()) for line in lines[1:3]]
     assert shown == [
         "task metric model 95 % interval over seeds ridge on residues replicates agree to labels",
-        "a Spearman 0.800 0.700 to 0.900 0.700 +- 0.141 0.600 Pearson 0.810 40",
+        "a Spearman 0.800 0.700 to 0.900 0.700 +- 0.141 0.600 Pearson 0.810 (12 labels) 40",
     ]
     assert lines[5:] == [
         "",
