@@ -31,6 +31,7 @@ from finetune.labels.reading import TaskLabels, read_task
 from finetune.labels.store import LabelStore, write
 from finetune.recipe import AssaySettings, Recipe
 from finetune.splits.audit import Audit, audit
+from finetune.splits.deal import deal
 from finetune.splits.divide import Division, divide
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, Parts
 from finetune.splits.records import Records
@@ -46,6 +47,8 @@ from pretrain.engine.engine import Engine
 
 _DIVIDING = ("column", "validation_column")
 """Settings of a split that name columns."""
+_FEWEST_OF_HALF = 40
+"""Validation records that choose the checkpoint, and that calibrate, at least, where these are apart."""
 
 
 class OpenTask(NamedTuple):
@@ -117,6 +120,19 @@ class Assays:
     def chosen_on(self) -> str:
         """What chooses the checkpoint: "validation", or "training" where no validation record has a label."""
         return "validation" if len(self.records(VALIDATION)) else "training"
+
+    @cached_property
+    def calibrates(self) -> NDArray[np.bool_]:
+        """(N,) whether a validation record calibrates and does not choose the checkpoint: half of the groups.
+
+        None with folds, where other folds calibrate, and none where either half would have fewer than 40 records.
+        """
+        records, is_half = self.records(VALIDATION), np.zeros(self.store.num_records, np.bool_)
+        if not self.parts.num_folds and len(records) >= 2 * _FEWEST_OF_HALF:
+            numbers = np.unique(self.parts.group[records], return_inverse=True)[1]
+            is_half[records] = deal(numbers, self.parts.digests[records], (0.5, 0.5), 0)[numbers] == 1
+            is_half &= _FEWEST_OF_HALF <= is_half.sum() <= len(records) - _FEWEST_OF_HALF
+        return is_half
 
     def drawn_of_training(self, seed: int, most: int) -> NDArray[np.int64]:
         """At most so many labelled training records, by a keyed draw, rising."""

@@ -78,7 +78,7 @@ def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fol
         mean, spread = over_seeds(objective, [validated[number] for _, validated, _ in each])
         of_tested, spread_of_tested = over_seeds(objective, [of_part[number] for _, _, of_part in each])
         has_validation = assays.chosen_on == "validation"
-        of_output = fitted(objective, mean) if has_validation else none_for(objective, NO_VALIDATION)
+        of_output = fitted(objective, mean, assays.calibrates) if has_validation else none_for(objective, NO_VALIDATION)
         maps.append(of_output)
         validation.append(with_calibration(objective, mean, spread, of_output))
         tested.append(with_calibration(objective, of_tested, spread_of_tested, of_output))

@@ -278,7 +278,8 @@ class FineTuneJob(Job[FineTuneScores]):
     def _scored(self) -> NDArray[np.int64]:
         """The records that choose the checkpoint, rising."""
         if self.scored_part == "validation":
-            return self.assays.records(VALIDATION)
+            records = self.assays.records(VALIDATION)
+            return records[~self.assays.calibrates[records]]
         return self.assays.drawn_of_training(self.recipe.run.seed, _SCORED_OF_TRAINING)
 
     def validation_tokens(self) -> float:

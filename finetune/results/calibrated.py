@@ -5,7 +5,7 @@ intervals. Kept: the few numbers of each, which scores.json and a bundle hold.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ COVERAGE = 0.9
 ISOTONIC_FROM = 1000
 """Validation labels from which a rising map is fitted instead of a temperature, which fewer labels overfit
 (Niculescu-Mizil and Caruana 2005, doi:10.1145/1102351.1102430)."""
+_FEWEST_APART = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Calibration:
     """Probabilities of yes, rising, and what each becomes."""
     why_not: str = ""
     """Why there is nothing; empty if there is."""
+    chose: bool = False
+    """Whether its labels also chose the checkpoint, so that it promises too much."""
 
     def __call__(self, probabilities: Floats) -> Floats:
         """Calibrated probabilities, of yes (n,) or of classes (n, C); as they are without a calibration."""
@@ -52,13 +55,25 @@ class Calibration:
         return probabilities if self.isotonic is None else Isotonic(*self.isotonic)(probabilities)
 
 
-def fitted(objective: Objective, validation: Predictions) -> tuple[Calibration, ...]:
-    """A calibration for each output, fitted on predictions of records that did not train."""
+def fitted(
+    objective: Objective, validation: Predictions, calibrates: NDArray[np.bool_] | None = None
+) -> tuple[Calibration, ...]:
+    """A calibration for each output, fitted on predictions of records that did not train.
+
+    Args:
+        objective: what is predicted.
+        validation: predictions of these records.
+        calibrates: (N,) whether a record did not choose the checkpoint; where an output has few labels of such records,
+            all of its labels are taken. None where no record chose.
+    """
     rows, found = validation.rows, []
     exact = is_exact(rows)
     for output in range(len(objective.outputs)):
         mine = (rows.outputs == output) & exact
-        found.append(_fitted(objective, output, rows.truth[mine], validation.prediction[mine]))
+        apart = mine if calibrates is None else mine & calibrates[rows.records]
+        chose = bool(apart.sum() < min(_FEWEST_APART, mine.sum()))
+        taken = mine if chose else apart
+        found.append(replace(_fitted(objective, output, rows.truth[taken], validation.prediction[taken]), chose=chose))
     return tuple(found)
 
 
@@ -82,7 +97,20 @@ def _fitted(objective: Objective, output: int, truth: Floats, prediction: Floats
         return Calibration(count, why_not=f"too few validation labels, fewer than {FEWEST_LABELS}: {count}")
     if (truth == truth[0]).all():
         return Calibration(count, why_not=f"all {count} validation labels are of one class")
-    if prediction.ndim == 1 and count >= ISOTONIC_FROM:
+    is_rising, half, after = (
+        prediction.ndim == 1 and count >= ISOTONIC_FROM,
+        np.arange(count) % 2 == 0,
+        prediction.copy(),
+    )
+    for side in (half, ~half):
+        of_other = (fit_isotonic if is_rising else fit_temperature)(truth[~side], prediction[~side])
+        after[side] = of_other(prediction[side])
+    true = truth if prediction.ndim == 1 else truth[:, None] == np.arange(prediction.shape[1])
+    if ((after - true) ** 2).mean() >= ((prediction - true) ** 2).mean():
+        return Calibration(
+            count, why_not="made of half of the labels, it does not improve the probabilities of the others"
+        )
+    if is_rising:
         rising = fit_isotonic(truth, prediction)
         return Calibration(count, isotonic=(rising.at, rising.becomes))
     return Calibration(count, temperature=fit_temperature(truth, prediction).temperature)

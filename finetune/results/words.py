@@ -110,17 +110,23 @@ def untrained(results: Results) -> list[str]:
 
 
 def calibrated(results: Results) -> list[str]:
-    """A sentence about intervals, and one about probabilities."""
-    numbers = [each.on_part["coverage"] for each in results.calibrations if "coverage" in each.on_part]
+    """A sentence about intervals, and one about probabilities, of the tasks that have a score."""
+    defined = {(task.objective, task.task) for task in results.scores.defined}
+    of_defined = [each for each in results.calibrations if (each.objective, each.task) in defined]
+    numbers = [each.on_part["coverage"] for each in of_defined if "coverage" in each.on_part]
     found = []
     if numbers:
         shown = f"{numbers[0]:.0%}" if len(numbers) == 1 else f"{min(numbers):.0%} to {max(numbers):.0%}"
-        found.append(f"Intervals that promise 90 % hold {shown} of the truth in {results.part}.")
-    errors = [each.on_part for each in results.calibrations if "calibration_error_before" in each.on_part]
+        chose = any(each.calibration.chose for each in of_defined)
+        why = "; the labels that they come from also chose the checkpoint, which makes them too short" if chose else ""
+        found.append(f"Intervals that promise 90 % hold {shown} of the truth in {results.part}{why}.")
+    fits = [each for each in of_defined if not each.calibration.why_not]
+    errors = [each.on_part for each in fits if "calibration_error_before" in each.on_part]
     before, after = ([each[f"calibration_error_{when}"] for each in errors] for when in ("before", "after"))
     if before:
+        harm = "Calibration made probabilities worse: they" if sum(after) > sum(before) else "Probabilities"
         found.append(
-            f"Probabilities are off by {sum(before) / len(before):.3f} before and {sum(after) / len(after):.3f} after "
+            f"{harm} are off by {sum(before) / len(before):.3f} before and {sum(after) / len(after):.3f} after "
             f"their calibration (mean calibration error in {results.part})."
         )
     return found

@@ -160,6 +160,33 @@ def test_a_calibration_is_not_judged_by_the_labels_it_was_fitted_on() -> None:
         assert (found.calibration.half_width, found.on_part) == (17.0, judged)
 
 
+def test_labels_that_did_not_choose_the_checkpoint_calibrate_where_there_are_twenty() -> None:
+    records = list(range(60))
+    errors = np.where(np.arange(60) < 30, 1.0, 2.0)  # those of the half that chose are smaller
+    validation = Predictions(rows(records, errors.tolist()), np.zeros(60))
+    for apart, width, labels, chose in ((30, 2.0, 30, False), (41, 2.0, 60, True), (60, 2.0, 60, True)):
+        (found,) = fitted(objective(), validation, np.arange(60) >= apart)
+        assert found == Calibration(labels, half_width=width, chose=chose)
+    (found,) = fitted(objective(), Predictions(rows(records, errors[::-1].tolist()), np.zeros(60)), np.arange(60) >= 30)
+    assert (found.half_width, found.chose) == (1.0, False)
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_a_calibration_that_harms_on_labels_apart_is_not_used(kind: str) -> None:
+    """Even rows are all as likely as said, odd ones never: either half makes the probabilities of the other worse."""
+    rng = np.random.default_rng(11)
+    of = objective(kind, classes=2)
+    said, is_even = rng.uniform(0.55, 0.95, 400), np.arange(400) % 2 == 0
+    truth = np.where(is_even, said > 0.7, said < 0.7).astype(np.float64)
+    prediction = said if kind == "binary" else np.stack([1 - said, said], 1)
+    (harmful,) = fitted(of, Predictions(rows(list(range(400)), truth.tolist()), prediction))
+    assert harmful.why_not == "made of half of the labels, it does not improve the probabilities of the others"
+    assert (harmful.temperature, harmful.labels) == (None, 400)
+    right = (rng.random(400) < said**3).astype(np.float64)
+    (useful,) = fitted(of, Predictions(rows(list(range(400)), right.tolist()), prediction))
+    assert useful.temperature is not None
+
+
 def test_bounds_do_not_widen_an_interval() -> None:
     truth = np.arange(19.0)
     truth[18] = 1e6
@@ -332,6 +359,29 @@ def test_no_folder_of_a_machine_is_in_a_table(tmp_path: Path) -> None:
     audit = replace(results().audit, comparisons=(found,))
     (table, *_) = sections.split(replace(results(), audit=audit)).sheets
     assert {row[0] for row in table.rows} == {"pretraining u50"}
+
+
+def test_sentences_on_calibration_are_of_tasks_that_have_a_score() -> None:
+    """An undefined task with 5 of 6 labels in its interval, and one whose probabilities have no calibration."""
+    tasks = scored("a", 0.5), scored("b", None, undefined="6 labels, fewer than 10"), scored("c", 0.7), scored("d", 0.6)
+    errors = {"calibration_error_before": 0.25, "calibration_error_after": 0.33}
+    fits = {
+        "a": (Calibration(40, half_width=1.0), {"coverage": 0.9}),
+        "b": (Calibration(6, half_width=1.0), {"coverage": 0.83}),
+        "c": (Calibration(40, temperature=2.0), errors),
+        "d": (Calibration(1, why_not="too few"), {"calibration_error_before": 0.6, "calibration_error_after": 0.6}),
+    }
+    calibrations = tuple(CalibratedTask("t", name, *of) for name, of in fits.items())
+    base = Results("test", Scores(tasks), None, (), (), (), (), calibrations, "random", "5" * 32, None)
+    intervals, probabilities = words.calibrated(base)
+    assert intervals == "Intervals that promise 90 % hold 90% of the truth in test."
+    assert probabilities == (
+        "Calibration made probabilities worse: they are off by 0.250 before and 0.330 after their calibration "
+        "(mean calibration error in test)."
+    )
+    chose = replace(calibrations[0], calibration=Calibration(40, half_width=1.0, chose=True))
+    said, _ = words.calibrated(replace(base, calibrations=(chose, *calibrations[1:])))
+    assert said.endswith("; the labels that they come from also chose the checkpoint, which makes them too short.")
 
 
 def test_the_closing_words_say_where_the_model_loses_and_what_is_undefined() -> None:

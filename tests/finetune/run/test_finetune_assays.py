@@ -219,3 +219,19 @@ def test_a_task_is_changed_by_its_name(tmp_path: Path, overrides: list[str], sai
     before, after = read(Recipe, path).tasks, read(Recipe, path, overrides).tasks
     expected = {"binds": {"weight": 0.25, "missing": ("NA",)}, "a.b": {"weight": 3.0}}
     assert after == tuple(replace(task, **expected.get(task.name, {})) for task in before)
+
+
+def test_half_of_the_groups_of_a_large_validation_part_calibrates(tmp_path: Path) -> None:
+    assays = opened(tmp_path, lambda given: given, "split.fractions=[0.2, 0.6, 0.2]")
+    validation, group = assays.records(VALIDATION), np.arange(160) // 4
+    in_fours = replace(assays, parts=replace(assays.parts, part=np.full(160, VALIDATION, np.int8), group=group))
+    assert assays.calibrates[validation].sum() == len(validation) / 2 == assays.calibrates.sum()
+    labelled = in_fours.records(VALIDATION)
+    shares = np.bincount(group[labelled], in_fours.calibrates[labelled]) / np.bincount(group[labelled])
+    assert sorted(shares.tolist()) == [0.0] * 20 + [1.0] * 20
+    one = replace(in_fours, parts=replace(in_fours.parts, group=np.where(group < 35, 0, group)))
+    assert not one.calibrates.any()  # one group is most of it
+    few = opened(tmp_path / "few", lambda given: given, "split.fractions=[0.3, 0.4, 0.3]")
+    assert not few.calibrates.any()  # of 64
+    folds = replace(assays.parts, fold=(np.arange(160) % 3).astype(np.int16)).of_fold(1)
+    assert not replace(assays, parts=replace(folds, part=assays.parts.part)).calibrates.any()

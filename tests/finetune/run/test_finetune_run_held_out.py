@@ -28,7 +28,7 @@ def plain(text: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", text).replace("\\", "").split())
 
 
-def recipe_of(folder: Path, labelled: str, split: str) -> Path:
+def recipe_of(folder: Path, labelled: str, split: str, count: int = 48) -> Path:
     """A recipe of one task and one pass, of which only the rows of some letters of a, b, c, d have a label."""
 
     def change(rows: Rows) -> Rows:
@@ -38,7 +38,7 @@ def recipe_of(folder: Path, labelled: str, split: str) -> Path:
             for number, (row, side) in enumerate(zip(rows, of_rows, strict=True))
         ]
 
-    path = write(folder, change, count=48)
+    path = write(folder, change, count=count)
     text = path.read_text()
     first, last = text.index("[[tasks]]"), text.index("[split]")
     text = text[:first] + TASK + text[last:].replace('by = "random"\nfractions = [0.6, 0.2, 0.2]', split)
@@ -134,3 +134,15 @@ def test_training_rows_that_choose_a_checkpoint_are_a_keyed_sample(tmp_path: Pat
     assert drawn[-1] > training[20]
     assert drawn.tolist() == assays.drawn_of_training(0, 20).tolist() != assays.drawn_of_training(1, 20).tolist()
     assert assays.drawn_of_training(0, len(training) + 1).tolist() == training.tolist()
+
+
+def test_the_labels_that_calibrate_are_not_those_that_chose_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without MMseqs2
+    recipe = recipe_of(tmp_path, "abcd", 'by = "random"\nfractions = [0.3, 0.4, 0.3]', count=240)
+    assert main([str(recipe)]) == 0
+    (calibrated,) = json.loads((tmp_path / "run/scores.json").read_text())["calibrations"]
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    chose = {line["validation"]["affinity_b"]["labels"] for line in lines if "validation" in line}
+    assert (chose, calibrated["calibration"]["labels"], calibrated["calibration"]["chose"]) == ({48.0}, 48, False)
