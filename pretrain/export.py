@@ -17,7 +17,7 @@ from data.progress_line import WorkLine
 from pretrain.engine.command import Parser, answered
 from pretrain.model.weights.io import LARGEST_FILE, StoredType
 from pretrain.run.directory import RunDirectory
-from pretrain.ship.export import Stored, export
+from pretrain.ship.export import export
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,9 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _export(options: argparse.Namespace) -> None:
-    stored = Stored(step=options.step, dtype=options.dtype, largest_file=options.largest_file)
     with WorkLine(f"exporting {options.run}", after_s=2.0):
-        path, step = export(RunDirectory(options.run), stored=stored)
+        run, how = RunDirectory(options.run), {"dtype": options.dtype, "largest_file": options.largest_file}
+        path, step = export(run, step=options.step, **how)
     print(f"step {step}: {path}")
 
 

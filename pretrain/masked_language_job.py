@@ -30,7 +30,6 @@ from pretrain.evaluation.evaluate import (
     evaluate,
     require_targets,
     unigram_losses,
-    validation_bins,
     validation_set,
     with_floor,
 )
@@ -83,7 +82,8 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         if recipe.model.preset is not None:  # before hours of building and clustering
             self._require_memory(PRESETS[recipe.model.preset])
         self.corpora = open_on_every_rank(recipe.data, engine)
-        require_targets(self.corpora, recipe.data, recipe.run.validation_sequences)
+        self.scored = validation_set(self.corpora, recipe.data, recipe.run.validation_sequences)
+        require_targets(self.scored, recipe.data, holds_out=self.corpora.holds_out)
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the corpora that are drawn from, and of what is held out of them."""
@@ -165,11 +165,11 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
 
     def evaluate(self, model: nn.Module) -> MaskedLanguageScores:
         """Perplexities on held-out proteins; collective."""
-        corpora, how = self.corpora, (self.recipe.data, self.recipe.run.validation_sequences)
+        corpora, how = self.corpora, (self.scored, self.recipe.data)
         scores = evaluate(model, corpora, *how, self.engine, self.unigram)
         self.predictions = predict(model, corpora, self.recipe.data, self.engine, self.unigram)
-        if corpora.families:
-            scores = self.engine.on_main(lambda: with_floor(scores, corpora, *how))
+        if families := corpora.families:
+            scores = self.engine.on_main(lambda: with_floor(scores, families, *how))
         return MaskedLanguageScores(scores, self._held_out)
 
     def scored_set(self) -> str:
@@ -178,13 +178,11 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
 
     @cached_property
     def _scored_set(self) -> str:
-        how = self.recipe.data, self.recipe.run.validation_sequences
-        return validation_set(self.corpora, *how).fingerprint()
+        return self.scored.fingerprint()
 
     def validation_tokens(self) -> float:
         """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
-        bins = validation_bins(self.corpora, self.recipe.data, self.recipe.run.validation_sequences)
-        return len(CORRUPTIONS) * sum(bin_.num_tokens for bin_ in bins) / 3
+        return len(CORRUPTIONS) * int(self.scored.lengths.sum()) / 3
 
     def publish(self, run: RunDirectory) -> None:
         """The export that transformers loads, and the predictions that the report shows."""

@@ -22,7 +22,7 @@ from data.corpus.corpora import Corpora
 from data.order.plan import Bin
 from data.recipe.packing import BinSettings
 from data.recipe.settings import DataSettings
-from data.sources.synthetic import floor
+from data.sources.synthetic import Families, floor
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.frozen import SEED, FrozenSet, frozen_set
@@ -38,27 +38,25 @@ def validation_set(corpora: Corpora, settings: DataSettings, max_sequences: int)
     return frozen_set(corpora.shelves, corpora.validation, settings.crop_tokens, max_sequences)
 
 
-def validation_bins(corpora: Corpora, settings: DataSettings, max_sequences: int) -> list[Bin]:
-    """The same, packed."""
-    return validation_set(corpora, settings, max_sequences).bins(settings)
-
-
-def require_targets(corpora: Corpora, settings: DataSettings, max_sequences: int) -> None:
+def require_targets(scored: FrozenSet, settings: BinSettings, *, holds_out: bool) -> None:
     """Check that there is anything to score, before a run trains that could not be validated.
+
+    Args:
+        scored: what validations score.
+        settings: sizes of a bin.
+        holds_out: whether that is held out, and not of the training side.
 
     Raises:
         ValueError: no residue of the proteins that would be scored is a target.
     """
-    scored_set = validation_set(corpora, settings, max_sequences)
-    contents, bins = scored_set.contents(CORRUPTIONS["mask_all"], settings), scored_set.bins(settings)
-    if any(contents.batch([bin_], [0]).counts.any() for bin_ in bins):
+    contents = scored.contents(CORRUPTIONS["mask_all"], settings)
+    if any(contents.batch([bin_], [0]).counts.any() for bin_ in scored.bins(settings)):
         return
-    scored = sum(len(bin_.samples) for bin_ in bins)
-    which, remedy = ("training", "add proteins")
-    if corpora.holds_out:
+    count, which, remedy = len(scored.samples), "training", "add proteins"
+    if holds_out:
         which, remedy = "validation", "raise data.validation_fraction, or set it to 0, which holds out none"
     raise ValueError(
-        f"no residue of the {scored:,} {which} protein{'' if scored == 1 else 's'} is among the "
+        f"no residue of the {count:,} {which} protein{'' if count == 1 else 's'} is among the "
         f"{CORRUPTIONS['mask_all'].select_prob:.0%} that are scored, so the run could not be validated: {remedy}"
     )
 
@@ -66,8 +64,8 @@ def require_targets(corpora: Corpora, settings: DataSettings, max_sequences: int
 def evaluate(
     model: nn.Module,
     corpora: Corpora,
-    settings: DataSettings,
-    max_sequences: int,
+    scored: FrozenSet,
+    settings: BinSettings,
     engine: Engine,
     unigram: NDArray[np.float64],
 ) -> dict[str, Evaluation]:
@@ -75,13 +73,13 @@ def evaluate(
 
     Args:
         model: a `MaskedLanguageModel`, as the engine prepared it; left in the mode it was in.
-        corpora: the corpora whose validation side is scored.
-        settings: sizes of crop and bin.
-        max_sequences: largest number of proteins that are scored.
+        corpora: the corpora that it is of, whose clusters the intervals draw.
+        scored: what is scored.
+        settings: sizes of a bin.
         engine: the engine to whose ranks the bins are dealt.
         unigram: (33,) loss in nats of each token id, from `unigram_losses`.
     """
-    sums = sums_of(model, validation_set(corpora, settings, max_sequences), settings, engine, unigram)
+    sums = sums_of(model, scored, settings, engine, unigram)
 
     def of_one(rows: list[Row]) -> Evaluation:
         return evaluation_of(rows, corpora.clusters_of(np.array([row[0] for row in rows])))
@@ -126,12 +124,9 @@ def sums_of(
 
 
 def with_floor(
-    results: dict[str, Evaluation], corpora: Corpora, settings: DataSettings, max_sequences: int
+    results: dict[str, Evaluation], families: Families, scored: FrozenSet, settings: BinSettings
 ) -> dict[str, Evaluation]:
-    """The same results, with the exact floor if the embedded corpus was scored. Rank 0 alone can call this."""
-    if corpora.families is None:
-        return results
-    scored = validation_set(corpora, settings, max_sequences)
+    """The same results, with the exact floor of the embedded corpus that was scored. Rank 0 alone can call this."""
     bins = scored.bins(settings)
     found = {}
     for name, mask in CORRUPTIONS.items():
@@ -144,7 +139,7 @@ def with_floor(
         ]
         losses = floor(
             documents,
-            corpora.families,
+            families,
             select_prob=mask.select_prob,
             mask_prob=mask.mask_prob,
             random_prob=mask.random_prob,

@@ -5,7 +5,6 @@ index), tokenizer files and README.md, the model card. Kept: that folder.
 """
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from transformers.utils import logging
 
 from data.disk_error import refusal, said
 from data.durable import in_turn, workspace
-from pretrain.card.pretrained import Exported, was_measured, write_card
+from pretrain.card.pretrained import Exported, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.checkpoint.frozen import read_whole
@@ -26,6 +25,7 @@ from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.contact_head import ContactHead
 from pretrain.model.weights.finite import require_finite, require_fits
+from pretrain.report.measured import is_any
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import StorageError, is_no_room
 from pretrain.ship.checksums import put
@@ -33,19 +33,14 @@ from pretrain.ship.contact_head import about_contacts
 from pretrain.ship.reloaded import logits_of, require_same
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stored:
-    """What is exported, and in which form."""
-
-    step: int | None = None
-    """Step of the checkpoint; the newest whole one where None."""
-    dtype: transformers_io.StoredType = "float32"
-    """What the weights are rounded to."""
-    largest_file: str = transformers_io.LARGEST_FILE
-    """Weights above this size are stored in several files: a number with KB, MB or GB, powers of ten."""
-
-
-def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | None = None) -> tuple[Path, int]:
+def export(
+    run: RunDirectory,
+    frozen: Weights | None = None,
+    *,
+    step: int | None = None,
+    dtype: transformers_io.StoredType = "float32",
+    largest_file: str = transformers_io.LARGEST_FILE,
+) -> tuple[Path, int]:
     """Write the export of one of a run's checkpoints beside an older export, then replace that.
 
     It is loaded through transformers and compared with the checkpoint before it replaces anything. An older export that
@@ -55,7 +50,9 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
     Args:
         run: the run that has the checkpoint.
         frozen: source of the parameters that the run does not train, if there are any.
-        stored: what is exported, and how; the newest checkpoint in float32 where None.
+        step: of the checkpoint; None for the newest whole one.
+        dtype: what the weights are rounded to.
+        largest_file: weights above this size are stored in several files: a number with KB, MB or GB, powers of ten.
 
     Returns:
         The directory, and the number of optimizer steps that the weights have taken.
@@ -64,17 +61,16 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
         ValueError: there is no such checkpoint, or it was trained on other frozen parameters, or weights of it are NaN
             or infinite or too large for the type, or what transformers reads is not what was written.
     """
-    stored = stored or Stored()
     shape = EsmShape(**run.model())
     model = without_memory(shape).eval()
-    checkpoint, weights = _read(run, stored.step, [name for name, _ in model.named_parameters()], frozen)
-    dtype = getattr(torch, stored.dtype)
+    checkpoint, weights = _read(run, step, [name for name, _ in model.named_parameters()], frozen)
+    rounded = getattr(torch, dtype)
     require_finite(weights, checkpoint.path, "the training diverged there: export an earlier checkpoint with --step")
-    require_fits(weights, dtype, checkpoint.path)
-    hashes = {identity_of(weights.items())} if (measured := was_measured(run.root)) else set()
+    require_fits(weights, rounded, checkpoint.path)
+    hashes = {identity_of(weights.items())} if (measured := is_any(run.root)) else set()
     # Rounded as the files are, so that what transformers reads can be compared.
-    model.load_state_dict({name: weights.pop(name).to(dtype).float() for name in list(weights)}, assign=True)
-    if measured and stored.dtype != "float32":
+    model.load_state_dict({name: weights.pop(name).to(rounded).float() for name in list(weights)}, assign=True)
+    if measured and dtype != "float32":
         hashes.add(identity_of(model.named_parameters()))
     contact_head = ContactHead.of_entry(checkpoint.trainer.entries.get(CONTACT_HEAD), shape.layers * shape.heads)
     step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
@@ -83,9 +79,7 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
     with workspace(run.export, remedy) as work, refusal(run.export, remedy):
         building = work / "new"
         building.mkdir()
-        transformers_io.save(
-            model, building, contact_head=contact_head, dtype=stored.dtype, largest_file=stored.largest_file
-        )
+        transformers_io.save(model, building, contact_head=contact_head, dtype=dtype, largest_file=largest_file)
         expected = logits_of(model)
         del model  # so that one of both is in memory
         require_same(expected, building)
@@ -93,7 +87,7 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
             step=step,
             tokens=tokens_seen,
             is_modern=shape.is_modern,
-            dtype=stored.dtype,
+            dtype=dtype,
             contacts=about_contacts(shape, contact_head),
             weights=frozenset(hashes),
         )

@@ -134,10 +134,8 @@ def test_the_residues_that_are_scored_are_those_of_a_validation(
 ) -> None:
     settings = settings_of(families_files, tmp_path)
     corpora = open_corpora(settings, prepare(settings))
-    inside = evaluate(model_of(), corpora, settings, 2000, Engine(Accelerator(cpu=True)), unigram_losses(corpora))[
-        "mask_all"
-    ]
-    scored = validation_set(corpora, settings, 2000)
+    scored, engine = validation_set(corpora, settings, 2000), Engine(Accelerator(cpu=True))
+    inside = evaluate(model_of(), corpora, scored, settings, engine, unigram_losses(corpora))["mask_all"]
     groups = corpora.clusters_of(scored.samples)
     found = measure(corpora, settings, scored, groups, 0)
     for each in found:

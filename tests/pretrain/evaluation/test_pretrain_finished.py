@@ -70,7 +70,7 @@ def written(run: Path, families_files: tuple[Path, Path], tmp_path_factory: pyte
 def test_the_figure_is_that_of_the_validation_of_a_run(run: Path, opened: OpenSet, engine: Engine) -> None:
     """The same targets and sums as inside the loop, whatever the size of a bin."""
     corpora, settings = opened.corpora, opened.corpora.settings
-    inside = evaluate(model_of(), corpora, settings, 2000, engine, unigram_losses(corpora))
+    inside = evaluate(model_of(), corpora, opened.scored, settings, engine, unigram_losses(corpora))
     for bin_tokens in (64, 300, 4096):
         sums = scored_by(model_of(), "own", opened, engine, bin_tokens=bin_tokens)
         for name, evaluation in inside.items():

@@ -30,7 +30,7 @@ from pretrain.evaluation.evaluate import (
     intervals,
     require_targets,
     unigram_losses,
-    validation_bins,
+    validation_set,
     with_floor,
 )
 from pretrain.evaluation.scores import Evaluation
@@ -96,7 +96,7 @@ def uneven(batch: Batch) -> Tensor:
 def scored(
     model: Any, corpora: Corpora, engine: Any, unigram: np.ndarray, most: int = EVERY, settings: DataSettings = SETTINGS
 ) -> dict[str, Evaluation]:
-    return evaluate(model, corpora, settings, most, engine, unigram)
+    return evaluate(model, corpora, validation_set(corpora, settings, most), settings, engine, unigram)
 
 
 def test_a_uniform_model_has_perplexity_33(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
@@ -140,7 +140,9 @@ def test_perplexity_and_interval_by_hand(
         assert result.gain == pytest.approx((all_baseline - all_losses).mean(), rel=1e-6)
         # The interval over families: 1.96 standard errors of a ratio of sums (Cochran 1977, eq. 2.39).
         rows = []
-        samples = np.concatenate([scored.samples for scored in validation_bins(corpora, SETTINGS, EVERY)]).tolist()
+        samples = np.concatenate(
+            [scored.samples for scored in validation_set(corpora, SETTINGS, EVERY).bins(SETTINGS)]
+        ).tolist()
         for batch, loss, base in zip(batches, losses, baseline, strict=True):
             slots = batch.targets[0].slots.numpy()
             for start, end in batch.spans:
@@ -292,7 +294,7 @@ def test_unigram_of_the_families_by_counting_letters(
 
 
 def chosen(corpora: Corpora, most: int) -> set[int]:
-    bins = validation_bins(corpora, SETTINGS, most)
+    bins = validation_set(corpora, SETTINGS, most).bins(SETTINGS)
     ids = [int(sample) for packed in bins for sample in packed.samples]
     assert len(ids) == len(set(ids))
     return set(ids)
@@ -329,17 +331,15 @@ def test_the_floor_lies_below_what_a_model_learns(corpora: Corpora, engine: Engi
         train_step(
             step, model, optimizer, engine, bins_per_step=7, weights=torch.ones(1), clip_norm=1.0, learning_rate=3e-3
         )
-    results = with_floor(scored(model, corpora, engine, unigram), corpora, SETTINGS, EVERY)
+    results = with_floor(
+        scored(model, corpora, engine, unigram), FAMILIES, validation_set(corpora, SETTINGS, EVERY), SETTINGS
+    )
     for result in results.values():
         assert result.floor is not None
         assert 3 < result.floor < 0.95 * result.perplexity
         assert result.floor < 0.95 * result.unigram
         assert result.perplexity < 25  # it has learned something
     assert results["80_10_10"].floor < results["mask_all"].floor  # a letter in view can be copied
-    assert (
-        with_floor(results, replace(corpora, parts=(replace(corpora.parts[0], families=None),)), SETTINGS, EVERY)
-        is results
-    )
 
 
 def test_numbers_are_the_fields_that_are_known() -> None:
@@ -353,12 +353,13 @@ def test_numbers_are_the_fields_that_are_known() -> None:
 
 def test_nothing_to_score_is_an_error(tmp_path: Path, corpora: Corpora) -> None:
     """Found before the first step; 15 % of few residues may be none."""
-    require_targets(corpora, SETTINGS, 1)
+    require_targets(validation_set(corpora, SETTINGS, 1), SETTINGS, holds_out=True)
     fasta = tmp_path / "x.fasta"
     fasta.write_text("".join(f">p{i}\nXXXX{'BZ' * i}\n" for i in range(1, 40)))
     unscorable = opened(replace(SETTINGS, sources=(str(fasta),), store_dir=str(tmp_path / "stores")))
     with pytest.raises(ValueError, match=r"^no residue of the \d validation proteins is among .*: raise data\."):
-        require_targets(unscorable, SETTINGS, EVERY)
+        require_targets(validation_set(unscorable, SETTINGS, EVERY), SETTINGS, holds_out=unscorable.holds_out)
     nothing_held_out = replace(SETTINGS, sources=(str(fasta),), store_dir=str(tmp_path), validation_fraction=0.0)
+    scored_set = validation_set(opened(nothing_held_out), nothing_held_out, EVERY)
     with pytest.raises(ValueError, match=r"^no residue of the 39 training proteins is among .*: add proteins"):
-        require_targets(opened(nothing_held_out), nothing_held_out, EVERY)
+        require_targets(scored_set, nothing_held_out, holds_out=False)

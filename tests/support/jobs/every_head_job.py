@@ -76,7 +76,7 @@ class EveryHeadJob(length_job.LengthJob):
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> length_job.LengthScores:
         """Predictions of each target are asked for; nothing is scored."""
-        for bin_ in length_job.validation_bins(self.corpora, self.recipe.data, 8):
+        for bin_ in length_job.validation_set(self.corpora, self.recipe.data, 8).bins(self.recipe.data):
             batch = self.contents.batch([bin_], [0])
             numbers = model(batch, each=True)
             assert [len(one) for one in numbers] == batch.counts.tolist()

@@ -30,7 +30,7 @@ from pretrain.corpus import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
-from pretrain.evaluation.evaluate import validation_bins
+from pretrain.evaluation.evaluate import validation_set
 from pretrain.job import Built, Job, Objective
 from pretrain.loop import train
 from pretrain.model.encoder import Encoder
@@ -135,7 +135,8 @@ class LengthJob(Job[LengthScores]):
         sums, counts = torch.zeros(2, len(self.objectives), device=self.engine.device)
         was_training = model.training
         model.eval()
-        for bin_ in validation_bins(self.corpora, self.recipe.data, self.recipe.run.validation_sequences):
+        scored = validation_set(self.corpora, self.recipe.data, self.recipe.run.validation_sequences)
+        for bin_ in scored.bins(self.recipe.data):
             batch = self.engine.share(self.contents.batch([bin_], [0]))
             with self.engine.autocast():
                 sums += model(batch.to(self.engine.device))
