@@ -11,14 +11,20 @@ not at all. Exit status 0; 78 for a mistake in the input, 70 for anything else. 
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.durable import replaced
 from data.progress_line import WorkLine
 from data.recipe import json_file
 from data.recipe.packing import bin_tokens_on
-from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
+from pretrain.engine.command import (
+    Parser,
+    answered,
+    importing_torch,
+    positive,
+    require_free,
+    takes_output,
+    write_output,
+)
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
 
 if TYPE_CHECKING:
@@ -52,9 +58,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         figures = _figures(options, engine)
         if engine.is_main:
             print("\n".join(figures.lines()), flush=True)
-            if options.output is not None:
-                with replaced(options.output, "give another name with -o") as new:
-                    new.write_text(json_file.as_json(figures), encoding="utf-8")
+            write_output(options.output, json_file.as_json(figures))
 
 
 def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
@@ -151,8 +155,7 @@ def _parser() -> Parser:
     add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the model computes in")
     add("--store-dir", metavar="FOLDER", help="where token stores are kept; that of the run, or runs/stores")
     add("--unknown-letters", choices=["refuse", "count"], help="letters outside the alphabet: an error, or <unk>")
-    add("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
-    add("--overwrite", action="store_true", help="replace the file where it exists")
+    takes_output(parser)
     return parser
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from data.progress_line import WorkLine
 from data.recipe.toml_file import read
-from pretrain.engine.command import Parser, answered, importing_torch, require_free
+from pretrain.engine.command import Parser, answered, importing_torch, require_free, takes_output, write_output
 from pretrain.recipe import Recipe
 
 FORMAT = "zymogen.baselines/1"
@@ -30,7 +30,6 @@ def _measure(options: argparse.Namespace) -> None:
     recipe = read(Recipe, options.recipe, options.settings)
     with importing_torch():
         from data.corpus.prepare import open_corpora, prepare
-        from data.durable import replaced
         from pretrain.baselines.measured import measure
         from pretrain.evaluation.evaluate import validation_set
     corpora = open_corpora(recipe.data, prepare(recipe.data))
@@ -47,10 +46,8 @@ def _measure(options: argparse.Namespace) -> None:
             f"    {each.name:<38}  {of.perplexity:>10.2f}  {of.gain:>7.4f}  "
             f"{f'{of.gain_low:.4f} to {of.gain_high:.4f}':<18}  {each.seconds:>7.1f}"
         )
-    if options.output is not None:
-        rows = [{"name": each.name, "seconds": each.seconds, "mask_all": each.scores.numbers()} for each in found]
-        with replaced(options.output, "give another name with -o") as new:
-            new.write_text(json.dumps({"format": FORMAT, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    rows = [{"name": each.name, "seconds": each.seconds, "mask_all": each.scores.numbers()} for each in found]
+    write_output(options.output, json.dumps({"format": FORMAT, "rows": rows}, indent=1) + "\n")
 
 
 def _parser() -> Parser:
@@ -59,8 +56,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "settings", nargs="*", metavar="SETTING", help="as in python -m pretrain: schedule.peak_lr=1e-3"
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
-    parser.add_argument("--overwrite", action="store_true", help="replace the file where it exists")
+    takes_output(parser)
     return parser
 
 

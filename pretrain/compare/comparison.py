@@ -10,11 +10,9 @@ import argparse
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from data.durable import replaced
 from data.recipe.json_file import as_json
-from pretrain.engine.command import Parser, judged, require_free
+from pretrain.engine.command import Parser, judged, require_free, takes_output, write_output
 from pretrain.evaluation.verdict import Judgement
 
 FORMAT = "zymogen.comparison/1"
@@ -108,17 +106,14 @@ def command(parser: Parser, arguments: list[str] | None, compare: Callable[[argp
     Returns:
         The exit status: 1 where the second model is worse, 0 where it is not; that of its class for an error, never 1.
     """
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
-    parser.add_argument("--overwrite", action="store_true", help="replace the file where it exists")
+    takes_output(parser)
 
     def is_worse() -> bool:
         options = parser.parse_args(arguments)
         require_free(options.output, overwrites=options.overwrite)
         comparison = compare(options)
         print("\n".join(comparison.lines()), flush=True)
-        if options.output is not None:
-            with replaced(options.output, "give another name with -o") as new:
-                new.write_text(as_json(comparison, judgement=comparison.judgement), encoding="utf-8")
+        write_output(options.output, as_json(comparison, judgement=comparison.judgement))
         return comparison.judgement is Judgement.WORSE
 
     return judged(is_worse)

@@ -13,7 +13,15 @@ import sys
 from pathlib import Path
 
 from data.progress_line import WorkLine
-from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
+from pretrain.engine.command import (
+    Parser,
+    answered,
+    importing_torch,
+    positive,
+    require_free,
+    takes_output,
+    write_output,
+)
 
 LONGEST = 1022
 """Longest chain, in residues, that is given to a model: that of the published ESM-2. Memory rises with its square."""
@@ -25,7 +33,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _score(options: argparse.Namespace) -> None:
-    from data.durable import replaced
     from data.recipe.json_file import as_json
     from pretrain.contacts.chains import chains_of, files_of
     from pretrain.contacts.chosen import usable
@@ -46,8 +53,7 @@ def _score(options: argparse.Namespace) -> None:
     scored = score(masked_language_model(source, _device()), source.name, chains, options.fit_on)
     print("\n".join(lines(scored)), flush=True)
     if options.output:
-        with replaced(options.output, "give another name with -o") as building:
-            building.write_text(as_json(scored, weights=source.content_hash()), encoding="utf-8")
+        write_output(options.output, as_json(scored, weights=source.content_hash()))
     if options.write:
         head = ContactHead(scored.weight, scored.bias)
         print(f"{write(Path(options.model), head, f'{len(scored.fitted_on)} chains')}: the contact head")
@@ -73,8 +79,7 @@ def _parser() -> Parser:
         "--longest", type=positive, default=LONGEST, metavar="RESIDUES", help="leave out longer chains; %(default)s"
     )
     parser.add_argument("--write", action="store_true", help="put the regression into the contact head of the export")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
-    parser.add_argument("--overwrite", action="store_true", help="replace that file where it exists")
+    takes_output(parser)
     return parser
 
 

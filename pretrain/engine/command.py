@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from data.commands.arguments import PathParser
 from data.disk_error import CLOSED, FULL, one_line, refusal
+from data.durable import replaced
 from data.environment import use_standard_streams, use_writable_caches
 from data.progress_line import WorkLine
 from data.recipe.option import use_options
@@ -214,6 +215,19 @@ def judged(body: Callable[[], int]) -> int:
     said: list[int] = []
     status = answered(lambda: said.append(body()), is_alone=True)
     return status or int(said[0])
+
+
+def takes_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the file that `write_output` writes."""
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file where it exists")
+
+
+def write_output(out: Path | None, text: str) -> None:
+    """Write what was computed to the file of ``-o``, whole or not at all; None is nothing."""
+    if out is not None:
+        with replaced(out, "give another name with -o") as new:
+            new.write_text(text, encoding="utf-8")
 
 
 def require_free(out: Path | None, *, overwrites: bool) -> None:
