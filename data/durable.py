@@ -158,15 +158,24 @@ def flush(path: Path) -> None:
 
 def _describe(descriptor: int, name: str) -> None:
     """Lock the file of a workspace, if the file system can, and then write into it which process holds it."""
+    locked = _is_locked(descriptor, fcntl.LOCK_EX)  # waits for a process that is just reading it
+    holder = {"machine": machine(), "host": socket.gethostname(), "pid": os.getpid(), "locked": locked}
+    os.write(descriptor, json.dumps({"format": FORMAT, "folder": name, **holder}).encode())
+
+
+def _is_locked(descriptor: int, how: int) -> bool:
+    """Lock a file; False where its file system has no locks.
+
+    Raises:
+        OSError: another process holds it.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for a process that is just reading it
-        locked = True
+        fcntl.flock(descriptor, how)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        locked = False
-    holder = {"machine": machine(), "host": socket.gethostname(), "pid": os.getpid(), "locked": locked}
-    os.write(descriptor, json.dumps({"format": FORMAT, "folder": name, **holder}).encode())
+        return False
+    return True
 
 
 def machine() -> str:
@@ -189,13 +198,8 @@ def _sweep(parent: Path) -> None:
 def _sweep_one(lock: Path) -> None:
     descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_free = True
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            is_free = False  # not known: locks do not work here, but may work where its holder runs
+        # If not, that is not known: locks do not work here, but may work where its holder runs.
+        is_free = _is_locked(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         folder = lock.with_suffix("")
         if _is_abandoned(os.read(descriptor, 4096), folder, lock, is_free=is_free):
             shutil.rmtree(folder, ignore_errors=True)

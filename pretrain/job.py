@@ -177,7 +177,6 @@ class Job(Protocol[S]):
 
     def seen(self, cursor: Cursor) -> Seen | None:
         """How much of the data a run has trained on up to `cursor`, None if unknown; called on rank 0 alone."""
-        del cursor
         return None
 
     def names(self, samples: NDArray[np.int64]) -> Sequence[str]:
@@ -186,7 +185,6 @@ class Job(Protocol[S]):
 
     def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
         """What a checkpoint at `cursor` keeps for the job, by the name of the entry; collective."""
-        del cursor
         return {}
 
     def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:

@@ -222,7 +222,6 @@ def _forkserver(workers: int) -> BaseContext:
 
 def _belong_to_the_trainer(worker: int) -> None:
     """Put a worker into a group of its own, where only the training process ends it, also by being killed."""
-    del worker
     threading.Thread(target=_end_with_the_trainer, name="parent", daemon=True).start()
     os.setsid()
     for each in group_signals.TO_END:

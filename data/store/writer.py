@@ -46,13 +46,6 @@ class _Write(NamedTuple):
     commit: bool = False
 
 
-class _Reached(NamedTuple):
-    """A mark between writes."""
-
-    told: SimpleQueue[None]
-    """Gets an item when everything before the mark is done."""
-
-
 class StoreWriter:
     """One store that is being written, by one process at a time (`data.store.lock`).
 
@@ -98,7 +91,7 @@ class StoreWriter:
         self._uncommitted = 0
         # Not a `Queue` of size two: its methods are Python code, so an interrupt could leave its lock locked, and an
         # interrupted build would hang. With these two queues, an interrupt can at most lose a place for a block.
-        self._queue: SimpleQueue[_Write | _Reached | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Write | SimpleQueue[None] | None] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
         for _ in range(_AHEAD):
             self._room.put(None)
@@ -178,9 +171,9 @@ class StoreWriter:
         """Write everything that was appended to disk, and record it in the journal."""
         if self.committed != self.journal:
             self._hand_over(_Write((), self.journal, commit=True))
-        mark = _Reached(SimpleQueue())
-        self._queue.put(mark)
-        mark.told.get()
+        reached: SimpleQueue[None] = SimpleQueue()
+        self._queue.put(reached)
+        reached.get()
         self._require_well()
 
     def publish(self, sources: Sequence[str], reading: Sequence[str | int] = ()) -> None:
@@ -247,8 +240,8 @@ class StoreWriter:
                 continue
             if item is None:
                 return
-            if isinstance(item, _Reached):
-                item.told.put(None)
+            if isinstance(item, SimpleQueue):  # everything before it is done
+                item.put(None)
                 continue
             self._attempt(item)
             self._room.put(None)

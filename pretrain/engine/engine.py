@@ -182,7 +182,6 @@ class Engine(Ranks):
 
         They are not averaged, as Accelerate's engines do: the loss has been divided already, once (C4).
         """
-        del model
         self.accelerator.backward(self.scaler.scale(loss))
 
     def loss_scale(self) -> Tensor:

@@ -32,7 +32,6 @@ class FullyShardedEngine(Engine):
 
         Accelerate's own bf16 would also exchange gradients in bfloat16.
         """
-        del clip_norm
         plugin = FullyShardedDataParallelPlugin(
             auto_wrap_policy="transformer_based_wrap",
             transformer_cls_names_to_wrap=[Layer.__name__],

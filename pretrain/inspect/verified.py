@@ -49,11 +49,9 @@ def verified(path: Path, say: Callable[[str], None]) -> int:
     whole = [name for name, verdict in verdicts.items() if verdict == WHOLE]
     newest = f"the newest whole one is {whole[-1]}" if whole else "none is whole"
     say(f"{len(whole)} of {len(verdicts)} whole; {newest}")
-    return max(map(_CLASSES.__getitem__, verdicts.values()), key=_severity, default=FINISHED).status
-
-
-def _severity(each: ExitClass) -> int:
-    return (FINISHED, INPUT, STORAGE).index(each)
+    return max(
+        map(_CLASSES.__getitem__, verdicts.values()), key=(FINISHED, INPUT, STORAGE).index, default=FINISHED
+    ).status
 
 
 def _checkpoints(path: Path) -> list[Path]:

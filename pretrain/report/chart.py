@@ -97,11 +97,6 @@ class Chart(Drawing):
         over = f"{self.x_title} to {self.x_value(last)}" if self.lines else self.x_title
         return f"{'; '.join(parts)} ({self.y_title}), over {over}."
 
-    @property
-    def has_gaps(self) -> bool:
-        """Whether any value is not finite; each is a cross on the axis."""
-        return any(not np.isfinite(line.y).all() for line in self.lines)
-
     def draw(self, width: int) -> str:
         """The chart as an SVG element of `width` pixels."""
         has_second = self.has_perplexity and width > _NARROW  # a phone has no room for it: the labels have its values

@@ -118,7 +118,8 @@ def time_line(history: History) -> TimeLine | None:
     )
     named = ["attempts that were killed or failed"] * bool(ends) + ["saves that failed"] * bool(failed)
     crosses = f" Crosses are {' and '.join(named)}." if named else ""
-    return TimeLine("time", "Attempts, saves and validations", rows, summary, summary + crosses)
+    title = "Attempts, saves and validations"
+    return TimeLine(name="time", title=title, rows=rows, summary=summary, note=summary + crosses)
 
 
 def _counted(count: int, noun: str) -> str:

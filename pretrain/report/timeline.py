@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pretrain.report.chart import as_svg, new_figure, ticks
 from pretrain.report.palette import placeholder
+from pretrain.report.section import Drawing
 
 _ROW = 38
 """Height of a row in pixels."""
@@ -29,15 +30,12 @@ class Row:
     """Times of failures."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLine:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLine(Drawing):
     """Rows over one axis of time that begins at 0."""
 
-    name: str
-    title: str
     rows: tuple[Row, ...]
-    summary: str = ""
-    note: str = ""
+    summary: str
 
     def draw(self, width: int) -> str:
         """The time line as an SVG element of `width` pixels."""

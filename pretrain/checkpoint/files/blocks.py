@@ -14,12 +14,15 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint
+
+if TYPE_CHECKING:
+    from pretrain.checkpoint.manifest import FileEntry
 
 T = TypeVar("T")
 BLOCK_BYTES = 16 << 20
@@ -94,22 +97,6 @@ def read_small(path: Path) -> bytes:
     return retried(read)
 
 
-class ListedFile(Protocol):
-    """A file of a checkpoint, as its manifest lists it (`manifest.FileEntry`)."""
-
-    @property
-    def path(self) -> str:
-        """Relative to the checkpoint."""
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-
-    @property
-    def sha256(self) -> tuple[str, ...]:
-        """A hash for each block."""
-
-
 class BlockReader:
     """Reads blocks of a checkpoint's files; one file is open at a time, and one block in memory.
 
@@ -126,7 +113,7 @@ class BlockReader:
         """Close the file that was read last."""
         self._close()
 
-    def read(self, file: ListedFile, number: int) -> Tensor:
+    def read(self, file: "FileEntry", number: int) -> Tensor:
         """One block, ``(bytes,)`` uint8; the next one takes its place.
 
         Args:
