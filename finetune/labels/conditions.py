@@ -9,12 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.differing import number_of, values_of
+from finetune.labels.differing import meanings, number_of
 from finetune.labels.placed import Column
-from finetune.tasks.cells import Cells
+from finetune.tables.table import Table
+from finetune.tasks.cells import Cells, written
 from finetune.tasks.settings import TaskSettings
 
 _MOST = 5000
+_NOT_GIVEN = "not given"
 
 
 def outputs_by_condition(
@@ -44,7 +46,7 @@ def outputs_by_condition(
         if id(table) not in of_tables:
             for name in settings.conditions:
                 table.require(name, f"tasks: {settings.name!r}: conditions")
-            of_tables[id(table)] = [values_of(table, name) for name in settings.conditions]
+            of_tables[id(table)] = [_values(table, name) for name in settings.conditions]
     found: list[list[tuple[int, *tuple[str, ...]]]] = []
     for column, cells in zip(columns, placed, strict=True):
         values = of_tables[id(column.rows.table)]
@@ -68,3 +70,11 @@ def _order(key: tuple[int, *tuple[str, ...]]) -> tuple[object, ...]:
     """Outputs in their order, then numbers by size before other texts."""
     numbers = [(text, number_of(text)) for text in key[1:]]
     return key[0], *((np.inf, text) if number is None else (number, "") for text, number in numbers)
+
+
+def _values(table: Table, column: str) -> list[str]:
+    """(rows,) the cells of a column, equal where they mean the same; "not given" for an empty one."""
+    cells = written(table, column)
+    values, found = meanings(column, cells.texts), np.full(table.num_rows, _NOT_GIVEN, object)
+    found[cells.rows] = np.array(values, object)[cells.which]
+    return list(found)

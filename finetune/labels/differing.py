@@ -5,7 +5,7 @@ In: a table, the rows of each label. Out: for each column the labels whose rows 
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from finetune.tables.mutations import substitutions
 from finetune.tables.table import Table
-from finetune.tasks.cells import written
+from finetune.tasks.cells import Cells, written
 from finetune.tasks.molecules import canonical_smiles, is_molecules
 
 _NO_CONDITION = re.compile(
@@ -30,19 +30,12 @@ _MOST_NUMBERS = 0.5
 """Share of the rows that differ above which a column of numbers is one of measurements."""
 
 
-NOT_GIVEN = "not given"
-
-
-def values_of(table: Table, column: str) -> list[str]:
-    """(rows,) the cells of a column, equal where they mean the same; "not given" for an empty one."""
-    cells = written(table, column)
-    texts: Sequence[str] = [_as_number(text) for text in cells.texts]
-    if is_molecules(column, cells.texts):
-        texts = [smiles or text for smiles, text in zip(canonical_smiles(cells.texts), cells.texts, strict=True)]
-    found = [NOT_GIVEN] * table.num_rows
-    for row, which in zip(cells.rows.tolist(), cells.which.tolist(), strict=True):
-        found[row] = texts[which]
-    return found
+def meanings(column: str, texts: Sequence[str]) -> list[str]:
+    """Distinct texts of a column as one text for each meaning: 7 for 7.0, the canonical SMILES of a molecule."""
+    if is_molecules(column, texts):
+        return [smiles or text for smiles, text in zip(canonical_smiles(texts), texts, strict=True)]
+    numbers = map(number_of, texts)
+    return [text if number is None else f"{number:.12g}" for text, number in zip(texts, numbers, strict=True)]
 
 
 def number_of(text: str) -> float | None:
@@ -51,11 +44,6 @@ def number_of(text: str) -> float | None:
         if np.isfinite(found := float(text)):
             return found
     return None
-
-
-def _as_number(text: str) -> str:
-    number = number_of(text)
-    return text if number is None else f"{number:.12g}"
 
 
 @dataclass(frozen=True)
@@ -102,16 +90,11 @@ class OtherColumns:
         """Column of mutations -> (rows,) number of the mutations of each row, -1 where there are none."""
         found = {}
         for name in self.names:
-            texts = written(self.table, name).texts
-            changes = [_changes(text) for text in texts]
+            cells = written(self.table, name)
+            changes = [_changes(text) for text in cells.texts]
             read = [each for each in changes if each is not None]
-            if any(read) and len(read) >= _MOST_SHARE * len(texts):
-                numbers = {each: number for number, each in enumerate(dict.fromkeys(read))}
-                of = {
-                    text: numbers.get(each, -1) for text, each in zip(texts, changes, strict=True) if each is not None
-                }
-                cells = (text.strip() if text else "" for text in self.table.column(name))
-                found[name] = np.array([of.get(text, -1) for text in cells], np.int64)
+            if any(read) and len(read) >= _MOST_SHARE * len(changes):
+                found[name] = self._codes(cells, changes)
         return found
 
     @cached_property
@@ -120,23 +103,19 @@ class OtherColumns:
         found = {}
         for name in self.names:
             cells = written(self.table, name)
-            dates = sum(map(bool, map(_DATE.fullmatch, cells.texts)))
-            if (
-                name in self._mutations
-                or _NO_CONDITION.search(name)
-                or len(cells.texts) < 2
-                or dates == len(cells.texts)
-            ):
-                continue
-            values = values_of(self.table, name)
-            numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
-            codes = np.array([numbers[value] for value in values], np.int64)
-            filled = np.zeros(len(values), np.bool_)
-            filled[cells.rows] = True
-            if _are_numbers(cells.texts) and len(numbers) > _MOST_NUMBERS * len(cells.rows):
-                continue
-            found[name] = np.where(filled, codes, -1)
+            values = meanings(name, cells.texts)
+            most = _MOST_NUMBERS * len(cells.rows) if _are_numbers(cells.texts) else np.inf
+            is_other = name in self._mutations or _NO_CONDITION.search(name) or all(map(_DATE.fullmatch, cells.texts))
+            if not is_other and 1 < len({*values}) <= most:
+                found[name] = self._codes(cells, values)
         return found
+
+    def _codes(self, cells: Cells, values: Sequence[Hashable | None]) -> NDArray[np.int64]:
+        """(rows,) equal numbers for equal values of distinct texts; -1 for None and for an empty cell."""
+        numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+        codes = np.full(self.table.num_rows, -1)
+        codes[cells.rows] = np.array([-1 if value is None else numbers[value] for value in values])[cells.which]
+        return codes
 
 
 def _are_numbers(texts: Collection[str]) -> bool:

@@ -270,20 +270,17 @@ def _merged_cases(
     table: Table, columns: Sequence[str], joined: Sequence[str], chains: Sequence[Sequence[str | None]]
 ) -> list[str]:
     """What is said of sequences that differ in upper and lower case alone: in peptides, lower case may mean D."""
-    first: dict[str, tuple[tuple[str, ...], int]] = {}
-    merged: dict[str, tuple[int, int]] = {}
-    for index, (letters, cells) in enumerate(zip(joined, zip(*chains, strict=True), strict=True)):
-        spelled = tuple("".join((cell or "").split()) for cell in cells)
-        if letters and first.setdefault(letters, (spelled, index))[0] != spelled:
-            other, row = first[letters]
-            if "".join(other).upper() == "".join(spelled).upper():
-                merged.setdefault(letters, (row, index))
-    if not merged:
-        return []
-    rows = " and ".join(map(table.shown, next(iter(merged.values()))))
+    first: dict[str, int] = {}
+    merged: dict[str, str] = {}
+    spelled = ["".join("".join(cell or "" for cell in cells).split()) for cells in zip(*chains, strict=True)]
+    for index, letters in enumerate(joined):
+        other = first.setdefault(letters, index)
+        if letters and spelled[other] != spelled[index] and spelled[other].upper() == spelled[index].upper():
+            merged.setdefault(letters, f"{table.shown(other)} and {table.shown(index)}")
     return [
         f"{len(merged)} sequences are written in upper and in lower case and are read as one, such as in "
         f"{table.row_word}s {rows}: D residues are not told from L (column {columns[0]!r})"
+        for rows in [*merged.values()][:1]
     ]
 
 
