@@ -69,6 +69,6 @@ def test_a_whole_run_names_its_tables(pool: RankPool, tmp_path: Path) -> None:
         assert {name.split(":row-")[0] for name in ids} == {"assays", "more"}
     described = json.loads((run / "run.json").read_text())["corpus"]
     assert list(described["tables"].values()) == [140, FEW]
-    # Of 93 draws for 80 and 16 training records, three of which are in both: 93 * 80^(1/2) / (80^(1/2) + 16^(1/2)).
-    assert [tuple(each.values()) for each in described["drawn"].values()] == [(80, 64), (16, 29)]
+    # Of 93 draws for 83 and 13 training records, three of which are in both: 93 * 83^(1/2) / (83^(1/2) + 13^(1/2)).
+    assert [tuple(each.values()) for each in described["drawn"].values()] == [(83, 67), (13, 26)]
     assert f"table {tmp_path}/more.csv: {FEW} distinct" in " ".join(done.output.split())
