@@ -58,7 +58,9 @@ COUNTS = re.compile(
 READS = re.compile(r"\b(?:reads?|counts?)\b")
 YEAR = re.compile(r"\byear\b")
 DESCRIPTORS = re.compile(
-    r"^(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+)$"
+    r"^(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+"
+    r"|hydrophob\w*|(?:hydrophobic|amphipathic) moment|(?:boman|aliphatic|instability) ?index|isoelectric ?point"
+    r"|aromaticity|(?:sample )?weights?)$"
 )
 PLACES = re.compile(
     r"^(?:(?:mut\w*|aa|seq\w*|pdb|uniprot|residue|res) ?)?(?:pos|position|site|resi|residue|res ?num|res ?id|number|num"
@@ -78,7 +80,8 @@ META = re.compile(
     r"\b(?:comments?|notes?|remarks?|operator|user|author|person|plate|well|lab|source|reference|refs?|doi|pmids?|pubmed"
     r"|url|file|vector|host|strain|barcode|gene|uniprot|pdb|pdb ?id|description|desc|title|journal|publication|paper"
     r"|project|protocol|instrument|assay ?id|instructions?|codon\w*|primer\w*|supplier|vendor|tag|accession|tax ?id"
-    r"|link|type|kind|status|format|isotype|subtype|germline|mods?|modifications?|ter|terminus|cyc|cycli[sz]ation"
+    r"|link|(?:measurement|assay|mut\w*|seq\w*|source|data|sample) ?(?:type|kind)"
+    r"|isotype|subtype|germline|mods?|modifications?|ter|terminus|cyc|cycli[sz]ation"
     r"|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
 )
 NUMBERED = re.compile(r"\b(?:ids?|pmid|pub ?med|(?:med|pdb|mol|assay|ref|tax)id|accession|doi)\b")
@@ -94,7 +97,8 @@ CONDITION = re.compile(
 """Names of what an experimenter set, or a partner of the protein: under which a number was measured."""
 GROUP = re.compile(
     r"\b(?:cluster\w*|famil(?:y|ies)|group|clan|superfamily|organism|species|taxon\w*|genus|parent|scaffold|campaign"
-    r"|batch|lot|round|generation|domain|phylum|lineage|construct|template|backbone|clade|kingdom|series|library|experiment"
+    r"|batch|lot|round|generation|domain|phylum|lineage|construct|template|backbone|clade|kingdom|series|experiment"
+    r"|(?:sub ?)?library"
     r"|wt ?(?:name|id|pdb)?"
     r"|wild ?type ?(?:name|id)?)\b"
 )
@@ -108,7 +112,7 @@ VALIDATION = re.compile(r"^(?:is |in )?(?:validation|valid|val)$")
 IDENTIFIER = re.compile(
     r"\b(?:id|ids|name|variant|clone|entry|accession|identifier|label|construct|key|code|sample|header)\d*\b"
 )
-LOGARITHM = re.compile(r"\b(?:log\w*|ln|p(?:k[a-z]?|ic ?50|ec ?50|h))\b")
+LOGARITHM = re.compile(r"\b(?:log\w*|ln|p(?:k[a-z]?|ic ?50|ec ?50|h|chembl))\b")
 """Names of numbers that are logarithms."""
 FITTED = re.compile(r"^(?:k ?m|v ?max|k ?cat|ec ?50|ic ?50|hill\w*|slope|auc|top|bottom|b ?max|intercept)$")
 """Constants that are fitted to a series of doses; on their own they are what was measured."""

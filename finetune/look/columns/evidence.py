@@ -93,6 +93,7 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
         (len(texts) > 0.9 * count and words.IDENTIFIER.search(name), "id", "nearly as many texts as rows"),
         (is_group, "group", f"{len(texts)} groups of rows, {_GROUP}"),
         (words.CONDITION.search(name), "condition", f"{len(texts)} texts, {_SET}"),
+        (words.NUMBERED.search(name), "id", "by its name ids"),
         (is_note, "note", _DESCRIBES),
     )
 

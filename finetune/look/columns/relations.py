@@ -21,7 +21,7 @@ _FEW = 10
 """Rows below which a correlation means nothing, and names alone decide."""
 _SERIES = 3
 """Columns whose names are numbers that make a series of doses or times."""
-_ONE = 1 - 1e-6
+_ONE = 0.9999
 """Correlation of two columns of which one follows from the other."""
 _MOST_COMPARED = 60
 """Columns of numbers up to which each is compared with each; of more, equal ones are found alone."""
@@ -120,16 +120,15 @@ def copies(columns: Sequence[Column], repeated: Collection[str] = ()) -> dict[st
         near = kept.setdefault(b"" if len(numeric) <= _MOST_COMPARED else column.values.tobytes(), [])
         for at, other in enumerate(near):
             relation = _relation(column.values, other.values)
-            if relation != "equal to" and {column.name, other.name} & {*repeated}:
+            if not relation or (relation != "equal to" and {column.name, other.name} & {*repeated}):
                 continue
-            if relation == "the logarithm of" and not other.num_censored:
-                roles[other.name] = "copy", f"its logarithm is in {column.name!r}"
+            more = column.num_measured - other.num_measured
+            if more > 0 or (more == 0 and relation == "the logarithm of" and not other.num_censored):
+                roles[other.name] = "copy", f"the same measurement is in {column.name!r}"
                 near[at] = column
-            elif relation:
+            else:
                 said = "the same numbers as in" if relation == "equal to" else f"its numbers are {relation} those in"
                 roles[column.name] = "copy", f"{said} {other.name!r}"
-            else:
-                continue
             break
         else:
             near.append(column)
@@ -138,13 +137,14 @@ def copies(columns: Sequence[Column], repeated: Collection[str] = ()) -> dict[st
 
 def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:
     """What numbers are to others, in words; empty if they are something else."""
-    known = ~np.isnan(values)
-    if not np.array_equal(known, ~np.isnan(others)) or known.sum() < 3:
+    mine, theirs = ~np.isnan(values), ~np.isnan(others)
+    known = mine & theirs
+    if known.sum() < max(3, min(mine.sum(), theirs.sum())):
         return ""
     a, b = values[known], others[known]
-    if np.array_equal(a, b):
+    if np.array_equal(values, others, equal_nan=True):
         return "equal to"
-    if len(a) < _FEW or len(np.unique(a)) < _FEW:
+    if len(np.unique(a)) < _FEW:
         return ""
     if abs(_correlation(a, b)) > _ONE:
         return "on another scale than"
