@@ -57,12 +57,12 @@ class TaskScore:
     value: float | None
     """Its value, the higher the better; None for a task that is undefined."""
     low: float | None
-    """Lower end of the bootstrap 95 % interval over groups; None where there is none."""
+    """Lower end of the 95 % interval over clusters of relatives; None where there is none."""
     high: float | None
     labels: int
     """Labels that the metric is made of."""
     groups: int
-    """Groups that were resampled: clusters of the split, or proteins; 0 in a validation, which resamples nothing."""
+    """Clusters of relatives that the interval leaves out; 0 in a validation, which has no interval."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Other metrics by name, what chance gives among them."""
     class_counts: Mapping[str, int] = field(default_factory=dict)

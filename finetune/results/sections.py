@@ -88,7 +88,7 @@ def drawings(results: Results) -> list[Intervals]:
         rows=tuple(rows),
         x_title="upright: the best baseline",
         value="{:.3f}".format,
-        note="In brackets 95 % intervals by bootstrap.",
+        note="In brackets 95 % intervals.",
     )
     return [drawn] if rows else []
 

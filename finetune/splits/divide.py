@@ -154,7 +154,7 @@ def _of_variants(settings: SplitSettings, records: Records, mutations: Mutations
         method = f"up to {settings.distance} mutations train, more are tested"
         return Division(parts_of(records.digests, part), method, False, (*notes, *of_split))
     side, of_split = by_position(mutations, records.digests, _shares(settings), settings.seed)
-    # Substitutions of one residue fare alike, so that a bootstrap draws them together.
+    # Substitutions of one residue fare alike, so that an interval leaves them out together.
     parts = _sides(settings, records, side, mutations.lowest, mutations.is_parent)
     return Division(parts, "positions that are mutated", False, (*notes, *of_split))
 
