@@ -6,7 +6,7 @@ In: a `TaskScore` for each task. Out: numbers, a line. Kept: nothing. Only the s
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 CHANCE = {"spearman": 0.0, "auroc": 0.5, "macro_auroc": 0.5, "mean_auroc": 0.5, "kendall": 0.0, "concordance": 0.5}
@@ -84,6 +84,18 @@ class TaskScore:
         """(value - chance) / (best - chance): 1 for a perfect ranking, 0 for none, below 0 for a reversed one."""
         return None if self.value is None else (self.value - CHANCE[self.metric]) / (1.0 - CHANCE[self.metric])
 
+    def finite(self) -> "TaskScore":
+        """The same without numbers that are not finite, each with a note; undefined where that is its value."""
+        lost = [name for name, value in self.values.items() if not math.isfinite(value)]
+        has_value = self.value is None or math.isfinite(self.value)
+        if has_value and not lost:
+            return self
+        notes = (*self.notes, *(f"{TITLES.get(name, name)} is no finite number" for name in lost))
+        kept = {name: value for name, value in self.values.items() if name not in lost}
+        undefined = self.undefined if has_value else f"its {TITLES[self.metric]} is no finite number"
+        value, low, high = (self.value, self.low, self.high) if has_value else (None, None, None)
+        return replace(self, value=value, low=low, high=high, values=kept, notes=notes, undefined=undefined)
+
     def numbers(self) -> dict[str, float]:
         """All that is a number, by name."""
         known = {} if self.value is None else {self.metric: self.value}
@@ -99,8 +111,8 @@ class Scores:
 
     @classmethod
     def joined(cls, parts: Iterable["Scores"]) -> Self:
-        """The scores of several objectives together."""
-        return cls(tuple(task for part in parts for task in part.tasks))
+        """The scores of several objectives together; a number that is not finite is none, with a note."""
+        return cls(tuple(task.finite() for part in parts for task in part.tasks))
 
     @property
     def defined(self) -> tuple[TaskScore, ...]:

@@ -277,6 +277,18 @@ def test_numbers_and_joined_scores() -> None:
     assert len(joined.tasks) == 4
 
 
+def test_a_number_that_is_not_finite_is_none_with_a_reason() -> None:
+    (found,) = score(objective("regression", "a"), table(*noisy(20))).tasks
+    lost = replace(found, values={**found.values, "rmse": math.inf})
+    (task,) = Scores.joined([Scores((lost,))]).tasks
+    assert (task.value, task.notes) == (found.value, ("RMSE is no finite number",))
+    assert task.values == {name: value for name, value in found.values.items() if name != "rmse"}
+    (task,) = Scores.joined([Scores((replace(found, value=math.nan, low=0.0, high=1.0),))]).tasks
+    assert (task.value, task.low, task.high) == (None, None, None)
+    assert task.undefined == "its Spearman is no finite number"
+    assert Scores.joined([Scores((found,))]).tasks == (found,)
+
+
 def test_order_of_rows_does_not_matter() -> None:
     truth, prediction = noisy(50)
     rows = table(truth, prediction, outputs=np.arange(50) % 2)
