@@ -109,10 +109,15 @@ def without_the_first_label(rows: Rows) -> Rows:
     return changed(first, {"binds": ""})(rows)
 
 
+def with_another_sequence(rows: Rows) -> Rows:
+    without = next(number for number, row in enumerate(rows) if not row["state"])
+    return changed(without, {"sequence": "MKTAYIAKQRQISFVKSHFSRQ"})(rows)
+
+
 OTHER = {
     "a label": (changed(1, {"binds": "yes"}), (), "its fingerprint was"),
     "a label less": (without_the_first_label, (), "its fingerprint was"),
-    "a residue": (changed(1, {"sequence": "MKTAYIAKQRQISFVKSHFSRQ"}), (), "its fingerprint was"),
+    "a residue": (with_another_sequence, (), "its fingerprint was"),
     "the split": (lambda rows: rows, ("split.seed=1",), "split.seed was 0, is 1"),
 }
 
@@ -141,3 +146,13 @@ def test_a_run_continues_in_another_world(
     whole = tuned("single", 1, LORA, ())
     assert end_of(tmp_path / "run").chain == whole.end.chain
     assert largest_difference(end_of(tmp_path / "run"), whole.end) < 5e-6
+
+
+def test_a_run_continues_on_the_same_rows_in_another_order(
+    pool: RankPool, tuned: Trained, in_the_middle: Callable, tmp_path: Path
+) -> None:
+    words = in_the_middle(tmp_path, ())
+    write(tmp_path, lambda rows: rows[::-1])
+    done = pool.run(1, config("single"), words, program=PROGRAM)
+    assert done.status == 0, done.output
+    assert bit_equal(end_of(tmp_path / "run"), tuned("single", 1, (), ()).end)
