@@ -15,9 +15,9 @@ from torch import Tensor
 
 from data.batches.contents import Contents
 from data.batches.filling import BinTargets, FilledBin, filled
-from data.batches.packed import Letters, packed
+from data.batches.packed import BinSize, Letters, packed
 from data.order.plan import SPECIAL_TOKENS, Bin
-from data.recipe.packing import BinSettings
+from data.recipe.packing import BinSettings, bin_tokens_on
 from finetune.adaptation.adapt import adapt
 from finetune.adaptation.lora import plain_name
 from finetune.bundle.base import base_weights
@@ -91,10 +91,10 @@ class Predictor:
             or ``(outputs, classes)``; for residues ``(residues, outputs)`` or ``(residues, outputs, classes)``, linkers
             between chains included; nothing, ``(0, ...)``, for pairs.
         """
-        settings = self.bundle.manifest.reading
-        contents = _EveryPlace(proteins, settings, self.objectives)
         lengths = proteins.num_residues[records] + SPECIAL_TOKENS
         device = next(self.model.parameters()).device
+        # Bins of training may hold one protein each, and a forward pass of one takes as long as one of many.
+        contents = _EveryPlace(proteins, BinSize.holding(lengths, bin_tokens_on(device.type)), self.objectives)
         found: dict[int, tuple[Floats, ...]] = {}
         for part in packed(contents, lengths, samples=records, rank=rank, ranks=ranks):
             members, batch = part.documents, part.batch

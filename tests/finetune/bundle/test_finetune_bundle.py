@@ -35,7 +35,10 @@ from support.assays.bundled import letters, rows
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
 
 
-def test_a_bundle_predicts_byte_for_byte_what_its_checkpoint_does(folder: Path) -> None:
+def test_a_bundle_predicts_byte_for_byte_what_its_checkpoint_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finetune.predictor.bin_tokens_on", lambda _: 128)  # several bins
     bundle = open_folder(folder / "run" / "bundle")
     found = open_predictor(bundle)
     model = empty_model(bundle)
@@ -57,6 +60,20 @@ def test_a_bundle_predicts_byte_for_byte_what_its_checkpoint_does(folder: Path) 
     assert not ranks[0].keys() & ranks[1].keys()
     joined = ranks[0] | ranks[1]
     assert all(joined[r][0].tobytes() == after[r][0].tobytes() for r in after)
+    assert all(ranks)
+
+
+def test_a_forward_pass_holds_many_proteins_whatever_the_bins_of_training(folder: Path) -> None:
+    """Bins of training may hold one each; a pass of one takes as long as a pass of many."""
+    predictor = open_predictor(open_folder(folder / "run" / "bundle"))
+    proteins = proteins_of(read_table(str(folder / "train.csv")), predictor.bundle.manifest.reading, 40)
+    passes: list[int] = []
+    predictor.model.register_forward_hook(lambda *_: passes.append(1))
+    found = predictor(proteins, np.arange(proteins.num_records))
+    tokens = int((proteins.num_residues + 2).sum())
+    assert len(found) == proteins.num_records
+    assert tokens > 2 * predictor.bundle.manifest.reading.bin_tokens
+    assert len(passes) == -(-tokens // 4096)
 
 
 def test_a_bundle_holds_what_was_trained_and_no_frozen_weight(folder: Path) -> None:
