@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology import peptides, program
-from data.homology.relatives import groups_within, related
+from data.homology.relatives import related
 from data.resources import resources
 from data.store.derived import found_at
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
@@ -47,10 +47,6 @@ _MOST_CLUSTERING_S = 60.0
 """Expected time of clustering with MMseqs2 up to which relatives are looked for before the recipe is written."""
 _MOST_BY_WORDS = 60_000
 """The same where shared words stand in for it: proteins."""
-
-
-Relatives = dict[float, NDArray[np.int64]]
-"""Identity -> (N,) cluster of each protein of a table."""
 
 
 @dataclass
@@ -114,19 +110,18 @@ def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
     mutations = None
     if opened.proteins.mutated is not None and opened.proteins.wild_types is not None:
         mutations = of_rows(opened.records, opened.proteins.mutated, opened.proteins.wild_types)
-    found, labelled = None, int(opened.is_labelled.sum())
+    labelled = int(opened.is_labelled.sum())
     would_take = 0.0 if variants else clustering_seconds(opened)
-    if not variants and opened.proteins.num_records > 1 and would_take <= _MOST_CLUSTERING_S:
-        found = _relatives(opened)
+    may_search = would_take <= _MOST_CLUSTERING_S
     rejected: list[str] = []
     last: ValueError | None = None
-    for settings, reason in _candidates(opened, roles, variants, found):
-        if settings["by"] == "homology" and found is None:
+    for settings, reason in _candidates(opened, roles, variants, may_search):
+        if settings["by"] == "homology" and not may_search:
             said = f"; not tried here, as finding them takes {takes(would_take)}: the run does it first"
             others = _alternatives(opened, roles, variants, "homology")
             return Divided(settings, reason + said, None, "", labelled, rejected, others, {}, would_take)
         try:
-            tried = _tried(opened, settings, mutations, named, may_search=variants or found is not None)
+            tried = _tried(opened, settings, mutations, named, may_search=may_search)
         except ValueError as error:
             last = error
             rejected.append(f"{_name(settings)}: {str(error).replace(f'{opened.records.table.name}: ', '')}")
@@ -157,20 +152,7 @@ def clustering_seconds(opened: Opened) -> float:
     return by_position + rules.cluster_seconds(float(opened.proteins.num_residues.sum()), count, resources().cores)
 
 
-def _relatives(opened: Opened) -> Relatives:
-    """Clusters at the lowest identity, which a run uses too; those at higher ones lie within them."""
-    store = opened.store
-    whole = np.unique(related(store, IDENTITIES[0]).hashes, return_inverse=True)[1].astype(np.int64)
-    groups = {identity: np.arange(len(whole)) for identity in IDENTITIES} | {IDENTITIES[0]: whole}
-    within = np.flatnonzero(np.bincount(whole)[whole] > 1)
-    for identity, of in groups_within(store, within, IDENTITIES[1:]).items():
-        numbers = np.arange(len(whole))
-        numbers[within] = len(whole) + of
-        groups[identity] = np.unique(numbers, return_inverse=True)[1].astype(np.int64)
-    return groups
-
-
-def _candidates(opened: Opened, roles: Roles, variants: bool, found: Relatives | None) -> Iterator[_Candidate]:
+def _candidates(opened: Opened, roles: Roles, variants: bool, may_search: bool) -> Iterator[_Candidate]:
     """Splits from the one that is preferred to the one that is always possible: settings and the reason."""
     labelled = int(opened.is_labelled.sum())
     in_folds = f"in {FOLDS} folds each is tested once, by a model that did not see it"
@@ -190,10 +172,10 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, found: Relatives |
     if variants:
         said = "variants of one protein: what is tested is mutated at positions that no training row changes"
         yield ({"by": "position", **folds}, said + few)
-    elif found is not None:
+    elif may_search and opened.proteins.num_records > 1:
         for identity in IDENTITIES:
-            sizes = np.bincount(found[identity])
-            if len(sizes) < _LEAST_CLUSTERS or sizes.max() > _LARGEST_CLUSTER * len(found[identity]):
+            sizes = np.unique(related(opened.store, identity).hashes, return_counts=True)[1]
+            if len(sizes) < _LEAST_CLUSTERS or sizes.max() > _LARGEST_CLUSTER * opened.proteins.num_records:
                 continue
             said = f"{len(sizes):,} clusters of relatives at {identity:.0%} identity, held out whole"
             if sizes.max() == 1:

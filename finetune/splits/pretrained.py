@@ -26,26 +26,19 @@ def pretraining_stores(init: str | None) -> tuple[list[Store], list[str]]:
     seen: set[str] = set()
     while init is not None and init not in seen:
         seen.add(init)
-        run = run_at(init)
-        if run is None:
-            name = Path(init).name if Path(init).exists() else init  # as a card says no folder of a machine
-            notes.append(f"{_NOT_CHECKED}: {name} lies in no run's directory")
-            break
+        run = run_at(init) or Path(init)
+        name = run.name if run.exists() else init  # as a card says no folder of a machine
         try:
             record = RunDirectory(run).read()
         except ValueError:
-            notes.append(f"{_NOT_CHECKED}: run.json of {run.name} cannot be read")
+            notes.append(f"{_NOT_CHECKED}: {name} lies in no run's directory with a run.json that can be read")
             break
-        parts = record.corpus.get("mixture") or [record.corpus]
-        named = [part["store"] for part in parts if "store" in part]
-        if not named:
-            notes.append(f"{_NOT_CHECKED}: run.json of {run.name} names no corpus")
-        for folder in named:
+        for part in record.corpus.get("mixture") or [record.corpus]:
             try:
-                store = Store(Path(folder))
+                store = Store(Path(part.get("store", "")))
                 _ = store.facts
                 stores.append(store)
             except ValueError:
-                notes.append(f"{_NOT_CHECKED}: the token store {Path(folder).name} of {run.name} cannot be read")
+                notes.append(f"{_NOT_CHECKED}: run.json of {name} names no token store that can be read")
         init = record.recipe.get("model", {}).get("init")
     return stores, notes

@@ -99,15 +99,19 @@ def test_the_pretraining_corpus_is_asked_too(tmp_path: Path) -> None:
     assert len(audit(records.store, parts, init=str(next_run)).comparisons) == 5
 
 
+NO_RUN = "lies in no run's directory with a run.json that can be read"
+NO_STORE = "names no token store that can be read"
+
+
 @pytest.mark.parametrize(
     ("init", "said"),
     [
-        ("facebook/esm2_t6_8M_UR50D", "facebook/esm2_t6_8M_UR50D lies in no run's directory"),
-        ("weights", "weights lies in no run's directory"),
-        ("gone", "the token store a of gone cannot be read"),
-        ("no_corpus", "run.json of no_corpus names no corpus"),
-        ("damaged", "run.json of damaged cannot be read"),
-        ("of_hub", "org/model lies in no run's directory"),
+        ("facebook/esm2_t6_8M_UR50D", f"facebook/esm2_t6_8M_UR50D {NO_RUN}"),
+        ("weights", f"weights {NO_RUN}"),
+        ("gone", f"run.json of gone {NO_STORE}"),
+        ("no_corpus", f"run.json of no_corpus {NO_STORE}"),
+        ("damaged", f"damaged {NO_RUN}"),
+        ("of_hub", f"org/model {NO_RUN}"),
     ],
 )
 def test_a_pretraining_corpus_that_is_not_compared_is_noted(
