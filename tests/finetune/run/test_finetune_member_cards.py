@@ -85,7 +85,8 @@ def test_the_card_of_a_fold_has_the_score_of_what_its_model_did_not_see(
         assert own["part"] == f"fold {fold}"
         assert own["scores"]["tasks"][0]["labels"] == 16
         assert value_of(own) == pytest.approx(spearman_alone(run, f"fold-{fold}", fold, tmp_path), abs=1e-9)
-        assert bundle["ensemble"]["calibrations"] == []
+        (of_all_folds,) = bundle["ensemble"]["calibrations"]  # of their out-of-fold errors
+        assert of_all_folds["calibration"]["labels"] == 3 * 16
         card = (run / f"fold-{fold}/bundle/README.md").read_text()
         assert f"Scores of fold {fold}" in card
         assert "out-of-fold" not in card
