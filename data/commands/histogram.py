@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data.corpus.lengths import Lengths
 from data.durable import replaced
-from data.store.lengths import Lengths
 
 _BARS = 60
 _SOFTWARE = "zymogen, python -m data stats"

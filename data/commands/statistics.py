@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from data.alphabet import TOKENS
+from data.corpus.lengths import Lengths
 from data.homology import name_table
 from data.homology.clusters import open_clusters
 from data.sources.protein import shown
 from data.store.build import left_out
-from data.store.lengths import Lengths
 from data.store.token_store import Store
 
 QUANTILES = (1, 5, 25, 50, 75, 95, 99)

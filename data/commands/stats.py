@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from data.commands.histogram import draw_lengths
 from data.commands.opening import ingest_of, require_at_least, store_of
 from data.commands.statistics import lines, statistics
+from data.corpus.lengths import count_lengths
 from data.disk_error import refusal
 from data.progress_line import WorkLine
 from data.recipe.settings import DataSettings, IngestSettings
 from data.store.derived import written_at
-from data.store.lengths import count_lengths
 
 
 def run(options: argparse.Namespace) -> int:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from data.corpus.lengths import Lengths, count_lengths
 from data.homology import program
 from data.homology.clusters import Clusters, open_clusters
 from data.homology.split import held_out
 from data.progress_line import WorkLine
 from data.resources import resources
-from data.store.lengths import Lengths, count_lengths
 from data.store.token_store import Store
 from pretrain.proposal import rules
 

@@ -21,7 +21,7 @@ from data.commands.statistics import (
     lines,
     statistics,
 )
-from data.store.lengths import Lengths, count_lengths
+from data.corpus.lengths import Lengths, count_lengths
 from data.store.token_store import FACTS, FORMAT, Counts, Store, facts_text
 from support.places import REAL
 
@@ -71,7 +71,7 @@ def drawn(count: int, seed: int = 0) -> list[str]:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every loop over blocks goes round more than once."""
-    monkeypatch.setattr("data.store.lengths._BLOCK_RECORDS", 7)
+    monkeypatch.setattr("data.corpus.lengths._BLOCK_RECORDS", 7)
     monkeypatch.setattr(module, "_BLOCK_RESIDUES", 64)
     monkeypatch.setattr("data.homology.clusters._BLOCK", 7)
     monkeypatch.setattr("data.homology.name_table.BLOCK", 7)

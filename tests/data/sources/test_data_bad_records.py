@@ -17,6 +17,7 @@ from Bio.SeqFeature import SeqFeature, SimpleLocation
 from Bio.SeqRecord import SeqRecord
 
 from data.commands.statistics import lines, statistics
+from data.corpus.lengths import count_lengths
 from data.recipe.settings import CorpusSettings, IngestSettings
 from data.sources.block import Block, Source
 from data.sources.fasta import FastaSource
@@ -25,7 +26,6 @@ from data.sources.resolve import resolve
 from data.store.build import build_into, open_or_build
 from data.store.folder import PARTS
 from data.store.journal import read_journal
-from data.store.lengths import count_lengths
 from finetune.score.rows import read_variants
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
