@@ -20,7 +20,7 @@ from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.digests.digest import identity, sums
 from pretrain.checkpoint.files.index import INDEX_FILE, Index, index_bytes
-from pretrain.checkpoint.files.tensors import PARTS, PRIVATE, SHARED, Modes, data_file, write_bytes, write_tensors
+from pretrain.checkpoint.files.tensors import PARTS, PRIVATE, SHARED, Modes, data_file, write_file, write_tensors
 from pretrain.checkpoint.load import MADE_WAY, quarantine, require_exact_files, supersede, verify
 from pretrain.checkpoint.manifest import (
     FROZEN,
@@ -205,10 +205,10 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
         raw, of_part = index_bytes(part, staged.shapes[part], stored, extra[part])
         Index(part, raw, listed)  # nothing is published that no reader would take
         digests |= {f"{part}/{name}": digest for name, digest in of_part.items()}
-        files.append(write_bytes(plan.temporary, f"{part}/{INDEX_FILE}", raw, plan.modes))
+        files.append(write_file(plan.temporary, f"{part}/{INDEX_FILE}", [raw], plan.modes))
         flush(plan.temporary / part)
     shapes = {f"{part}/{name}": shape for part, of_part in staged.shapes.items() for name, shape in of_part.items()}
-    files.append(write_bytes(plan.temporary, TRAINER_FILE, plan.trainer.to_bytes(), plan.modes))
+    files.append(write_file(plan.temporary, TRAINER_FILE, [plan.trainer.to_bytes()], plan.modes))
     manifest = plan.manifest(files, identity(shapes, digests))
     require_exact_files(plan.temporary, manifest)
     _write_manifest(plan, manifest)
@@ -229,7 +229,7 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
 def _write_manifest(plan: Plan, manifest: Manifest) -> None:
     """Write the manifest, which gets its name when complete, and make every name in the folder durable."""
     temporary = plan.temporary
-    write_bytes(temporary, f"{MANIFEST_FILE}.tmp", manifest.to_bytes(), plan.modes)
+    write_file(temporary, f"{MANIFEST_FILE}.tmp", [manifest.to_bytes()], plan.modes)
     os.rename(temporary / f"{MANIFEST_FILE}.tmp", temporary / MANIFEST_FILE)
     flush(temporary)
 

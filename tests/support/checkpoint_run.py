@@ -32,7 +32,7 @@ from pretrain.checkpoint import (
 )
 from pretrain.checkpoint import restore as load_into
 from pretrain.checkpoint.canonical import canonical
-from pretrain.checkpoint.files.tensors import HashedFile
+from pretrain.checkpoint.files import tensors
 from pretrain.checkpoint.manifest import ENTRIES
 from pretrain.checkpoint.staging import Staged, Staging
 from pretrain.checkpoint.writer import Write
@@ -237,15 +237,15 @@ def write_cut(folder: Path, whole: Staged, cut: Cut, ranks: int, step: int = 4) 
 
 def full_disk(failing: Container[int], rank: int = 0) -> AbstractContextManager[Any]:
     """The saves of these numbers, from 1, find the rank's disk full when it wrote weights and no moments."""
-    close, saves = HashedFile.close, itertools.count(1)
+    write, saves = tensors.write_file, itertools.count(1)
 
-    def faulty(self: HashedFile) -> Any:
-        entry = close(self)
-        if self._path == f"model/{rank:05d}.safetensors" and next(saves) in failing:
+    def faulty(folder: Path, path: str, *rest: Any) -> Any:
+        entry = write(folder, path, *rest)
+        if path == f"model/{rank:05d}.safetensors" and next(saves) in failing:
             raise OSError(errno.ENOSPC, "No space left on device")
         return entry
 
-    return mock.patch.object(HashedFile, "close", faulty)
+    return mock.patch.object(tensors, "write_file", faulty)
 
 
 class _AtOnce(Write[Any]):

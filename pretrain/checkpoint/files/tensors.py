@@ -7,14 +7,13 @@ their names. One that it stores whole has its own shape, so that any safetensors
 `checkpoint.files.index` says which piece of which tensor that is.
 """
 
-import contextlib
 import json
 import math
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,42 +40,24 @@ def data_file(rank: int) -> str:
     return f"{rank:05d}.safetensors"
 
 
-class HashedFile:
-    """A new file that knows the hashes and number of the bytes written to it; `close` fsyncs it."""
+def write_file(folder: Path, path: str, chunks: Iterable[bytes | memoryview], modes: Modes = PRIVATE) -> FileEntry:
+    """Write a new file to the device, and return its hashes and size.
 
-    def __init__(self, folder: Path, path: str, modes: Modes = PRIVATE) -> None:
-        self._path = path
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        self._file = os.fdopen(os.open(folder / path, flags, modes.file), "wb")
-        self._hashes = BlockHashes()
-        self._size = 0
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Append bytes."""
-        self._file.write(data)
-        self._hashes.update(data)
-        self._size += len(data)
-
-    def close(self) -> FileEntry:
-        """Flush to the device. A failed fsync is final: the kernel may have dropped the pages."""
-        try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            on_disk = os.fstat(self._file.fileno()).st_size
-        finally:
-            self._file.close()
-        if on_disk != self._size:
-            raise OSError(f"{self._path}: wrote {self._size} bytes, the file has {on_disk}")
-        return FileEntry(path=self._path, size=self._size, sha256=self._hashes.hexdigests())
-
-    def __enter__(self) -> Self:
-        """The file itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file if a failure left it open; it is about to be removed, so an error of closing is ignored."""
-        with contextlib.suppress(OSError):
-            self._file.close()
+    A failed fsync is final: the kernel may have dropped the pages.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    hashes, size = BlockHashes(), 0
+    with os.fdopen(os.open(folder / path, flags, modes.file), "wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            hashes.update(chunk)
+            size += len(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+        on_disk = os.fstat(file.fileno()).st_size
+    if on_disk != size:
+        raise OSError(f"{path}: wrote {size} bytes, the file has {on_disk}")
+    return FileEntry(path=path, size=size, sha256=hashes.hexdigests())
 
 
 def safetensors_header(shapes: Mapping[str, Sequence[int]]) -> bytes:
@@ -92,17 +73,12 @@ def safetensors_header(shapes: Mapping[str, Sequence[int]]) -> bytes:
 
 def write_tensors(folder: Path, path: str, tensors: Mapping[str, Tensor], modes: Modes = PRIVATE) -> FileEntry:
     """Write a new safetensors file of fp32 tensors on the host, in their order, and fsync it."""
-    with HashedFile(folder, path, modes) as file:
-        file.write(safetensors_header({key: tuple(tensor.shape) for key, tensor in tensors.items()}))
+
+    def chunks() -> Iterator[bytes | memoryview]:
+        yield safetensors_header({key: tuple(tensor.shape) for key, tensor in tensors.items()})
         for key, tensor in tensors.items():
             assert tensor.dtype == torch.float32, f"{key} is {tensor.dtype}"
             if tensor.numel():
-                file.write(tensor.contiguous().numpy().data.cast("B"))
-        return file.close()
+                yield tensor.contiguous().numpy().data.cast("B")
 
-
-def write_bytes(folder: Path, path: str, content: bytes, modes: Modes = PRIVATE) -> FileEntry:
-    """Write a new file and fsync it."""
-    with HashedFile(folder, path, modes) as file:
-        file.write(content)
-        return file.close()
+    return write_file(folder, path, chunks(), modes)

@@ -21,7 +21,7 @@ def build_model(settings: ModelSettings, seed: int) -> MaskedLanguageModel:
 
 def load(source: str | Path) -> MaskedLanguageModel:
     """The ESM-2 or ESM C at `source`, a directory or Hub name."""
-    return _whole(*transformers_io.read(source))
+    return _whole(*transformers_io.published(source)[:2])
 
 
 def from_transformers_state(state: Mapping[str, Tensor], shape: EsmShape) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from pretrain.checkpoint import writer
-from pretrain.checkpoint.files.tensors import HashedFile
+from pretrain.checkpoint.files import tensors
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import clock_of, full_disk, written_at_once
 
@@ -41,19 +41,19 @@ def full_on_rank_0() -> AbstractContextManager[Any]:
 
     Rank 0 begins to write after rank 1 has: one that came later would make the folder again, which nobody removes then.
     """
-    begin, is_main = HashedFile.__init__, os.environ["RANK"] == "0"
+    write, is_main = tensors.write_file, os.environ["RANK"] == "0"
 
-    def in_turn(self: HashedFile, folder: Path, path: str, *rest: Any) -> None:
+    def in_turn(folder: Path, path: str, *rest: Any) -> Any:
         begun, part = folder / "model/00001.safetensors", "model/" if is_main else "optimizer/"
         if int(folder.name.rpartition("-")[2]) == 2 and path.startswith(part):
             deadline = time.monotonic() + 60
             while not begun.exists() if is_main else folder.exists():
                 assert time.monotonic() < deadline, f"rank {os.environ['RANK']} waits for the other one"
                 time.sleep(0.005)
-        begin(self, folder, path, *rest)
+        return write(folder, path, *rest)
 
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(HashedFile, "__init__", in_turn))
+    stack.enter_context(mock.patch.object(tensors, "write_file", in_turn))
     if is_main:
         stack.enter_context(full_disk({2}))
     return stack
