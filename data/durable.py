@@ -178,6 +178,20 @@ def _is_locked(descriptor: int, how: int) -> bool:
     return True
 
 
+def is_held(lock: Path) -> bool | None:
+    """Whether a process holds a file that it locks; None where its file system has no locks. Nothing stays of asking.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with lock.open() as file:
+        try:
+            # Shared, so that two that ask do not see each other.
+            return False if _is_locked(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB) else None
+        except BlockingIOError:
+            return True
+
+
 def machine() -> str:
     """A name that no other machine has, and that changes when this machine is started again."""
     with suppress(OSError):

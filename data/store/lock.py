@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from data import durable
 from data.disk_error import STORE_DIR, said
 from data.store.folder import require_ours
 from data.store.token_store import LOCK
@@ -77,15 +78,6 @@ def _taken(folder: Path) -> int | None:
 def is_held(folder: Path) -> bool:
     """Whether some process is building in `folder`."""
     try:
-        descriptor = os.open(folder / LOCK, os.O_RDONLY)
+        return durable.is_held(folder / LOCK) is True  # without locks, no process can build
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two callers do not see each other
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks, where no process can build
-        return False
-    finally:
-        os.close(descriptor)

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import psutil
 
+from data import durable
 from data.disk_error import NO_LOCKS
 from data.durable import machine, written_beside
 from pretrain.run import records
@@ -79,16 +80,8 @@ def is_held(root: Path) -> bool:
     """
     if not (root / LOCK).exists():
         return False
-    with (root / LOCK).open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            return (root / LEASE).exists() and not _is_gone(root / LEASE)
-    return False
+    held = durable.is_held(root / LOCK)
+    return (root / LEASE).exists() and not _is_gone(root / LEASE) if held is None else held
 
 
 def _create(path: Path, holder: dict[str, Any]) -> None:
