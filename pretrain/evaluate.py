@@ -29,7 +29,6 @@ from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
 
 if TYPE_CHECKING:
     from pretrain.engine.engine import Engine
-    from pretrain.evaluation.opened import OpenSet
 
 _LENGTHS = (100, 200, 400, 800)
 _OF_LENGTHS = (
@@ -122,7 +121,7 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
             residues=int(opened.scored.residues_scored),
             crop_tokens=opened.crop_tokens,
             groups=drawn,
-            unigram_of=_counted(opened, trains=bool(training)),
+            unigram_of="the training side" if training or opened.held_out else "the scored proteins",
             training=training or None,
             searched_by=searched_by,
             not_measured=tuple(not_measured),
@@ -131,10 +130,6 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
 
     with WorkLine("relatives and intervals", after_s=2.0, speaks=engine.is_main):
         return engine.on_main(found)
-
-
-def _counted(opened: "OpenSet", *, trains: bool) -> str:
-    return "the training side" if trains or opened.held_out else "the scored proteins"
 
 
 def _crop(text: str) -> int:

@@ -125,7 +125,7 @@ class Steps:
         self._screen.count(step.num_tokens, lambda: most_bytes(self._engine.device))
         is_due = self._due.at(state.step) or self._due.by_clock(first=self._is_first, last=is_last)
         if is_due or is_last or self._is_first:
-            speed = self.clock.read()
+            speed, self.clock = self.clock.read(), Clock()
             # A peak that was measured while other programs ran is too low.
             self._peak_flops = max(self._peak_flops, speed.flops_per_s)
             report = report_of(self._job.objectives, outcome.losses, rate, speed, self._peak_flops)

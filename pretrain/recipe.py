@@ -4,14 +4,14 @@ In: sections, each declared beside what it configures. Out: `Recipe`, which `dat
 overrides. Kept: nothing. Torch is not imported, so that `--help` and a mistake in a recipe answer at once.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from data.recipe.setting import require
 from data.recipe.settings import DataSettings
 from pretrain.engine.settings import ParallelSettings
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings, ModelSettings
-from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
+from pretrain.optimizer.settings import TRAINED_PEAK_LR, OptimizerSettings, ScheduleSettings
 from pretrain.run.settings import RunSettings
 
 
@@ -28,8 +28,8 @@ class Recipe:
     parallel: ParallelSettings = field(default=ParallelSettings())
 
     def __post_init__(self) -> None:
-        if self.model.init is not None:
-            object.__setattr__(self, "schedule", self.schedule.from_trained_weights())
+        if self.model.init is not None and self.schedule.peak_lr is None:
+            object.__setattr__(self, "schedule", replace(self.schedule, peak_lr=TRAINED_PEAK_LR))
         size, slots = self.parallel.context, self.data.bin_tokens
         said = f"it must be a multiple of parallel.context = {size}, so that every process gets equally many slots"
         require(slots % size == 0, "data.bin_tokens", slots, said)

@@ -33,6 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _score(options: argparse.Namespace) -> None:
+    import torch
+
     from data.recipe.json_file import as_json
     from pretrain.contacts.chains import chains_of, files_of
     from pretrain.contacts.chosen import usable
@@ -50,19 +52,18 @@ def _score(options: argparse.Namespace) -> None:
     source = open_source(options.model)
     for reason, count in left_out.items():
         print(f"{count} chains are {reason}, and are left out", flush=True)
-    scored = score(masked_language_model(source, _device()), source.name, chains, options.fit_on)
+    scored = score(
+        masked_language_model(source, "cuda" if torch.cuda.is_available() else "cpu"),
+        source.name,
+        chains,
+        options.fit_on,
+    )
     print("\n".join(lines(scored)), flush=True)
     if options.output:
         write_output(options.output, as_json(scored, weights=source.content_hash()))
     if options.write:
         head = ContactHead(scored.weight, scored.bias)
         print(f"{write(Path(options.model), head, f'{len(scored.fitted_on)} chains')}: the contact head")
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _parser() -> Parser:

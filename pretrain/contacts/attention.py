@@ -16,11 +16,11 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.weights.io import to_transformers
 
 
-def eager(model: MaskedLanguageModel, device: str = "cpu") -> Any:
+def eager(model: MaskedLanguageModel) -> Any:
     """The same model as transformers' class, with attention that returns its maps; float32, in evaluation mode."""
     theirs: Any = to_transformers(model)
     theirs.set_attn_implementation("eager")
-    return theirs.to(device)
+    return theirs.to(next(model.parameters()).device)
 
 
 @torch.no_grad()

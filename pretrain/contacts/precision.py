@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pretrain.contacts.chains import Chain
 from pretrain.evaluation.contact_figures import Interval
+from pretrain.evaluation.evaluate import intervals
 
 SEPARATION = 6
 """Pairs nearer than this along the chain touch whatever the fold, and are neither fitted nor scored."""
@@ -21,9 +22,6 @@ LONG_RANGE = 24
 """Separation along the chain from which on a contact says something of the fold."""
 SHARES = {"P@L": 1, "P@L/2": 2, "P@L/5": 5}
 """Name of each precision -> divisor of L."""
-
-_RESAMPLES = 1000
-_SEED = 0
 
 
 def pairs_of(chain: Chain, separation: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -75,12 +73,6 @@ def interval(values: Sequence[float], groups: Sequence[int]) -> Interval:
         groups: (chains,) a number that relatives share.
     """
     of_chain = np.array(values)
-    distinct, group = np.unique(groups, return_inverse=True)
-    count = len(distinct)
-    if count < 2:
-        return Interval(float(of_chain.mean()), np.nan, np.nan)
-    sums, sizes = np.bincount(group, of_chain), np.bincount(group)
-    drawn = np.random.Generator(np.random.Philox(_SEED)).integers(count, size=(_RESAMPLES, count))
-    means = sums[drawn].sum(1) / sizes[drawn].sum(1)
-    low, high = np.quantile(means, (0.025, 0.975)).tolist()
+    _, group = np.unique(groups, return_inverse=True)
+    low, high, *_ = intervals(np.column_stack([of_chain, of_chain, np.ones(len(of_chain))]), group)
     return Interval(float(of_chain.mean()), low, high)

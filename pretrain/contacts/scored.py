@@ -81,7 +81,7 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
     values[CHANCE] = {CHANCE: [found[CHANCE] for found in of_model if found is not None]}
     middle = chosen.scored[defined[typical(values[name]["P@L"])]]
     with torch.no_grad():
-        of_middle = maps_of(eager(model, str(next(model.parameters()).device)), middle.residues)
+        of_middle = maps_of(eager(model), middle.residues)
     groups = [chosen.groups[place] for place in defined]
     return ContactFigures(
         model=name,
@@ -102,7 +102,7 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
 def _precisions(
     model: MaskedLanguageModel, chosen: Chosen, name: str
 ) -> tuple[ContactHead, list[dict[str, float] | None]]:
-    theirs = eager(model, str(next(model.parameters()).device))
+    theirs = eager(model)
     count = len(chosen.fitted) + len(chosen.scored)
     with WorkLine(f"attention maps of {count} chains, {name}", after_s=2.0), torch.no_grad():
         head = fit((chain, maps_of(theirs, chain.residues)) for chain in chosen.fitted)

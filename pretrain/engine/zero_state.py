@@ -81,7 +81,8 @@ class ZeroState(NamedState):
 
     def held(self, name: str, key: str) -> tuple[Span, Tensor]:
         """This rank's partition, padded; all of a tensor that is whole on every rank."""
-        if self._is_whole(name):
+        # Every rank holds all of what is not trained under stages 1 and 2.
+        if not self._is_cut and id(self._parameters[name]) not in self._flat_of:
             return (0, math.prod(self.shape(name))), self._parameters[name].detach()
         part, spans, group = self._part(name, key)
         return spans[dist.get_rank(group)], part.detach()
@@ -110,10 +111,6 @@ class ZeroState(NamedState):
         for index in range(len(self._flats)):
             self._zero._reassign_or_swap_out_partitioned_parameters(index)
         self._zero.checkpoint_event_epilogue()  # and gathers them again, now with the new values
-
-    def _is_whole(self, name: str) -> bool:
-        """Whether every rank holds all of it, as stages 1 and 2 do of what is not trained."""
-        return not self._is_cut and id(self._parameters[name]) not in self._flat_of
 
     def _part(self, name: str, key: str) -> tuple[Tensor, list[Span], dist.ProcessGroup]:
         """What this rank holds of a tensor, a view of the flat one, padded in stage 3; and who holds which span."""

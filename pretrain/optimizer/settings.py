@@ -150,10 +150,6 @@ class ScheduleSettings(Section):
         """The peak rate, given or not."""
         return PEAK_LR if self.peak_lr is None else self.peak_lr
 
-    def from_trained_weights(self) -> "ScheduleSettings":
-        """The same for weights that are trained already: a lower peak rate, unless one is given."""
-        return self if self.peak_lr is not None else replace(self, peak_lr=TRAINED_PEAK_LR)
-
     @classmethod
     def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """The warm-up in tokens and the peak rate as a number, however they were given."""

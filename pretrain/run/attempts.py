@@ -88,7 +88,12 @@ class AttemptRecords(NamedTuple):
     def to_bytes(self) -> bytes:
         """Return the lines in compressed form, of the errors of an attempt only the first cause."""
         causes = {number: first_cause(errors) for number, errors in failures(self).items()}
-        kept = [line for line in self.errors if (cause := causes.get(line["attempt"])) and cause.is_of(line)]
+        kept = [
+            line
+            for line in self.errors
+            if (cause := causes.get(line["attempt"]))
+            and (line["rank"], line["time"], line["error"]) == (cause.rank, cause.time, cause.error)
+        ]
         return gzip.compress(json.dumps(self._replace(errors=kept)).encode(), mtime=0)
 
     @classmethod
@@ -123,10 +128,6 @@ class Failure(NamedTuple):
         """What sorts the errors of an attempt: first at the earliest step and phase, and hangs after all others."""
         phase = _PHASES.index(self.phase) if self.phase in _PHASES else len(_PHASES)
         return self.error == HANG, self.step, phase, self.time
-
-    def is_of(self, line: dict[str, Any]) -> bool:
-        """Whether a line of a rank's file is about this error."""
-        return (line["rank"], line["time"], line["error"]) == (self.rank, self.time, self.error)
 
     @property
     def is_consequence(self) -> bool:

@@ -65,7 +65,7 @@ def open_source(source: str | Path, part: str = "") -> Source:
         return _of_run(run, part, folder)
     from pretrain.model.weights import io as transformers_io  # transformers takes seconds to import
 
-    shape, weights = transformers_io.read(source)
+    shape, weights, _ = transformers_io.published(source)
     kept = {name: weight for name, weight in weights.items() if name.startswith(part)}
     return Source(shape, kept, str(source), _name(source))
 

@@ -19,12 +19,9 @@ class Speed(NamedTuple):
 
 
 class Clock:
-    """Measures from its creation, or its last reading, to the next reading."""
+    """Measures from its creation on."""
 
     def __init__(self) -> None:
-        self._restart()
-
-    def _restart(self) -> None:
         self._since, self._tokens, self._flops, self._waited = time.perf_counter(), 0, 0.0, 0.0
 
     @contextmanager
@@ -40,8 +37,6 @@ class Clock:
         self._flops += flops
 
     def read(self) -> Speed:
-        """The speed since the last reading; the next one counts from now."""
+        """The speed so far."""
         elapsed = time.perf_counter() - self._since
-        speed = Speed(self._tokens / elapsed, self._waited / elapsed, self._flops / elapsed)
-        self._restart()
-        return speed
+        return Speed(self._tokens / elapsed, self._waited / elapsed, self._flops / elapsed)

@@ -69,12 +69,6 @@ def published(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight], Con
     return shape, from_transformers_one_by_one(state, shape), ContactHead.of_state(state)
 
 
-def read(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight]]:
-    """Shape and weights of `published`."""
-    shape, weights, _ = published(source)
-    return shape, weights
-
-
 def to_transformers(
     model: MaskedLanguageModel, contact_head: ContactHead | None = None
 ) -> EsmForMaskedLM | EsmcForMaskedLM:

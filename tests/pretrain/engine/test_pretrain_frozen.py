@@ -147,7 +147,7 @@ def test_a_checkpoint_holds_what_is_trained_and_identifies_the_rest(trained: Tra
     first = first_model(ModelSettings(preset="esm2_60k"), seed=0)[1]
     assert run.fingerprint == identity_by_hand({name: first[name]() for name in FROZEN})
 
-    exported, weights = transformers_io.read(str(run.folder / "run/export"))
+    exported, weights, _ = transformers_io.published(str(run.folder / "run/export"))
     assert exported.dim == PRESETS["esm2_60k"].dim
     for name in NAMES:
         assert torch.equal(weights[name](), run.end.tensors[name] if name in TRAINED else first[name]()), name
@@ -239,7 +239,7 @@ def test_a_run_is_continued_on_the_weights_that_it_began_with(
     before = {path: path.read_bytes() for path in (tmp_path / "run/checkpoints").rglob("*") if path.is_file()}
 
     exchange(published, "word_embeddings.weight")  # frozen
-    first = transformers_io.read(str(published))[1]
+    first = transformers_io.published(str(published))[1]
     for spread in (("zero3", 2), ("single", 1)):
         done = on_base(pool, recipe, published, spread, 4_000, SECOND)
         assert done.status == 78, done.output

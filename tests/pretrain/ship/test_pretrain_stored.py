@@ -128,7 +128,7 @@ def test_weights_that_are_no_numbers_are_no_start(tmp_path: Path) -> None:
     weights[name][[3, 5]] = float("nan")
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=rf"^{tmp_path}: {name} has 2 of 48 values that are NaN or infinite; give "):
-        transformers_io.read(tmp_path)
+        transformers_io.published(tmp_path)
 
 
 # Types and files ----------------------------------------------------------------------------------
