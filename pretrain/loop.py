@@ -103,7 +103,7 @@ def train(
         faults = [] if asked_for else faults_met(before)
         if found is None:
             return attempt, 0, None, faults
-        return attempt, found.trainer.step, (found.path, found.manifest_sha256), faults
+        return attempt, found.trainer.step, (found.path, found.manifest.self_sha256), faults
 
     training: Training[S] | None = None
 

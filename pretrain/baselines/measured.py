@@ -10,7 +10,7 @@ masked.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,8 +119,7 @@ def _some(documents: Bin, chosen: NDArray[np.bool_]) -> Bin:
 
 def _in_pass(documents: Bin, number: int) -> Bin:
     """The same documents; the number of a pass decides which of their residues are hidden."""
-    passes = np.full_like(documents.passes, number)
-    return Bin(documents.samples, passes, documents.starts, documents.lengths, 0)
+    return replace(documents, passes=np.full_like(documents.passes, number))
 
 
 def _rows(hidden: Hidden, losses: NDArray[np.float64], unigram: NDArray[np.float64]) -> list[Row]:

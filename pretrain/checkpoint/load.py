@@ -57,11 +57,6 @@ class Verified:
     """One line for each newer checkpoint that did not verify."""
 
     @property
-    def manifest_sha256(self) -> str:
-        """Identity of the checkpoint: broadcast it with the path; parent of the next commit."""
-        return self.manifest.self_sha256
-
-    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every stored tensor, as PART/NAME."""
         return {f"{part}/{name}": shape for part, index in self.index.items() for name, shape in index.shapes.items()}
@@ -198,10 +193,10 @@ def open_checkpoint(path: Path, manifest_sha256: str) -> Verified:
         InvalidCheckpoint: what this rank sees is not what was chosen.
     """
     checkpoint = _open(path, lists=False)
-    if checkpoint.manifest_sha256 != manifest_sha256:
+    if checkpoint.manifest.self_sha256 != manifest_sha256:
         raise InvalidCheckpoint(
             "manifest",
-            f"{path}: this rank reads manifest {checkpoint.manifest_sha256}, the writer chose "
+            f"{path}: this rank reads manifest {checkpoint.manifest.self_sha256}, the writer chose "
             f"{manifest_sha256}; all ranks must see one file system",
         )
     return checkpoint

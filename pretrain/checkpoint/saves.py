@@ -114,7 +114,7 @@ class Saves:
         self._fingerprints, self._settings, self._note = fingerprints, settings, note
         self._bytes = sum(file.size for file in newest.manifest.files) if newest else None
         self._most_s = seconds("run.saves_may_fail_for", settings.saves_may_fail_for)
-        self._parent = newest.manifest_sha256 if newest else None  # on the writer only, later ones too
+        self._parent = newest.manifest.self_sha256 if newest else None  # on the writer only, later ones too
         self.newest = newest.path if newest else None
         """The newest checkpoint that this attempt knows of, on every rank."""
         self._step = newest.manifest.step if newest else -1

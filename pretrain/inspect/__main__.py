@@ -31,16 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
-    if options.command == "attempts":
-        return _attempts(options)
-    from pretrain.inspect.audited import audited  # imports torch
-    from pretrain.inspect.verified import verified
+    if options.command != "attempts":
+        from pretrain.inspect.audited import audited  # imports torch
+        from pretrain.inspect.verified import verified
 
-    command = {"verify": verified, "audit": audited}[options.command]
-    return command(options.run, lambda line: print(line, flush=True))
-
-
-def _attempts(options: argparse.Namespace) -> int:
+        command = {"verify": verified, "audit": audited}[options.command]
+        return command(options.run, lambda line: print(line, flush=True))
     from pretrain.inspect.attempts import last, table, wait_for_end
     from pretrain.run.directory import RunDirectory
 

@@ -110,7 +110,7 @@ class Elsewhere:
             found = self.newest()
             assert found is not None, "where none is left, the one in quarantine makes that an error"
             move_base(self._run, attempt, found.trainer.step)
-            return found.path, found.manifest_sha256
+            return found.path, found.manifest.self_sha256
 
         return opened(*self._ranks.on_main(work))
 

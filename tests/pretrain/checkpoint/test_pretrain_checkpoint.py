@@ -241,7 +241,7 @@ def test_two_ranks_save_and_restore(tmp_path: Path) -> None:
         uninterrupted = everything(model, optimizer)
         torch.distributed.barrier()
         found = newest_valid(run, writer=True) if index == 0 else None
-        choice = [found and (found.path, found.manifest_sha256)]
+        choice = [found and (found.path, found.manifest.self_sha256)]
         torch.distributed.broadcast_object_list(choice)
         assert choice[0] is not None
         model, optimizer = build(seed=7 + index)

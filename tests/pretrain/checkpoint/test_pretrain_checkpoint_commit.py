@@ -66,12 +66,12 @@ def commit_on(folder: Path, attempt: int, last: int | None = None, keep: int = 2
     model, optimizer = build()
     state = TorchState(model, optimizer)
     step = restore(found, state).step if found else 0
-    parent = found.manifest_sha256 if found else None
+    parent = found.manifest.self_sha256 if found else None
     while last is None or step < last:
         train(model, optimizer, step, step + 1)
         step += 1
         path = save(folder, state, step, attempt=attempt, parent=parent)
-        parent = verify(path).manifest_sha256
+        parent = verify(path).manifest.self_sha256
         retain(folder, keep=keep, committed=path)
         note_returned(folder, step)
 

@@ -257,9 +257,9 @@ def test_manifest_round_trip_and_not_json() -> None:
 def test_other_ranks_open_what_was_chosen(two: Path) -> None:
     chosen = newest_valid(two, writer=True)
     assert chosen is not None
-    assert open_checkpoint(chosen.path, chosen.manifest_sha256) == chosen
+    assert open_checkpoint(chosen.path, chosen.manifest.self_sha256) == chosen
     with pytest.raises(InvalidCheckpoint, match="the writer chose 000"):
         open_checkpoint(chosen.path, "0" * 64)
     flip(chosen.path / "trainer.json", 20)
     with pytest.raises(InvalidCheckpoint, match="sha256"):
-        open_checkpoint(chosen.path, chosen.manifest_sha256)
+        open_checkpoint(chosen.path, chosen.manifest.self_sha256)

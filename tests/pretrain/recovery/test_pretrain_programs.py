@@ -128,7 +128,7 @@ class Program(RuleBasedStateMachine):
         newest = max(self.good, default=None)
         parent = None
         if newest is not None:
-            parent = verify(self.folder / f"step-{newest:09d}").manifest_sha256
+            parent = verify(self.folder / f"step-{newest:09d}").manifest.self_sha256
         plan = plan_of(self.folder, self.step, ranks, attempt=self.attempt, number=self.number, parent=parent)
         for rank, staged in reversed(list(enumerate(shares(TorchState(self.model, self.optimizer), ranks)))):
             commit(plan, staged, rank=rank)

@@ -55,7 +55,7 @@ def restored(engine: Ranks, run: Path) -> str:
     """The weights and moments that a rank under DDP has after a start, as one hash; they are compared with the file."""
     model, optimizer = build(seed=7 + engine.rank)
     found = newest_valid(run, writer=False, check=unread) if engine.is_main else None
-    path, sha256 = engine.on_main(lambda: (found.path, found.manifest_sha256) if found else None)
+    path, sha256 = engine.on_main(lambda: (found.path, found.manifest.self_sha256) if found else None)
     restore(open_checkpoint(path, sha256), TorchState(model, optimizer), ranks=engine)
     return identity_of(everything(model, optimizer).items())
 
