@@ -385,10 +385,8 @@ def test_sentences_on_calibration_are_of_tasks_that_have_a_score() -> None:
 
 
 def test_the_closing_words_say_where_the_model_loses_and_what_is_undefined() -> None:
-    found = results()
-    lines = words.closing(replace(found, caveats=tuple(words.caveats(found))))
-    shown = [" ".join(line.split()) for line in lines[1:3]]
-    assert shown == [
+    lines = words.closing(replace(results(), caveats=tuple(words.caveats(results()))))
+    assert [" ".join(line.split()) for line in lines[1:3]] == [
         "task metric model 95 % interval over seeds ridge on residues replicates agree to labels",
         "a Spearman 0.800 0.700 to 0.900 0.700 +- 0.141 0.600 Pearson 0.810 (12 labels) 40",
     ]
