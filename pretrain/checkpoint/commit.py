@@ -20,7 +20,7 @@ from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.digests.digest import identity, sums
 from pretrain.checkpoint.files.index import INDEX_FILE, Index, index_bytes
-from pretrain.checkpoint.files.tensors import PARTS, PRIVATE, SHARED, Modes, data_file, write_file, write_tensors
+from pretrain.checkpoint.files.tensors import PARTS, PRIVATE, Modes, data_file, write_file, write_tensors
 from pretrain.checkpoint.load import MADE_WAY, quarantine, require_exact_files, supersede, verify
 from pretrain.checkpoint.manifest import (
     FROZEN,
@@ -54,8 +54,8 @@ class Plan:
     versions: Mapping[str, str]
     number: int = 0
     """The number of the save in this attempt: no two have one folder, also where a step is saved again."""
-    shared: bool = False
-    """Whether others may read it, as far as the umask admits them."""
+    modes: Modes = PRIVATE
+    """Permissions of what is written."""
     bucket: Bucket | None = None
     """Where the checkpoint is stored, too: the save succeeds in both places or fails."""
 
@@ -73,11 +73,6 @@ class Plan:
     def prefix(self) -> str:
         """The name that no other save of the run has."""
         return prefix_of(self.trainer.step, self.attempt, self.number)
-
-    @property
-    def modes(self) -> Modes:
-        """Permissions of what is written."""
-        return SHARED if self.shared else PRIVATE
 
     def manifest(self, files: Sequence[FileEntry], digest: str) -> Manifest:
         """The manifest of these files, and the digest of the tensors in them."""

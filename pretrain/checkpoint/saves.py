@@ -26,6 +26,7 @@ from data.recipe.interval import seconds
 from data.safe_text import tell
 from pretrain.checkpoint.commit import Plan, commit
 from pretrain.checkpoint.digests.copies import Copies
+from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
 from pretrain.checkpoint.free_space import require_room
 from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState, checkpoint_name
@@ -301,7 +302,7 @@ class Saves:
             topology=Topology(world_size=engine.world_size, engine=engine.name, precision=engine.precision),
             versions=versions(),
             number=self._number,
-            shared=self._settings.shared,
+            modes=SHARED if self._settings.shared else PRIVATE,
             bucket=self._bucket,
         )
         rank, keep, stays = engine.rank, self._settings.keep_checkpoints, self._settings.stays

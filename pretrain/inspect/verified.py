@@ -6,6 +6,7 @@ moved: only a start puts a damaged checkpoint into quarantine.
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from data.progress_line import WorkLine
@@ -81,8 +82,6 @@ def _size(path: Path) -> int:
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
-            try:
+            with suppress(FileNotFoundError):  # a run that trains removes its oldest checkpoint
                 total += os.lstat(os.path.join(folder, name)).st_size
-            except FileNotFoundError:  # a run that trains removes its oldest checkpoint
-                continue
     return total

@@ -17,6 +17,7 @@ import pytest
 
 import pretrain.run.lock
 from pretrain.__main__ import main
+from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
 from pretrain.checkpoint.load import newest_valid, quarantine, verify
 from pretrain.engine.named_state import TorchState
 from pretrain.export import main as export_main
@@ -99,7 +100,7 @@ def test_quarantine_is_as_open_as_what_it_keeps(shared: bool, tmp_path: Path) ->
     train(model, optimizer, 0, 1)
     before = os.umask(0o022)
     try:
-        kept = quarantine(save(tmp_path, TorchState(model, optimizer), 1, shared=shared), "hash")
+        kept = quarantine(save(tmp_path, TorchState(model, optimizer), 1, modes=SHARED if shared else PRIVATE), "hash")
     finally:
         os.umask(before)
     expected = {("folder", 0o755), ("file", 0o644)} if shared else {("folder", 0o700), ("file", 0o600)}
@@ -112,7 +113,7 @@ def test_another_user_reads_a_shared_checkpoint_and_no_private_one() -> None:
     with public_folder() as folder:
         before = os.umask(0o022)
         save(folder / "private", TorchState(model, optimizer), 1)
-        save(folder / "shared", TorchState(model, optimizer), 1, shared=True)
+        save(folder / "shared", TorchState(model, optimizer), 1, modes=SHARED)
         os.umask(before)
 
         def other() -> None:
