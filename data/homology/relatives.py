@@ -13,7 +13,7 @@ import hashlib
 import json
 import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 SEARCH = ("-s", "7.5", "-e", "1e-3", "--max-seqs", "1000")
 """Options of easy-search with which the side that is scored is compared with the side that trains."""
+_TOGETHER = int(SEARCH[-1])
+"""Records of a store up to which they are all searched among each other at once, for every fold and part: no more hits
+of a query are left out than by a search of its own."""
 _BLOCK = 1 << 20
 _WITHIN = ("-s", "7.5", "--max-seqs", "1000", "-e", "1e-3", "-c", str(COVERAGE), "--cov-mode", "0")
 """Options with which `groups_within` searches: those of the clusters."""
@@ -200,27 +203,41 @@ def hits(store: "Store", records: NDArray[np.int64], against: "Store", among: ND
     if not len(records) or not len(targets):
         return _typed((*np.zeros((5, 0)), np.ones(len(records))))
     longer = np.flatnonzero(store.num_residues(records) >= peptides.SHORT)
-    searched = searched_by() if len(longer) else peptides.NAME
-    key = hashlib.blake2b(json.dumps([_FORMAT, searched]).encode(), digest_size=16)
+
+    def searched() -> Hits:
+        by_position = peptides.similar(store, records, against, targets)
+        found, ones = _of_longer(store, records[longer], against, targets), np.ones(len(by_position.query))
+        is_searchable = by_position.is_compared.copy()
+        is_searchable[longer] &= found.is_searchable
+        is_of_two = against.num_residues(targets)[found.target] >= peptides.SHORT
+        of_longer: list[NDArray[Any]] = [longer[found.query], *found[1:5]]
+        of_peptides: list[NDArray[Any]] = [*by_position[:3], ones, by_position.identity]
+        columns = [np.concatenate([one[is_of_two], other]) for one, other in zip(of_longer, of_peptides, strict=True)]
+        return _in_order(columns, is_searchable)
+
+    return _kept(store, records, against, targets, searched_by() if len(longer) else peptides.NAME, searched)
+
+
+def _kept(
+    store: "Store",
+    records: NDArray[np.int64],
+    against: "Store",
+    targets: NDArray[np.int64],
+    by: str,
+    searched: Callable[[], Hits],
+) -> Hits:
+    """What was found before of the same sequences, else what is searched now."""
+    key = hashlib.blake2b(json.dumps([_FORMAT, by]).encode(), digest_size=16)
     for of, numbers in ((store, records), (against, targets)):
         key.update(len(numbers).to_bytes(8, "little") + np.asarray(of.digests)[numbers].astype("<u8").tobytes())
     path = kept_at(store, f"hits-{key.hexdigest()}.npz")
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as kept:  # or not whole
         return _typed([kept[name] for name in Hits._fields])
-    by_position = peptides.similar(store, records, against, targets)
-    found, ones = _of_longer(store, records[longer], against, targets), np.ones(len(by_position.query))
-    is_searchable = by_position.is_compared.copy()
-    is_searchable[longer] &= found.is_searchable
-    is_of_two = against.num_residues(targets)[found.target] >= peptides.SHORT
-    of_longer: list[NDArray[Any]] = [longer[found.query], *found[1:5]]
-    of_peptides: list[NDArray[Any]] = [*by_position[:3], ones, by_position.identity]
-    columns = [np.concatenate([one[is_of_two], other]) for one, other in zip(of_longer, of_peptides, strict=True)]
-    order = np.lexsort((columns[1], -columns[4], columns[0]))
-    joined = _typed((*(column[order] for column in columns), is_searchable))
+    found = searched()
     # What cannot be kept, for want of space or of a right, is searched again.
     with suppress(OSError, ValueError), replaced(path) as new, new.open("wb") as file:
-        np.savez(file, **joined._asdict())
-    return joined
+        np.savez(file, **found._asdict())
+    return found
 
 
 def _of_longer(store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]) -> Hits:
@@ -228,9 +245,27 @@ def _of_longer(store: "Store", records: NDArray[np.int64], against: "Store", tar
     if not len(records):
         return _typed(np.zeros((6, 0)))
     if not program.obstacle():
-        return _aligned(store, records, against, targets)
+        if store.folder != against.folder or store.num_records > _TOGETHER:
+            return _aligned(store, records, against, targets)
+        everything = np.arange(store.num_records)
+        of_all = f"{searched_by()}; a table with itself"
+        found = _kept(
+            store, everything, store, everything, of_all, lambda: _aligned(store, everything, store, everything)
+        )
+        return _among(found, records, targets)
     query, target, identity, is_searchable = kmers.similar(store, records, against, targets)
     return _typed((query, target, identity, np.ones(len(query)), identity, is_searchable))
+
+
+def _among(found: Hits, records: NDArray[np.int64], targets: NDArray[np.int64]) -> Hits:
+    """The pairs of some records with some others, of those of all records with all."""
+    place = np.full((2, len(found.is_searchable)), -1)
+    place[0, records], place[1, targets] = np.arange(len(records)), np.arange(len(targets))
+    query, target = place[0, found.query], place[1, found.target]
+    kept = (query >= 0) & (target >= 0)
+    return _in_order(
+        [query[kept], target[kept], *(column[kept] for column in found[2:5])], found.is_searchable[records]
+    )
 
 
 def _numbers(store: "Store", among: NDArray[np.int64] | None) -> NDArray[np.int64]:
@@ -259,11 +294,14 @@ def equal(
 
 def _aligned(store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]) -> Hits:
     """What MMseqs2 finds. The queries are among the targets too, as the positive control."""
+    count = len(targets)
+    own = 0 if store.folder == against.folder and np.array_equal(records, targets) else count
     with tempfile.TemporaryDirectory(prefix="zymogen-mmseqs-") as folder:
         work = Path(folder)
         program.write_fasta(store, work / "queries.fasta", enumerate(records.tolist()))
         program.write_fasta(against, work / "targets.fasta", enumerate(targets.tolist()))
-        program.write_fasta(store, work / "targets.fasta", enumerate(records.tolist(), len(targets)))
+        if own:
+            program.write_fasta(store, work / "targets.fasta", enumerate(records.tolist(), own))
         text = f"searching for relatives of {len(records):,} sequences among {len(targets):,} with MMseqs2"
         with WorkLine(text, after_s=0.0):
             program.run(
@@ -273,9 +311,8 @@ def _aligned(store: "Store", records: NDArray[np.int64], against: "Store", targe
             )
         columns = {name: "DOUBLE" if number > 1 else "INTEGER" for number, name in enumerate(Hits._fields[:5])}
         source, parameters = name_table.rows(work / "out.tsv", columns)
-        count = len(targets)
         best = f"SELECT {', '.join(columns)} FROM {source} WHERE target < {count} ORDER BY query, score DESC, target"
-        itself = f"count(*) FILTER (target = query + {count}) > 0"
+        itself = f"count(*) FILTER (target = query + {own}) > 0"
         is_hidden = f"min(target) >= {count} AND count(*) >= {_CROWDED * int(SEARCH[-1])}"
         control = f"SELECT query FROM {source} GROUP BY query HAVING {itself} AND NOT ({is_hidden})"
         with name_table.session(work) as connection:
@@ -283,6 +320,11 @@ def _aligned(store: "Store", records: NDArray[np.int64], against: "Store", targe
             searchable = [batch for (batch,) in name_table.batches(connection, control, parameters)]
     joined = [np.concatenate(column) for column in zip(*batches, strict=True)] if batches else np.zeros((5, 0))
     return _typed((*joined, np.isin(np.arange(len(records)), np.concatenate([np.zeros(0, int), *searchable]))))
+
+
+def _in_order(columns: Sequence[NDArray[Any]], is_searchable: NDArray[np.bool_]) -> Hits:
+    order = np.lexsort((columns[1], -columns[4], columns[0]))
+    return _typed((*(column[order] for column in columns), is_searchable))
 
 
 def _typed(columns: Iterable[NDArray[Any]]) -> Hits:

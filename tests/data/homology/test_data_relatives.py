@@ -113,6 +113,7 @@ def test_a_search_is_kept_and_what_is_not_whole_is_searched_again(
     proteins = [drawn(120, 1), drawn(120, 2), every(drawn(120, 1), 5), drawn(120, 2), drawn(120, 3)]
     store = store_of(tmp_path, [(str(i), letters) for i, letters in enumerate(proteins)])
     asked, others = np.array([2, 3, 4]), np.array([1, 0])
+    monkeypatch.setattr(relatives, "_TOGETHER", 0)  # as for a larger table
     runs: list[str] = []
     run = program.run
     monkeypatch.setattr(program, "run", lambda work, *given: (runs.append(given[0]), run(work, *given))[1])
@@ -134,6 +135,29 @@ def test_a_search_is_kept_and_what_is_not_whole_is_searched_again(
     # Two queries fill each other's list of hits, which may hide a target.
     monkeypatch.setattr(relatives, "SEARCH", (*relatives.SEARCH[:-1], "2"))
     assert hits(store, np.array([0, 2, 4]), store, np.array([1])).is_searchable.tolist() == [False, False, True]
+
+
+@pytest.mark.launch
+@needs_mmseqs
+def test_a_small_table_is_searched_once_for_all_its_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    families = [[every(drawn(90, of), step) for step in (3, 4, 5, 7, 90)] for of in range(4)]
+    proteins = [letters for family in families for letters in family] + [drawn(90, 9), drawn(12, 10)]
+    store = store_of(tmp_path, [(str(i), letters) for i, letters in enumerate(proteins)])
+    everything = np.arange(len(proteins))
+    folds = [(everything[everything % 5 == fold], everything[everything % 5 != fold]) for fold in range(5)]
+    runs: list[str] = []
+    run = program.run
+    monkeypatch.setattr(program, "run", lambda work, *given: (runs.append(given[0]), run(work, *given))[1])
+    together = [hits(store, asked, store, others) for asked, others in folds]
+    assert runs == ["easy-search"]
+    monkeypatch.setattr(relatives, "_TOGETHER", 0)
+    for path in tmp_path.rglob("hits-*.npz"):
+        path.unlink()
+    for (asked, others), found in zip(folds, together, strict=True):
+        assert len(found.query) >= 12
+        for mine, alone in zip(found, hits(store, asked, store, others), strict=True):
+            assert mine.tolist() == alone.tolist()
+    assert len(runs) == 6
 
 
 @pytest.mark.prove
