@@ -134,13 +134,14 @@ def _require_place(source: str | Path) -> None:
     Raises:
         ValueError: it is no name on the Hub, or a local folder has the name of the organisation.
     """
-    organisation = Path(str(source).split("/", 1)[0])
-    if Path(source).exists() or (_HUB_NAME.fullmatch(str(source)) and not organisation.is_dir()):
+    organisation, is_name = str(source).split("/", 1)[0], _HUB_NAME.fullmatch(str(source)) is not None
+    if Path(source).exists() or (is_name and not Path(organisation).is_dir()):
         return
+    hidden = f". The folder {organisation!r} here hides the Hub's names that begin with it" if is_name else ""
     raise ValueError(
         f"{source}: no transformers model can be read there, because there is no such folder"
         f"{nearest(Path(source), files=False)}; give a directory with config.json and weights, or the name of a model "
-        f"on the Hub, organisation/name, where no local folder {str(organisation)!r} stands in its way"
+        f"on the Hub, organisation/name{hidden}"
     )
 
 

@@ -185,6 +185,14 @@ def test_every_number_is_the_runs(name: str, tmp_path: Path) -> None:
         assert "decontaminated: 33 records that gone.tsv lists never train, nor 2 copies of them" in card
 
 
+@pytest.mark.parametrize(
+    ("held_out", "word"), [("equal sequences", "Relatives of the held-out"), ("nothing", "No protein")]
+)
+def test_a_perplexity_that_flatters_says_so(held_out: str, word: str, tmp_path: Path) -> None:
+    assert word in card_of(WrittenRun(held_out=held_out).write(tmp_path / "run"))
+    assert word not in card_of(WrittenRun(held_out="clusters").write(tmp_path / "clusters"))
+
+
 def test_a_number_that_is_not_the_runs_is_noticed(tmp_path: Path) -> None:
     root = WrittenRun().write(tmp_path / "run")
     assert unknown(card_of(root).replace("5,605 training", "5,606 training"), root) == ["5,606"]

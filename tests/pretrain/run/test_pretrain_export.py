@@ -173,7 +173,7 @@ def test_the_card_names_step_and_perplexities(run: Path) -> None:
         ),
         (
             HeldOut.SEQUENCES,
-            "perplexity on 40 of 90 held-out proteins; relatives of theirs may have trained",
+            "Validation perplexity on 40 of 90 held-out proteins, 15 %",
             "bootstrap over sequences)",
         ),
         (
@@ -355,6 +355,9 @@ def test_init_that_is_not_there_is_one_error(
     assert main([*words, f"model.init={tmp_path / 'absent'}"]) == 78
     said = capsys.readouterr().err
     assert said.count("error: ") == 1
-    assert f"error: {tmp_path / 'absent'}: no transformers model can be read there; give a directory" in said
+    assert (
+        f"error: {tmp_path / 'absent'}: no transformers model can be read there, because there is no such folder"
+        in said
+    )
     assert "Traceback" not in said
     assert main([*words, f"model.init={run / 'export'}"]) == 0
