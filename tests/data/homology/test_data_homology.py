@@ -15,7 +15,7 @@ from data import parent
 from data.__main__ import main
 from data.alphabet import STANDARD_RESIDUES, decode
 from data.homology import mmseqs as homology
-from data.homology import program
+from data.homology import peptides, program
 from data.homology.clusters import excluded, open_clusters
 from data.homology.mmseqs import cluster_by_identity, decontaminate
 from data.homology.split import open_split
@@ -65,7 +65,8 @@ def test_families_are_clusters(tmp_path: Path, families: list[tuple[str, str]]) 
     assert len(set(of_records)) == 13
     assert set(of_records) <= set(store.digests.tolist())  # the representative's digest
     facts = json.loads((clusters.folder / "clusters.json").read_text())
-    assert facts["tool"] == f"MMseqs2 {subprocess.check_output(['mmseqs', 'version'], text=True).strip()}"
+    version = subprocess.check_output(["mmseqs", "version"], text=True).strip()
+    assert facts["tool"] == f"MMseqs2 {version}; {peptides.NAME}"  # "MKT" is a peptide
     assert facts["min_identity"] == 0.5
     assert facts["distinct_sequences"] == len(families) + 1
     assert "--min-seq-id 0.5 -c 0.8 --cov-mode 0" in facts["command"]
