@@ -80,7 +80,8 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
         tool += f"; {peptides.NAME}" if are_few else f"; {num_peptides:,} peptides are too many to be compared"
     criteria = ("--min-seq-id", str(min_identity), "-c", str(COVERAGE), "--cov-mode", "0")
     options = (*criteria, *_options(len(distinct.clusters)))
-    text = f"clustering {len(distinct.clusters):,} distinct sequences by {tool}, at identity {min_identity}"
+    by = "with MMseqs2" if has_longer else "by position"
+    text = f"clustering {len(distinct.clusters):,} distinct sequences {by}, at identity {min_identity}"
     with (
         published(folder) as building,
         tempfile.TemporaryDirectory(prefix=".mmseqs-", dir=building) as work,

@@ -29,8 +29,14 @@ def records(store: Store) -> Records:
     return [(header, decode(store.residues(number))) for number, header in enumerate(headers)]
 
 
+def without_progress(err: str) -> str:
+    """What was written to standard error, less the line of a build that took a slow machine more than two seconds."""
+    return re.sub(r"^built the token store: .*\n", "", err, flags=re.MULTILINE)
+
+
 def judge(hostile: Hostile, path: str, stores: Path, status: int, err: str) -> None:
     """Hold what a build did against what it should have done."""
+    err = without_progress(err)
     assert "Traceback" not in err
     if hostile.records is not None:
         assert (status, err) == (0, "")
@@ -89,7 +95,7 @@ def test_statistics_of_a_file_whose_name_is_not_utf8(tmp_path: Path, capfd: pyte
     assert main(["stats", str(path), "--png", str(picture), "--store-dir", str(tmp_path / "stores")]) == 0
     out, err = capfd.readouterr()
     assert "records      2" in out
-    assert err == ""
+    assert without_progress(err) == ""
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
