@@ -75,6 +75,7 @@ OPEN = {
     "length": r"(?<=\(timed here\))",
     "step": r"(?<= slots,)",
     "split": r"\(MMseqs2",
+    "saves": r"(?<=validation every)",  # a fifth of the minutes that steps get, in seconds or minutes
 }
 
 
