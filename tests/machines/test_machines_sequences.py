@@ -104,7 +104,7 @@ ROWS = [
         slow=True,
         words=BUILD,
         status=2,
-        says=(r"record 2 \('p0_B mol:na length:8  DNA'\) holds nucleotides .*data\.ingest\.max_bad_fraction",),
+        says=(r"record 2 \('p0_B mol:na length:8  DNA'\) holds nucleotides .*--max-bad-fraction",),
     ),
     Row(
         fault=4,
