@@ -78,9 +78,10 @@ def _objective(task: TaskLabels, training: NDArray[np.bool_]) -> Objective:
     if task.classes:
         np.add.at(counts, (outputs, values.astype(np.int64)), 1)
         if (np.count_nonzero(counts, axis=1) < 2).all():
-            only = task.classes[int(np.argmax(counts.sum(0)))]
+            only = ", ".join(repr(name) for name, found in zip(task.classes, counts.any(0), strict=True) if found)
+            each = "" if num_outputs == 1 else f" in each of its {num_outputs} outputs alone"
             raise ValueError(
-                f"tasks: all {len(outputs)} training labels of {settings.name!r} are {only!r}: there is nothing to "
+                f"tasks: all {len(outputs)} training labels of {settings.name!r} are {only}{each}: there is nothing to "
                 f"tell apart (its classes are {', '.join(map(repr, task.classes))}); choose another split, correct "
                 "tasks.classes or tasks.missing, or leave the task out"
             )

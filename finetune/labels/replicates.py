@@ -14,7 +14,7 @@ from finetune.labels.differing import OtherColumns
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.tasks.settings import TaskSettings
 
-_SHOWN, _SHOWN_COLUMNS = 5, 3
+_SHOWN, _SHOWN_COLUMNS, _SHOWN_NAME = 5, 3, 60
 LEAST_AGREEMENT = 30
 """Labels of several measurements below which nothing is said of their agreement."""
 
@@ -86,7 +86,7 @@ def merged(
             rows = np.sort(measured.rows[order[first[group] : first[group] + counts[group]]]).tolist()
             more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
             shown = ", ".join(where(row) for row in rows[:_SHOWN])
-            task = outputs[int(sorted_keys[-1][first[group]])]
+            task = outputs[int(sorted_keys[-1][first[group]])][:_SHOWN_NAME]
             others = f" ({int(wrong.sum())} labels have this)" if wrong.sum() > 1 else ""
             raise ValueError(f"{shown}{more}: {said} of {task!r} for one sequence{others}; {remedy}")
 

@@ -18,6 +18,7 @@ from finetune.tables.units import molar, name_and_unit
 from finetune.tasks.cells import items
 from finetune.tasks.classes import OPPOSITES
 from finetune.tasks.residues import along
+from finetune.tasks.settings import MISSING
 
 _MOST_CLASSES = 50
 _MOST_OF_RESIDUES = 20
@@ -64,9 +65,7 @@ def guess(column: Column, residues: NDArray[np.int64], *, is_named: bool = False
     if found is None:
         found = _of_numbers(column) if column.numbers is not None else _of_words(column, is_named)
     if found is not None and column.missing:
-        from finetune.tasks.settings import MISSING
-
-        found.settings["missing"] = [*MISSING, *column.missing]
+        found.settings["missing"] = [*found.settings.get("missing", MISSING), *column.missing]
         shown = ", ".join(map(repr, column.missing[:6]))
         found.reason += f"; {shown} {'is' if len(column.missing) == 1 else 'are'} taken for not measured"
     return found
@@ -85,7 +84,7 @@ def is_along(column: Column, residues: NDArray[np.int64]) -> bool:
 
 def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
     """Labels of residues: as many as the protein has, in nearly every cell."""
-    cells = column.all if column.numbers is None else None
+    cells = column.cells if column.numbers is None else None
     if cells is None or not len(cells.rows):
         return None
     lengths = residues[cells.rows]
@@ -99,7 +98,12 @@ def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
             return None
         kind = "binary" if letters == ["0", "1"] else "multiclass"
         said = f"a letter for each residue, {len(letters)} kinds: {' '.join(letters)}"
-        return Guess((column.name,), {"type": kind, "level": "residue"}, column.name, said)
+        found = Guess((column.name,), {"type": kind, "level": "residue"}, column.name, said)
+        others = {cells.texts[at] for at in cells.which[usable & (per_text[cells.which] != lengths)].tolist()}
+        if others:
+            found.settings["missing"] = [*MISSING, *sorted(others)]
+            found.reason += f"; texts of another length than their protein are left out: {len(others)}"
+        return found
     if not any(sign in cells.texts[0] for sign in " ;,"):
         return None
     labels, counts = along(cells, of_numbers=True)
@@ -158,8 +162,8 @@ def _of_numbers(column: Column) -> Guess | None:
     return Guess((column.name,), settings, name, said)
 
 
-def _of_lists(column: Column) -> Guess | None:
-    """Lists of labels, such as 'A; B': labels that stand in several cells, in other company."""
+def _of_lists(column: Column, is_named: bool) -> Guess | None:
+    """Lists of labels, such as 'A; B': labels that stand in several cells, in other company, unless it is named."""
     listed = [set(filter(None, items(text, SIGNS))) for text in column.texts]
     counts = column.counts.tolist()
     tally, of_texts = Counter[str](), Counter[str](label for labels in listed for label in labels)
@@ -167,9 +171,10 @@ def _of_lists(column: Column) -> Guess | None:
         tally.update(dict.fromkeys(labels, count))
     several = sum(count for labels, count in zip(listed, counts, strict=True) if len(labels) > 1)
     again = sum(number > 1 for number in of_texts.values())
-    if several < _LEAST_LISTS * sum(counts) or len(tally) < 2 or again < _SHARED * len(tally):
+    if several < _LEAST_LISTS * sum(counts) or len(tally) < 2 or any(len(label) > 60 for label in tally):
         return None
-    if tally.total() < _LEAST_OF_A_CLASS * len(tally) or any(len(label) > 60 for label in tally):
+    are_many = tally.total() < _LEAST_OF_A_CLASS * len(tally)
+    if not is_named and (are_many or again < _SHARED * len(tally)):
         return None
     if all(map(is_number, tally)):
         return None
@@ -179,7 +184,7 @@ def _of_lists(column: Column) -> Guess | None:
 
 
 def _of_words(column: Column, is_named: bool) -> Guess | None:
-    if (lists := _of_lists(column)) is not None:
+    if (lists := _of_lists(column, is_named)) is not None:
         return lists
     texts, counts = column.texts, column.counts
     folded: dict[str, int] = {}
@@ -202,7 +207,8 @@ def _of_words(column: Column, is_named: bool) -> Guess | None:
         return None
     if len(folded) == 2:
         rare, often = (next(text for text in texts if text.casefold() == each) for each, _ in _ordered(folded)[::-1])
-        said = f"two classes: {shown}; {rare!r} is called positive, as it is rarer, which is a guess"
+        why = "it is rarer" if len({*folded.values()}) > 1 else "it is the last in the alphabet"
+        said = f"two classes: {shown}; {rare!r} is called positive, as {why}, which is a guess"
         return Guess((column.name,), {"type": "binary", "classes": [often, rare]}, name, said)
     said = f"{len(texts)} classes: {shown}{more}"
     if len(folded) > _MOST_CLASSES:

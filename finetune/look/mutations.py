@@ -179,7 +179,8 @@ def _is_mutation(column: Column) -> bool:
         return False
     read = list(_sorts(texts))
     is_named = words.MUTATION.search(column.name) is not None
-    changes = any(found and (is_named or any(change.old for change in found)) for found in read)
+    num_old = sum(found is not None and any(change.old for change in found) for found in read)
+    changes = any(read) if is_named else num_old >= len(texts) / 2
     return changes and sum(found is not None for found in read) >= _SHARE * len(texts)
 
 

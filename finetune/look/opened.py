@@ -28,7 +28,7 @@ from finetune.tasks.settings import TaskSettings
 
 _FEW_CONFLICTS = 0.05
 """Share of the labels up to which those of contradicting rows, or of rare classes, are left out."""
-_LEAST_OF_A_CLASS, _LEAST_OF_AN_OUTPUT = 3, 10
+_LEAST_OF_A_CLASS = 3
 _MOST_ALONE = 12
 """Tasks that each get a table of their own in the recipe; more of one kind share one."""
 
@@ -127,10 +127,11 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
         tasks.append(labels)
         kept.append(read)
     if not tasks:
-        shown = ", ".join(table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
-        why = [f"column {name!r} cannot be learned: {reason}" for name, reason in left_out.items()][:1]
-        said = why or [f"none of its columns is one: {shown}; --task COLUMN reads one in spite of its name or cells"]
-        raise ValueError(f"{table.name}: has proteins, and needs a column of what was measured of them; {said[0]}")
+        name, reason = next(iter(left_out.items()))
+        raise ValueError(
+            f"{table.name}: has proteins, and needs a column of what was measured of them; column {name!r} cannot be "
+            f"learned: {reason}"
+        )
     store = open_or_build([proteins.source(ingest)], Path(store_dir), settings.unknown_letters, ingest)
     records = Records(table, proteins.record_of_row, proteins.digests, store)
     return Opened(proteins, tasks, kept, left_out, records, store, rows[0], settings.decimal)
@@ -138,7 +139,6 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
 
 def _read(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
     """The labels of a guess, or of the nearest one that can be read."""
-    guess = _without_sparse_conditions(rows, guess, decimal)
     try:
         return _without_rare(rows, guess, decimal)
     except ValueError as error:
@@ -161,20 +161,6 @@ def _read(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels,
         if shares is None or torn <= _FEW_CONFLICTS * (torn + len(labels.labels)):
             return labels, replace(other, reason=f"{other.reason}; {torn} {said} left out")
     return _labels(rows, shares, decimal), shares
-
-
-def _without_sparse_conditions(rows: Sequence[Rows], guess: Guess, decimal: str) -> Guess:
-    """A guess of classes without conditions that leave too few labels to each output, such as a thousand ligands."""
-    if not guess.settings.get("conditions") or guess.settings["type"] == "regression":
-        return guess
-    settings = {**guess.settings, "replicates": "leave_out"}
-    found = read_task(rows, task_settings(replace(guess, settings=settings)), decimal)
-    if len(found.labels) >= _LEAST_OF_AN_OUTPUT * len(found.outputs):
-        return guess
-    named = " and ".join(map(repr, guess.settings["conditions"]))
-    del settings["conditions"]
-    said = f"too many values of {named} to learn each: sequences whose rows have different classes are left out"
-    return replace(guess, settings=settings, reason=f"{guess.reason}; {said}")
 
 
 def _without_rare(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:

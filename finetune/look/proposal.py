@@ -12,10 +12,11 @@ from typing import Any
 from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import WorkLine
 from finetune.look.column import Column, columns_of
+from finetune.look.columns.evidence import HIDDEN
 from finetune.look.dividing import Divided, divided
 from finetune.look.opened import Opened, opened, proteins_for
 from finetune.look.protein import Place, place_of
-from finetune.look.roles import roles_of
+from finetune.look.roles import Roles, roles_of
 from finetune.look.sizes import Sizes, crop_of, sizes
 from finetune.look.timing import Expected, bins_of_rows, expected, measured
 from finetune.look.told import of_columns, of_proposal, of_proteins, of_relatives
@@ -106,7 +107,10 @@ def _proposal(
     proteins = proteins_for(table, data, place.reasons)
     if "unknown_letters" in place.reasons:
         place.notes.append(place.reasons["unknown_letters"])
-    roles = roles_of(columns, place.roles, proteins.whole_residues, request.tasks, proteins.record_of_row)
+    residues, records, sites = proteins.whole_residues, proteins.record_of_row, proteins.sites
+    roles = roles_of(columns, place.roles, residues, request.tasks, records, sites)
+    if not roles.tasks:
+        raise ValueError(_without_task(table, roles))
     crop = crop_of(proteins.num_residues, may_cut=len(place.settings.get("sequence") or "") != 2 or "mutation" in data)
     if isinstance(data.get("sequence"), list):
         crop = crop_of(proteins.num_residues, may_cut=False)
@@ -141,6 +145,17 @@ def _proposal(
     model = request.init or (f"{request.preset or SMALLEST}, random weights, a baseline only: give --init MODEL")
     say(of_proposal(model, split, chosen, takes, machine))
     return Proposal(text(takes), roles.of)
+
+
+def _without_task(table: AssayTable, roles: Roles) -> str:
+    """The words for a table without anything to learn, with a column that hides labels where there is one."""
+    hidden = [(name, kind, why) for name, (kind, why) in roles.of.items() if kind in HIDDEN]
+    shown = ", ".join(table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
+    said = f"none of its columns is one: {shown}; --task COLUMN reads one in spite of its name or cells"
+    if hidden:
+        name, kind, why = hidden[0]
+        said = f"{name!r} holds {kind}: {why}; --task {name!r} reads each text as a class"
+    return f"{table.name}: has proteins, and needs a column of what was measured of them; {said}"
 
 
 def _takes(

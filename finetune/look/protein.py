@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data.recipe.settings import IngestSettings
 from data.sources.protein import letters_of, refusal
@@ -22,7 +23,7 @@ from finetune.tables.wild_types import named_wild_types, read_wild_types, record
 
 _SAMPLE = 300
 """Distinct texts of a column that are looked at."""
-_SHARE = 0.8
+_SHARE, _NEARLY_ALL = 0.8, 0.95
 _SHOWN = 3
 _LEAST_LETTERS, _LEAST_NAMED, _LEAST_SHORT = 15, 10, 3
 """Median length from which on letters are taken for a protein: in a column of any name, in one of a usual name, and in
@@ -237,11 +238,16 @@ def _without_labels(sequences: Sequence[Column]) -> list[Column]:
         column
         for column in sequences
         if not any(
-            letters[other.name] >= 2 * letters[column.name]
-            and np.array_equal(lengths[other.name], lengths[column.name])
+            letters[other.name] >= 2 * letters[column.name] and _are_equal(lengths[other.name], lengths[column.name])
             for other in sequences
         )
     ]
+
+
+def _are_equal(lengths: NDArray[np.int64], others: NDArray[np.int64]) -> bool:
+    """Whether nearly all lengths are equal where both are known, which is in most rows."""
+    both = (lengths > 0) & (others > 0)
+    return bool(both.mean() > 0.5 and (lengths[both] == others[both]).mean() > _NEARLY_ALL)
 
 
 def _nucleotides(column: Column) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from finetune.look import words
 from finetune.look.column import Column
+from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, varies
 from finetune.look.columns.evidence import of_text, own_role
 from finetune.look.columns.own_split import OwnSplit, own_split
 from finetune.look.columns.relations import copies, fits, replicates, units_and_bounds
@@ -23,11 +24,7 @@ from finetune.tasks.bounds import USUAL, bare
 _WEAK = ("group", "condition", "descriptor", "count", "note")
 """Roles by names, of which the first that holds labels is learned where nothing else is."""
 _CONDITIONS = ("condition", "molecule")
-_KEY = 0.9
-"""Share of the sequences with several rows in which all cells of a condition differ."""
-_MISTAKES = 0.05
-"""Share of the sequences with several rows in which cells may differ by mistake."""
-_MOST_CONDITIONS = 50
+_OF_SITES = "the same in nearly all mutations of a residue: of the residue, and not of the mutation"
 
 
 @dataclass
@@ -48,6 +45,7 @@ def roles_of(
     residues: NDArray[np.int64],
     named: Sequence[str] = (),
     records: NDArray[np.int64] | None = None,
+    sites: NDArray[np.int64] | None = None,
 ) -> Roles:
     """Sort columns into roles.
 
@@ -57,6 +55,7 @@ def roles_of(
         residues: (R,) residues of each row's protein; 0 without one.
         named: columns that the user named as tasks; then no other one is.
         records: (R,) record of each row, -1 without one; where it is not given, no rows are of one sequence.
+        sites: (R,) number of the residues that each row mutates, -1 without any.
 
     Raises:
         ValueError: a column that the user named holds nothing to learn.
@@ -83,7 +82,13 @@ def roles_of(
         roles.of |= {
             column.name: ("condition", "the rows of one sequence differ in it")
             for column in free
-            if column.name not in named and column.numbers is None and _is_key(column, records)
+            if column.name not in named and column.numbers is None and is_key(column, records)
+        }
+    if sites is not None:
+        roles.of |= {
+            column.name: ("descriptor", _OF_SITES)
+            for column in free
+            if column.name not in named and follows(numbered(column), sites)
         }
     free = [column for column in free if column.name not in roles.of or column.name in named]
     if named:
@@ -91,13 +96,15 @@ def roles_of(
         roles.tasks = [_named(column, residues) for column in free if column.name in named]
     else:
         roles.tasks = _tasks(free, roles, residues) or _weak_tasks(others, roles, residues)
-    varying = [column.name for column in columns if _varies(column, records)]
-    conditions = [name for name in varying if roles.of.get(name, ("",))[0] in _CONDITIONS]
-    for name in conditions:
-        roles.of[name] = roles.of[name][0], "rows of one sequence differ in it"
+    set_ = [column for column in columns if roles.of.get(column.name, ("",))[0] in _CONDITIONS]
+    conditions = [column for column in set_ if varies(column, records)]
+    for column in conditions:
+        roles.of[column.name] = roles.of[column.name][0], "rows of one sequence differ in it"
+    varying = {column.name: column for column in columns if varies(column, records)}
     for task in roles.tasks:
-        if conditions and not {*task.columns}.isdisjoint(varying):
-            task.settings["conditions"] = conditions
+        label = next((varying[name] for name in task.columns if name in varying), None)
+        if label is not None and task.settings.get("columns_are") != "lists":
+            give_conditions(task, label, conditions, records)
         _join(task, units.get(task.columns[0]), bounds.get(task.columns[0]))
         for name in task.columns:
             roles.of[name] = "task", task.reason
@@ -186,39 +193,15 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
 def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64]) -> list[Guess]:
     """The tasks among columns whose names are those of something else, where no other column is one."""
     for role in _WEAK:
-        among = [column for column in columns if roles.of[column.name][0] == role]
-        labels = [column for column in among if words.LABEL.search(words.plain(column.name))] or among
+        names = {column.name: words.plain(column.name) for column in columns if roles.of[column.name][0] == role}
+        among = [column for column in columns if column.name in names and not words.NUMBERED.search(names[column.name])]
+        labels = [column for column in among if words.LABEL.search(names[column.name])] or among
         found = [task for column in labels if (task := guess(column, residues)) is not None]
         for task in found:
             task.reason += f"; by its name a {role}, and learned as no other column holds labels: a guess"
         if found:
             return found
     return []
-
-
-def _varies(column: Column, records: NDArray[np.int64]) -> bool:
-    """Whether cells of a sequence with several rows differ, in more of these sequences than by mistakes."""
-    torn, _, repeated = _cells_of_records(column, records)
-    return len(torn) > _MISTAKES * len(repeated)
-
-
-def _is_key(column: Column, records: NDArray[np.int64]) -> bool:
-    """Whether texts tell the rows of one sequence apart, in most sequences, of which most have several rows."""
-    if not 2 <= len(column.texts) <= min(_MOST_CONDITIONS, column.num_measured // 3):
-        return False
-    _, keyed, repeated = _cells_of_records(column, records)
-    rows = np.isin(records, repeated).sum()
-    return len(repeated) > 2 and rows > column.num_rows / 2 and len(keyed) >= _KEY * len(repeated)
-
-
-def _cells_of_records(column: Column, records: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    """Records whose cells differ, those all of whose cells differ, and those with several cells."""
-    of = records[column.cells.rows]
-    known = of >= 0
-    rows = np.bincount(of[known], minlength=1)
-    pairs = np.unique(np.stack([of[known], column.cells.which[known]]), axis=1)[0]
-    texts = np.bincount(pairs, minlength=len(rows))
-    return np.flatnonzero(texts > 1), np.flatnonzero((rows > 1) & (texts == rows)), np.flatnonzero(rows > 1)
 
 
 def _widen(task: Guess, members: Sequence[Column]) -> None:

@@ -23,6 +23,8 @@ from pretrain.proposal.reasons import count, duration
 
 _WIDTH = 110
 _MOST_TASKS = 20
+_DIFFER = 0.05
+"""Share of labels that are means of rows under different conditions from which on it is said."""
 _FEW_LABELS = 30
 """Labels below which a task has words of warning."""
 
@@ -75,6 +77,11 @@ def of_proteins(table: Table, found: Opened, place: Place) -> list[str]:
         if len(task.outputs) > 1 and guess.settings.get("conditions"):
             columns = " and ".join(map(repr, guess.settings["conditions"]))
             rows.append(("", f"{len(task.outputs):,} outputs, one for each value of {columns}"))
+    for task in found.tasks[:_MOST_TASKS]:
+        labels = task.labels
+        if labels.replicates is not None and labels.spread is not None:
+            differ = (labels.replicates > 1) & np.isnan(labels.spread)
+            rows += [("note", text) for text in task.said if differ.mean() > _DIFFER and "which differ in" in text]
     if len(found.tasks) > _MOST_TASKS:
         rows.append(("", f"and {len(found.tasks) - _MOST_TASKS:,} more tasks"))
     few = [task.settings.name for task in found.tasks if len(task.labels.values) < _FEW_LABELS]

@@ -38,7 +38,8 @@ PREDICTED = re.compile(
     r"(?:^|[^a-z])(?:esm\w*|vae\w*|eve|evmutation|deepsequence|tranception\w*|proteinmpnn|mpnn|gemme|progen\w*|unirep"
     r"|sift\w*|polyphen\w*|provean|foldx\w*|rosetta\w*|plddt|alphafold\w*|prot ?t5|protbert|ankh|saprot"
     r"|msa ?transformer|trancepteve|site ?independent|wavenet|carp\w*|rita\w*|pppl|pll|llr|blosum\w*|netmhc\w*|camsol"
-    r"|aggrescan)(?:$|[^a-z])|predict|\b(?:pred|zero ?shot|log ?likelihood)\b"
+    r"|aggrescan)(?:$|[^a-z])|predict|\b(?:pred|zero ?shot|log ?likelihood|logistic regression|one ?hot|[cr]nn|e ?value"
+    r"|bit ?score)\b"
 )
 """Names of what a model predicted, or computed from the sequence."""
 
@@ -53,14 +54,15 @@ SIGNED = re.compile(r"ci\b|ci ?\d|conf|bound|limit|±")
 """Names of uncertainties that may be below 0: ends of an interval."""
 COUNTS = re.compile(
     r"^(?:n|count|counts|reads|n ?reads|num ?reads|n ?rep\w*|replicates|n ?obs|n ?mut\w*|num ?mut\w*|mutations"
-    r"|hamming\w*|edit ?distance|rank|order|depth|coverage)$|\bn$|^(?:n|num|number|nr) (?:of )?\w+$"
+    r"|hamming\w*|edit ?distance|rank|order|depth|coverage|inp(?:ut)?|sel(?:ected)?|unselected|(?:pre|post) ?sel\w*)$"
+    r"|\b(?:n|exp(?:erimen)?ts)$|^(?:n|num|number|nr) (?:of )?\w+$|\blev(?:enshtein)? ?distance\b"
 )
 READS = re.compile(r"\b(?:reads?|counts?)\b")
 YEAR = re.compile(r"\byear\b")
 DESCRIPTORS = re.compile(
     r"^(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+"
-    r"|hydrophob\w*|(?:hydrophobic|amphipathic) moment|(?:boman|aliphatic|instability) ?index|isoelectric ?point"
-    r"|aromaticity|(?:sample )?weights?)$"
+    r"|hydrophob\w*(?: residues?)?(?: %)?|(?:hydrophobic|amphipathic) moment|(?:boman|aliphatic|instability) ?index"
+    r"|isoelectric ?point|aromaticity|(?:sample )?weights?)$"
 )
 PLACES = re.compile(
     r"^(?:(?:mut\w*|aa|seq\w*|pdb|uniprot|residue|res) ?)?(?:pos|position|site|resi|residue|res ?num|res ?id|number|num"
@@ -73,28 +75,50 @@ INDEX = re.compile(
 )
 RESIDUE = re.compile(
     r"wild|\b(?:wt|mut|mt|mutant|ref|alt|from|to|old|new|orig\w*|aa\d?|residue|res|amino ?acid|letter)(?:\b|aa|res)"
+    r"|^(?:(?:pos|position|site|imgt|kabat|aho) ?)?\d+[a-z]?$"
 )
-"""Names of columns of single residues."""
+"""Names of columns of single residues, of which some are numbers of an alignment."""
 MASK = re.compile(r"\b(?:mask\w*|resolved|observed)\b")
 META = re.compile(
     r"\b(?:comments?|notes?|remarks?|operator|user|author|person|plate|well|lab|source|reference|refs?|doi|pmids?|pubmed"
     r"|url|file|vector|host|strain|barcode|gene|uniprot|pdb|pdb ?id|description|desc|title|journal|publication|paper"
     r"|project|protocol|instrument|assay ?id|instructions?|codon\w*|primer\w*|supplier|vendor|tag|accession|tax ?id"
-    r"|link|(?:measurement|assay|mut\w*|seq\w*|source|data|sample) ?(?:type|kind)"
-    r"|isotype|subtype|germline|mods?|modifications?|ter|terminus|cyc|cycli[sz]ation"
-    r"|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
+    r"|link|to ?be ?\w+|(?:measurement|assay|mut\w*|seq\w*|source|data|sample) ?(?:type|kind|class)"
+    r"|isotype|subtype|germline|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
 )
-NUMBERED = re.compile(r"\b(?:ids?|pmid|pub ?med|(?:med|pdb|mol|assay|ref|tax)id|accession|doi)\b")
+NUMBERED = re.compile(
+    r"\b(?:ids?|pmids?|pub ?med|(?:med|pdb|mol|assay|ref|tax)id|accession|doi"
+    r"|(?:kegg|chebi|chembl|pub ?chem|uniprot|ncbi|genbank|cas)(?: (?:no|num|number|code|entry))?)\b"
+)
 """Names of whole numbers that are ids, also where rows share one."""
-KINDS = {"wt", "wild type", "wild-type", "wildtype", "mutant", "mut", "variant", "native"}
-CONDITION = re.compile(
+KINDS = {
+    *("wt", "wild type", "wild-type", "wildtype", "mutant", "mut", "variant", "native", "missense", "synonymous"),
+    *("nonsense", "silent", "stop", "frameshift", "indel", "deletion", "insertion"),
+}
+EC = re.compile(r"^(?:EC ?)?[1-7](?:\.(?:n?\d+|-)){3}(?:\s*[;,|]|$)")
+IN_TEXT = re.compile(
+    r"[=<>~≈≤≥±]\s*-?\d|\+/?-\s*\d|\d\s*(?:%|°C|kcal|kJ|(?:micro|nano|milli|[unmµμp])?M\b|[unmµμ]?g\b)"
+)
+"""Enzyme Commission numbers, or a list of them; numbers with a word of what they are or with a unit."""
+SEGMENT = re.compile(r"(?:TR[ABDG]|IG[HKL])[VDJ]")
+"""Names of gene segments of a receptor or an antibody."""
+SET = re.compile(
     r"^(?:assay |exp\w* |measurement |reaction |buffer )?(?:ph|t|temp(?:erature)?)"
     r"(?: (?:c|k|celsius|kelvin|value|deg\w*))?$"
-    r"|^(?:assay|conc(?:entration)?|dose|time(?: ?point)?|salt|nacl|ionic strength|pressure)$"
-    r"|\b(?:assay (?:type|name|conditions?|method|ph|temp\w*)|buffer|method|technique|conditions?|substrate|ligand"
-    r"|inhibitor|drug|compound|cofactor|solvent|additive|media|medium|antigen|epitope|allele|hla|mhc|cell ?line)\b"
+    r"|^(?:conc(?:entration)?|dose|time(?: ?point)?|salt|nacl|ionic strength|pressure)$"
 )
-"""Names of what an experimenter set, or a partner of the protein: under which a number was measured."""
+"""Names of what an experimenter set, whatever the numbers: under which another one was measured."""
+MODIFICATION = re.compile(r"\b(?:mods?|modifications?|ter|terminus|cyc|cycli[sz]ation)\b")
+"""Names of modifications of a protein, of which a blank cell says that there is none."""
+CONDITION = re.compile(
+    SET.pattern
+    + r"|^assay$|\b(?:assay (?:type|name|conditions?|method|ph|temp\w*)|buffer|method|technique|conditions?|substrate"
+    r"|ligand|inhibitor|drug|compound|cofactor|solvent|additive|media|medium|antigen|epitope|allele|hla|mhc|cell ?line"
+    r"|kegg|chebi|pub ?chem)\b|" + MODIFICATION.pattern
+)
+"""Names of what was set, or of a partner or a modification of the protein."""
+HOST = re.compile(r"^(?:(?:protein )?expression(?: (?:host|system|strain|organism|vector))?|host|system)$")
+"""Names of hosts of expression, where cells are names."""
 GROUP = re.compile(
     r"\b(?:cluster\w*|famil(?:y|ies)|group|clan|superfamily|organism|species|taxon\w*|genus|parent|scaffold|campaign"
     r"|batch|lot|round|generation|domain|phylum|lineage|construct|template|backbone|clade|kingdom|series|experiment"

@@ -3,8 +3,8 @@
 In: a column of text. Out: `Numbers`. Kept: nothing.
 
 Read are ``12``, ``-1.5e-3``, ``1,5`` in a column of decimal commas, ``1,234.5``, ``>100``, ``<= 0.1``, ``~5``,
-``45 %``, ``12 nM``, ``5.2 ± 0.3``. Plain numbers are converted by pyarrow, all at once; others one by one,
-each text once.
+``45 %``, ``12 nM``, ``5.2 ± 0.3``, ``58.7(0.7)``. Plain numbers are converted by pyarrow, all at once; others one by
+one, each text once.
 """
 
 import re
@@ -32,7 +32,7 @@ _CELL = re.compile(
     r"(?P<bound>>>|<<|[<>]=?|[≤≥~≈=])?\s*"
     r"(?P<sign>[+-]?)(?P<number>\d[\d.,]*|[.,]\d+|\d{1,3}(?:[\s'’]\d{3})+(?:[.,]\d+)?)"
     r"(?P<power>[eE][+-]?\d+|\s?[x×*·]\s?10\^?[+-]?\d+)?"
-    r"(?:\s*(?P<error>±|\+/-)\s*[\d.,]+(?:[eE][+-]?\d+)?)?"
+    r"(?:\s*(?P<error>±|\+/?-|\((?=[\d.,]+\)))\s*[\d.,]+(?:[eE][+-]?\d+)?\)?)?"
     r"\s*(?P<unit>%|°?[^\W\d_][\w°%^/*·⁻¹²³-]{0,15})?"
 )
 _GROUPED = {".": re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?"), ",": re.compile(r"\d{1,3}(\.\d{3})+(,\d*)?")}

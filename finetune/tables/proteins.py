@@ -77,6 +77,20 @@ class Proteins:
         used, first = np.unique(self.record_of_row, return_index=True)
         return first[used >= 0].astype(np.int64)
 
+    @property
+    def sites(self) -> NDArray[np.int64] | None:
+        """(R,) number of the wild type and the mutated residues of each record's first row, -1 in other rows.
+
+        None without mutations.
+        """
+        if self.mutated is None or self.wild_types is None:
+            return None
+        keys = list(zip(self.wild_types, self.mutated, strict=True))
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        found = np.full(len(keys), -1)
+        found[self.first_rows] = [numbers[keys[row]] if keys[row][1] else -1 for row in self.first_rows.tolist()]
+        return found
+
     def places(self, row: int, residues: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where residues of a row's protein, from 0, are in its record; -1 for those that were cut away."""
         whole, record = int(self.whole_residues[row]), int(self.record_of_row[row])

@@ -13,18 +13,29 @@ from data.sources.tables import ID_COLUMNS
 from finetune.look import words
 from finetune.look.column import Column
 from finetune.look.guess import guess
+from finetune.tables.units import name_and_unit
 from finetune.tasks.molecules import is_molecules
 
 _THREE_LETTERS = {
     *("ala", "arg", "asn", "asp", "cys", "gln", "glu", "gly", "his", "ile", "leu", "lys", "met", "phe", "pro", "ser"),
     *("thr", "trp", "tyr", "val"),
 }
+_OTHERS = ("*", "X", "Z", "-")
+"""Stops, unknown residues and gaps."""
 _Rule = tuple[object, str, str]
 """Whether it holds, the role, the reason."""
 _PREDICTED = "by its name another model's, or computed from the sequence; it was not measured"
 _DESCRIBES = "by its name where or what a row is, and nothing that was measured"
 _SET = "by its name what was set and not measured"
+_IDS = "whole numbers, by its name those of ids"
 _GROUP = "by its name; split.by = 'group' holds them out together"
+_SAMPLE = 300
+"""Distinct texts of a column that are looked at."""
+HIDDEN = {
+    "EC numbers": (words.EC, "too many to learn each: write their first levels, such as 3.1, into another column"),
+    "numbers in text": (words.IN_TEXT, "write the numbers alone into another column to learn them"),
+}
+"""Role of a column of texts that hide labels: how they are written, and what to do."""
 _LEAST_RESIDUES = 8
 """Kinds of amino acids from which on single letters are residues, whatever their name is."""
 _MOST_SETTINGS = 12
@@ -43,7 +54,8 @@ def own_role(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] | N
 
 def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     """The rules of columns of numbers; the first that holds decides."""
-    name, values, distinct = words.plain(column.name), column.values, len(column.texts)
+    name, bare = words.plain(column.name), words.plain(name_and_unit(column.name)[0])
+    values, distinct = column.values, len(column.texts)
     known = values[~np.isnan(values)]
     is_whole = bool((known % 1 == 0).all() and (known >= 0).all())
     is_own = is_whole and len(np.unique(known)) == len(known) > 2
@@ -53,8 +65,9 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     both = ~np.isnan(values) & (residues > 0)
     is_length = both.sum() > 2 and (values[both] == residues[both]).mean() > 0.95
     written = is_date(column) and any(sign in column.texts[0] for sign in "-/:")
+    is_flag = {*np.unique(known).tolist()} <= {0.0, 1.0}
+    is_count = is_whole and not is_flag and words.COUNTS.search(name)
     are_set, are_groups = distinct <= max(_MOST_SETTINGS, len(known) // 3), distinct <= max(2, len(known) // 2)
-    is_id = (is_own and words.IDENTIFIER.search(name)) or (is_whole and words.NUMBERED.search(name))
     is_error = words.UNCERTAINTY.search(name) and ((known >= 0).all() or words.SIGNED.search(name))
     return (
         (is_in_line, "index", "it counts the rows"),
@@ -64,13 +77,15 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
         (words.PREDICTED.search(name), "prediction", _PREDICTED),
         (words.PROBABILITY.search(name) and ("log" in name or is_share), "p-value", "by its name a significance"),
         (is_error, "uncertainty", "by its name the error of another number"),
-        (words.DESCRIPTORS.search(name) or (is_whole and words.PLACES.search(name)), "descriptor", _DESCRIBES),
+        (words.DESCRIPTORS.search(bare) or (is_whole and words.PLACES.search(name)), "descriptor", _DESCRIBES),
         (is_year and words.YEAR.search(name), "date", "years, by its name"),
-        ((is_whole and words.COUNTS.search(name)) or words.READS.search(name), "count", "by its name a count"),
+        (is_count or words.READS.search(name), "count", "by its name a count"),
+        (words.SET.search(name), "condition", f"{distinct} numbers, {_SET}"),
+        (are_set and not is_flag and words.CONDITION.search(name), "condition", f"{distinct} numbers, {_SET}"),
         (is_whole and words.META.search(name), "note", _DESCRIBES),
-        (are_set and words.CONDITION.search(name), "condition", f"{distinct} numbers, {_SET}"),
+        (is_whole and words.NUMBERED.search(name), "id", _IDS),
         (is_whole and are_groups and words.GROUP.search(name), "group", f"{distinct} groups of rows, {_GROUP}"),
-        (is_id, "id", "whole numbers, by its name those of ids"),
+        (is_own and words.IDENTIFIER.search(name), "id", _IDS),
     )
 
 
@@ -80,19 +95,24 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     found = guess(column, residues)
     if found is not None and found.settings.get("level") == "residue":
         return ((words.MASK.search(name), "mask", "by its name which residues were observed"),)
-    are_residues = all(each in STANDARD_RESIDUES or each == "*" or each.casefold() in _THREE_LETTERS for each in texts)
+    are_residues = all(
+        each in STANDARD_RESIDUES or each in _OTHERS or each.casefold() in _THREE_LETTERS for each in texts
+    )
     is_residue = are_residues and (len(texts) >= _LEAST_RESIDUES or words.RESIDUE.search(name))
     is_group = len(texts) <= max(2, count // 2) and (words.GROUP.search(name) or words.LABEL.search(name))
-    is_note = {text.casefold() for text in texts} <= words.KINDS or (words.META.search(name) and found is not None)
+    are_names = found is not None and found.settings["type"] in ("binary", "multiclass") and "yes" not in found.reason
+    is_host = words.HOST.search(name) and are_names
+    are_notes = {text.casefold() for text in texts} <= words.KINDS or all(map(words.SEGMENT.match, texts))
+    is_note = are_notes or (words.META.search(name) and found is not None)
     return (
         (is_date(column), "date", f"dates such as {texts[0]!r}"),
         (len(texts) > 2 and is_molecules(column.name, texts), "molecule", "not read: the model sees proteins alone"),
         (is_residue, "residue", "one amino acid in a cell: which one was replaced, or is there"),
         (words.PREDICTED.search(name), "prediction", _PREDICTED),
         (column.name.strip().lower() in ID_COLUMNS, "id", "a usual name of ids"),
-        (len(texts) > 0.9 * count and words.IDENTIFIER.search(name), "id", "nearly as many texts as rows"),
         (is_group, "group", f"{len(texts)} groups of rows, {_GROUP}"),
-        (words.CONDITION.search(name), "condition", f"{len(texts)} texts, {_SET}"),
+        (words.CONDITION.search(name) or is_host, "condition", f"{len(texts)} texts, {_SET}"),
+        (len(texts) > 0.9 * count and words.IDENTIFIER.search(name), "id", "nearly as many texts as rows"),
         (words.NUMBERED.search(name), "id", "by its name ids"),
         (is_note, "note", _DESCRIBES),
     )
@@ -101,6 +121,10 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
 def of_text(column: Column) -> tuple[str, str]:
     """The role of a column that is no task."""
     texts = column.texts
+    sample = texts[:_SAMPLE]
+    for kind, (pattern, said) in HIDDEN.items():
+        if sum(pattern.search(text) is not None for text in sample) > 0.8 * len(sample):
+            return kind, f"{len(texts):,} texts, such as {sample[0][:40]!r}; {said}"
     if len(texts) > 0.9 * column.num_measured:
         return "id", f"{len(texts):,} texts, nearly as many as rows"
     repeated = f"{len(texts):,} texts in {column.num_measured:,} rows"
@@ -111,5 +135,5 @@ def of_text(column: Column) -> tuple[str, str]:
 
 def is_date(column: Column) -> bool:
     """Whether nearly all cells are dates."""
-    texts = column.texts[:300]
+    texts = column.texts[:_SAMPLE]
     return sum(words.DATE.fullmatch(text) is not None for text in texts) > 0.9 * len(texts)

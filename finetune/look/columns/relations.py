@@ -57,7 +57,7 @@ def units_and_bounds(
         are_units = texts and all(map(is_unit, texts)) and column.numbers is None
         is_of_units = are_units and (is_called or all(molar(text) or "/" in text for text in texts))
         directions = {} if is_of_units else _directions(column, name)
-        if not is_of_units and not directions:
+        if (not is_of_units and not directions) or words.RESIDUE.search(name):
             continue
         owner = _owner(column, [number for number in numbers if number is not column], bases)
         if is_of_units:

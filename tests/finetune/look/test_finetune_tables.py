@@ -98,7 +98,8 @@ def roles_in_order(table: Table, order: list[str], case: dict[str, Any], folder:
         (folder / "of_table.fasta").write_text(f">{place.wild_type[0]}\n{place.wild_type[1]}\n")
     data = {name: value for name, value in place.settings.items() if value is not None}
     proteins = proteins_for(table, data, {})
-    return roles_of(columns, place.roles, proteins.whole_residues, named, proteins.record_of_row).of
+    residues, records, sites = proteins.whole_residues, proteins.record_of_row, proteins.sites
+    return roles_of(columns, place.roles, residues, named, records, sites).of
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=[case["name"] for case in ACCEPTED])
