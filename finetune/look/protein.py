@@ -25,9 +25,10 @@ _SAMPLE = 300
 """Distinct texts of a column that are looked at."""
 _SHARE, _NEARLY_ALL = 0.8, 0.95
 _SHOWN = 3
-_LEAST_LETTERS, _LEAST_NAMED, _LEAST_SHORT = 15, 10, 3
-"""Median length from which on letters are taken for a protein: in a column of any name, in one of a usual name, and in
-one that is called a sequence or peptide; 'protein' and 'chain' stand above names, too."""
+_LEAST_LETTERS, _LEAST_OF_ANY_NAME, _LEAST_NAMED, _LEAST_SHORT = 15, 7, 10, 3
+"""Median length from which on letters are taken for a protein: in a column of any name, in one where no other column
+is one, in one of a usual name, and in one that is called a sequence or peptide; 'protein' and 'chain' stand above
+names, too."""
 _KINDS_OF_LETTERS = 8
 """Distinct letters that a column of proteins has at least; labels of residues have fewer."""
 
@@ -63,6 +64,8 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
         table.require(name, "--sequence")
     sequences = _without_labels([column for column in columns if _is_sequence(column)])
     mutated = mutations_of(table, [column for column in columns if column not in sequences])
+    if not sequences and not mutated:
+        sequences = [column for column in columns if _is_sequence(column, any_name=True)]
     roles: dict[str, tuple[str, str]] = {}
     for column in columns:
         if column not in sequences and (said := _nucleotides(column)):
@@ -98,7 +101,7 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
         return place
     if wild:
         return _of_sequences(wild, sequences, roles, "")
-    raise ValueError(_without_protein(table, mutated, roles))
+    raise ValueError(_without_protein(table, columns, mutated, roles))
 
 
 def _of_sequences(
@@ -194,28 +197,45 @@ def _chosen(sequences: Sequence[Column]) -> list[Column]:
                 return [names[pair[0][0]], names[pair[1][0]]]
     usual = [column for column in sequences if column.name.strip().lower() in SEQUENCE_COLUMNS]
 
-    def preferred(column: Column) -> tuple[bool, bool, bool, int]:
+    most = max(len(column.texts) for column in sequences)
+
+    def preferred(column: Column) -> tuple[bool | float | str, ...]:
         return (
             column in usual[:1],
             words.WILD.search(column.name) is None,
+            not any("-" in text for text in column.texts[:_SAMPLE]),
+            not any(_is_part(column, other) for other in sequences),
+            2 * len(column.texts) >= most,
             words.SEQUENCE.search(column.name) is not None,
+            float(np.median([len(text) for text in column.texts[:_SAMPLE]])),
             len(column.texts),
+            column.name,
         )
 
     return [max(sequences, key=preferred)]
 
 
-def _is_sequence(column: Column) -> bool:
-    """Whether most cells are letters of amino acids."""
+def _is_part(column: Column, other: Column) -> bool:
+    """Whether the residues of a column, such as a CDR, stand in longer ones of another column in nearly all rows."""
+    cells, rows = other.cells, column.cells.rows[:_SAMPLE]
+    others = dict(zip(cells.rows.tolist(), (cells.texts[at] for at in cells.which.tolist()), strict=True))
+    texts = [column.cells.texts[at] for at in column.cells.which[:_SAMPLE].tolist()]
+    pairs = [(text, others[row]) for row, text in zip(rows.tolist(), texts, strict=True) if row in others]
+    inside = sum(len(text) < len(whole) and text in whole for text, whole in pairs)
+    return inside > _NEARLY_ALL * len(rows)
+
+
+def _is_sequence(column: Column, *, any_name: bool = False) -> bool:
+    """Whether most cells are letters of amino acids; under any name, also distinct peptides."""
     texts = [text for text in column.texts[:_SAMPLE] if text]
     if not texts or column.numbers is not None or _nucleotides(column):
         return False
     named = words.SEQUENCE.search(column.name) is not None
-    limits, lengths, kinds, good = IngestSettings(), [], set[int](), 0
+    lengths, kinds, good = [], set[int](), 0
     for text in texts:
         letters = letters_of(text.encode("ascii", "replace")).upper()
         same_case = text.isupper() or text.islower() or named
-        if same_case and not refusal(b"x", letters, "refuse", limits):
+        if same_case and _refused(text) is None:
             good += 1
             lengths.append(len(letters))
             kinds |= set(letters)
@@ -224,6 +244,8 @@ def _is_sequence(column: Column) -> bool:
     least = _LEAST_NAMED if named else _LEAST_LETTERS
     if words.SHORT_SEQUENCE.search(column.name) and len(texts) > 1:
         least = _LEAST_SHORT
+    if any_name and all(map(str.isupper, texts)) and 2 * len(column.texts) > column.num_measured:
+        least = _LEAST_OF_ANY_NAME
     enough_kinds = len(kinds) >= min(_KINDS_OF_LETTERS, max(3, sum(lengths) // 4))
     return bool(np.median(lengths) >= least and enough_kinds)
 
@@ -262,7 +284,9 @@ def _nucleotides(column: Column) -> str:
     return ""
 
 
-def _without_protein(table: Table, mutated: Sequence[Mutations], roles: dict[str, tuple[str, str]]) -> str:
+def _without_protein(
+    table: Table, columns: Sequence[Column], mutated: Sequence[Mutations], roles: dict[str, tuple[str, str]]
+) -> str:
     if mutated:
         column = mutated[0].column
         return (
@@ -275,7 +299,18 @@ def _without_protein(table: Table, mutated: Sequence[Mutations], roles: dict[str
             f"{table.name}: has nucleotides in column {name!r} and no protein; translate them into a column "
             "'sequence' first"
         )
+    for column in (each for each in columns if each.name.strip().lower() in SEQUENCE_COLUMNS):
+        refused = [(at, why) for at, text in enumerate(column.texts) if (why := _refused(text)) is not None]
+        if refused:
+            row = int(column.cells.rows[np.argmax(column.cells.which == refused[0][0])])
+            return f"{table.row(row)}, column {column.name!r}: no protein, as it {refused[0][1]}"
     return (
         f"{table.name}: has no protein: it needs a column of sequences, or one of mutations such as 'A123T' and "
-        f"--wild-type FILE; its columns are {table.shown_columns}"
+        f"--wild-type FILE; name a column with --sequence if it is one: {table.shown_columns}"
     )
+
+
+def _refused(text: str) -> str | None:
+    """Why a text is no protein."""
+    found = refusal(b"x", letters_of(text.encode("ascii", "replace")).upper(), "refuse", IngestSettings())
+    return found.reason if found is not None else None

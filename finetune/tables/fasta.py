@@ -6,6 +6,7 @@ nothing. Headers may be written as
     >Sequence0 TARGET=1.0 SET=train VALIDATION=False      as FLIP and biotrainer write them: a column for each name
     >Q9H400 Cell.membrane-M test                          as DeepLoc writes them: location, and membrane M, S or U
     >0|beta-lactamase_P20P|1.581                          fields between bars: header 1, header 2, header 3
+    >Q9H400 | Homo sapiens | 7.1                          the same
 
 Where nearly all records have a second line as long as the sequence and of few kinds of letters, it is the column
 ``labels``, as SignalP, DeepTMHMM and TMbed write it.
@@ -263,7 +264,7 @@ class HeaderLayout:
         self._are_deeploc &= match is not None
         self._has_words |= bool(words)
         self._has_words_of_deeploc |= match is not None and bool((match["rest"] or "").strip())
-        self._bars.add(record_id.count("|"))
+        self._bars.add(len(_fields(header)) - 1)
         self._are_uniprot &= record_id.startswith(_UNIPROT)
 
     @property
@@ -285,12 +286,19 @@ class HeaderLayout:
             columns["location"] = [match["location"] for match in found]
             columns["membrane"] = [None if match["membrane"] == "U" else match["membrane"] for match in found]
             words = [(match["rest"] or "").strip() for match in found]
-        if self._has_words_of_deeploc if is_deeploc else self._has_words:
+        has_fields = len(self._bars) == 1 and self._bars != {0} and not self._are_uniprot
+        are_spaced = has_fields and any(" | " in header for header in headers)
+        if not are_spaced and (self._has_words_of_deeploc if is_deeploc else self._has_words):
             columns["description"] = [text or None for text in words]
-        if len(self._bars) == 1 and self._bars != {0} and not self._are_uniprot:
+        if has_fields:
             for at in range(min(self._bars) + 1):
-                columns[f"header {at + 1}"] = [_id(header).split("|")[at] for header in headers]
+                columns[f"header {at + 1}"] = [_fields(header)[at] for header in headers]
         return columns
+
+
+def _fields(header: str) -> list[str]:
+    """The fields between the bars of a header: of all of it where blanks stand around them, else of its id."""
+    return [each.strip() for each in (header if " | " in header else _id(header)).split("|")]
 
 
 def _rest(header: str) -> str:

@@ -21,6 +21,7 @@ _HINT = re.compile(r"sep=(?P<separator>[,;\t|])\r?\n")
 _NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", **{sign: sign for sign in _SEPARATORS}}
 _MUTATION = r"(?:p\.)?\(?[A-Z]{1,3}-?\d+(?:[A-Z]{1,3}|=|\*)\)?"
 _MUTATIONS = re.compile(rf"(?:p\.)?[\[(]?{_MUTATION}(?:[,;|]\s?{_MUTATION})+[\])]?", re.I)
+_PADDED = 0.9
 _MOST_FIELD_BYTES = 64 << 20
 BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
@@ -122,6 +123,8 @@ def as_they_come(stream: Iterator[str], name: str, separator: str | None = None)
         if separator not in _NAMES:
             raise ValueError(f"{name}: separator is {separator!r}; allowed are comma, semicolon, tab, pipe")
         separator = _NAMES[separator]
+    if separator != "," and _are_padded(sample):
+        sample, stream = [_unpadded(line) for line in sample], map(_unpadded, stream)
     if separator == " ":
         sample, separator = [_with_tabs(line) for line in sample], "\t"
         stream = map(_with_tabs, stream)
@@ -184,6 +187,16 @@ def reading_notes(said: Sequence[str]) -> str:
     return f" (read so: {'; '.join(said)})" if said else ""
 
 
+def _are_padded(sample: Sequence[str]) -> bool:
+    """Whether nearly all lines end with commas, which a spreadsheet adds to text that it does not separate."""
+    filled = [line.rstrip() for line in sample if line.strip()]
+    return len(filled) > 1 and sum(line.endswith(",") for line in filled) > _PADDED * len(filled)
+
+
+def _unpadded(line: str) -> str:
+    return line.rstrip("\r\n").rstrip(",") + "\n"
+
+
 def _with_tabs(line: str) -> str:
     return "\t".join(line.split()) + "\n"
 
@@ -224,7 +237,7 @@ def _sniffed(sample: Sequence[str]) -> str:
         with suppress(csv.Error):  # the sample may end inside a quoted field
             quoted = separator != "\t" or _has_quoted_fields(sample)
             for line in _fields(sample, separator, quoted=quoted):
-                widths.append(len(line.fields))
+                widths.append(len(line.fields) if any(map(str.strip, line.fields[1:])) else 1)
         (width, count), *_ = Counter(width for width in widths if width > 1).most_common(1) or [(1, 0)]
         # The header of a table of decimal commas has none, which tells them from separators.
         score = (count / max(1, len(widths)), width)

@@ -27,6 +27,7 @@ _TESTED = (
     "independent",
 )
 """Words that mean a tested part where another word means training."""
+_NUMBERED = re.compile(r"(?P<word>[A-Za-z]*[ _-]?)(?P<number>\d+)(?:\.0)?")
 _MOST_PARTS, _MOST_FOLDS, _MOST_UNKNOWN = 12, 20, 0.5
 _Names = dict[str, list[str]]
 
@@ -103,13 +104,14 @@ def _part(text: str) -> str | None:
 
 
 def _is_fold(column: Column) -> bool:
-    """Whether a column numbers folds: 3 to 20 whole numbers without a gap, or words under a name of folds."""
+    """Whether a column numbers folds: 3 to 20 whole numbers without a gap, such as 'set_0', or words for folds."""
     name = plain(column.name)
     if not FOLD.search(name) or not 3 <= len(column.texts) <= min(_MOST_FOLDS, column.num_measured // 2):
         return False
-    if column.numbers is None:
+    found = [_NUMBERED.fullmatch(text) for text in column.texts]
+    if column.numbers is None and (None in found or len({each and each["word"] for each in found}) > 1):
         return "fold" in name or name.startswith("cv")
-    numbers = sorted(column.numbers.values[column.numbers.values == column.numbers.values].tolist())
+    numbers = sorted(float(each["number"]) if each else 0.5 for each in found)
     return numbers[0] in (0, 1) and numbers == [numbers[0] + each for each in range(len(numbers))]
 
 
