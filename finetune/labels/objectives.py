@@ -78,7 +78,7 @@ def _objective(task: TaskLabels, training: NDArray[np.bool_]) -> Objective:
     if task.classes:
         np.add.at(counts, (outputs, values.astype(np.int64)), 1)
         if (np.count_nonzero(counts, axis=1) < 2).all():
-            only = ", ".join(repr(name) for name, found in zip(task.classes, counts.any(0), strict=True) if found)
+            only = ", ".join(repr(task.classes[at]) for at in np.flatnonzero(counts.sum(axis=0)))
             each = "" if num_outputs == 1 else f" in each of its {num_outputs} outputs alone"
             raise ValueError(
                 f"tasks: all {len(outputs)} training labels of {settings.name!r} are {only}{each}: there is nothing to "

@@ -80,9 +80,9 @@ def proteins_for(
         try:
             return _proteins(table, data, crop_tokens)
         except ValueError as error:
-            if "has no protein" in str(error) and "rows_without_protein" not in data:
+            if ("has no protein" in str(error) or "mutation" in data) and "rows_without_protein" not in data:
                 data["rows_without_protein"] = "leave_out"
-                reasons["rows_without_protein"] = "some rows have no sequence"
+                reasons["rows_without_protein"] = "some rows have no sequence, or contradict their wild type"
             elif "unknown_letters" not in data:
                 data["unknown_letters"] = "count"
                 reasons["unknown_letters"] = f"some letters are no amino acids, and are read as unknown: {error}"

@@ -135,6 +135,9 @@ def variants(
     for index, (name, changes) in enumerate(zip(wild_types.of_rows, parsed, strict=True)):
         if index in unusable or changes is None:
             continue
+        if name in numbering.unsure:
+            unusable[index] = numbering.unsure[name]
+            continue
         letters, offset_of = list(wild_types.letters[name]), numbering.offsets[name]
         places = [change.number + offset_of - 1 for change in changes]
         if len(set(places)) < len(places):

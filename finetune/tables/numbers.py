@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.tables.table import Table
 from finetune.tables.units import MOLAR, is_unit, molar
 
 if TYPE_CHECKING:
@@ -82,38 +81,6 @@ class NotOneColumn(ValueError):
     def __init__(self, text: str, index: int) -> None:
         super().__init__(text)
         self.index = index
-
-
-def numbers(
-    table: Table, column: str, *, missing: Sequence[str] = MISSING, unit: str = "", decimal: Decimal | None = None
-) -> Numbers:
-    """A column of a table as numbers.
-
-    Args:
-        table: the table.
-        column: its name.
-        missing: texts that mean that nothing was measured, besides empty cells; upper or lower case.
-        unit: unit of the column; a cell with another molar unit is converted to it.
-        decimal: the decimal sign; without it, the cells decide.
-
-    Raises:
-        ValueError: there is no such column, a cell is no number, or cells contradict each other; with row, column and
-            text.
-    """
-    table.require(column)
-    cells = table.cells.column(column)
-    try:
-        found = parse(cells, missing=missing, unit=unit, decimal=decimal)
-    except NotOneColumn as error:
-        raise ValueError(f"{table.row(error.index)}, column {column!r}: {error}") from None
-    if found.refused:
-        first, more = found.refused[0], len(found.refused) - 1
-        rest = f" ({more} more such cell{'s' * (more > 1)} in this column)" if more else ""
-        raise ValueError(
-            f"{table.row(first)}, column {column!r}: {cells[first].as_py()[:60]!r} is no number{rest}; correct it, or "
-            f"add it to the texts that mean that nothing was measured (missing: {', '.join(missing)})"
-        )
-    return found
 
 
 def is_missing(cells: "pyarrow.ChunkedArray", missing: Sequence[str] = MISSING) -> NDArray[np.bool_]:

@@ -147,6 +147,8 @@ class Numbering:
     def __init__(self, given: int | None = None, *, leaves_out: bool = False) -> None:
         self.offsets: dict[str, int] = {}
         """Wild type -> what is added, once it is settled."""
+        self.unsure: dict[str, str] = {}
+        """Wild type -> why its numbering is not known, where rows may be left out and others of the table fit."""
         self._given, self._leaves_out = given, leaves_out
         self._letters: dict[str, str] = {}
         self._expected: dict[str, dict[tuple[int, str], str]] = {}
@@ -178,9 +180,15 @@ class Numbering:
         Raises:
             ValueError: none fits, or it rests on too few positions.
         """
-        for name, expected in self._expected.items():
-            if name:
+        known = {name: expected for name, expected in self._expected.items() if name}
+        for name, expected in known.items():
+            try:
                 self.offsets[name] = self._offset(table, expected, name, self._letters[name])
+            except ValueError as error:
+                self.unsure[name] = str(error).removeprefix(f"{table.name}: ")
+                may_misfit = _MOST_MISFITS * sum(map(len, known.values())) if self._leaves_out else 0
+                if sum(len(known[each]) for each in self.unsure) > may_misfit:
+                    raise
         moved = [(name, offset) for name, offset in self.offsets.items() if offset and self._given is None]
         said = [
             f"the numbers of its mutations are those of {_short(name)} {-offset:+d}: residue 1 of the wild type is "

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from finetune.tables.numbers import Decimal, NotOneColumn, Numbers, is_missing, is_number, numbers, parse
-from finetune.tables.table import Table
+from finetune.tables.numbers import Decimal, NotOneColumn, Numbers, is_missing, is_number, parse
 from finetune.tables.units import is_unit, molar_factor, name_and_unit
 
 
@@ -103,17 +102,6 @@ def test_units_in_cells() -> None:
     with pytest.raises(NotOneColumn, match="the unit is 'ug/mL', and that of the column is 'nM'") as caught:
         parsed("1 nM", "2 ug/mL", "3 nM")
     assert caught.value.index == 1
-
-
-def test_an_error_names_row_column_and_text() -> None:
-    table = Table("x.csv", pa.table({"y": column("1", "two", "three")}), 2)
-    with pytest.raises(ValueError, match=r"^x\.csv: row 3, column 'y': 'two' is no number \(1 more such cell in"):
-        numbers(table, "y")
-    with pytest.raises(ValueError, match="column is 'z'; allowed are 'y'"):
-        numbers(table, "z")
-    commas = Table("x.csv", pa.table({"y": column("1,234", "2,345")}), 2)
-    with pytest.raises(ValueError, match=r"^x\.csv: row 2, column 'y': '1,234' is a decimal number"):
-        numbers(commas, "y")
 
 
 @pytest.mark.parametrize("decimal", [".", ","])
