@@ -6,6 +6,7 @@ with the reason. Kept: the token store, which the run uses too.
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -143,24 +144,32 @@ def _read(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels,
         return _without_rare(rows, guess, decimal)
     except ValueError as error:
         first = error
-    if "different classes" not in str(first) and "another above" not in str(first):
-        plain = _without_transform(guess, str(first))
-        if plain is None:
-            raise first
-        return _labels(rows, plain, decimal), plain
-    found = re.search(r"\((\d+) labels", str(first))
+    for other in _nearest(guess, str(first), rows[0].num_records):
+        with suppress(ValueError):
+            return _without_rare(rows, other, decimal)
+    raise first
+
+
+def _nearest(guess: Guess, error: str, num_records: int) -> list[Guess]:
+    """What may be read in place of a guess with an error.
+
+    Numbers without a logarithm are learned as they are. Sequences whose rows contradict each other are left out; where
+    these are many, and labels are zeros and ones, the share of ones is learned.
+    """
+    if "different classes" not in error and "another above" not in error:
+        settings = {name: value for name, value in guess.settings.items() if name != "transform"}
+        is_plain = settings == guess.settings or not ("logarithm" in error or "no molar unit" in error)
+        return [] if is_plain else [replace(guess, settings=settings)]
+    found = re.search(r"\((\d+) labels", error)
     torn = int(found[1]) if found else 1
+    of_sequences = guess.settings.get("level", "sequence") == "sequence" and "yes or no" not in guess.reason
+    has_numbers = guess.settings["type"] in ("binary", "ordinal") and "classes" not in guess.settings
+    if torn > _FEW_CONFLICTS * num_records and of_sequences and has_numbers:
+        said = "rows of one sequence differ, so that their mean is learned as a number"
+        return [replace(guess, settings={**guess.settings, "type": "regression"}, reason=f"{guess.reason}; {said}")]
     said = "sequence whose rows contradict each other is" if torn == 1 else "sequences whose rows contradict are"
-    settings, shares = {**guess.settings, "replicates": "leave_out"}, _of_shares(guess)
-    try:
-        labels, other = _without_rare(rows, replace(guess, settings=settings), decimal)
-    except ValueError:
-        if shares is None:
-            raise first from None
-    else:
-        if shares is None or torn <= _FEW_CONFLICTS * (torn + len(labels.labels)):
-            return labels, replace(other, reason=f"{other.reason}; {torn} {said} left out")
-    return _labels(rows, shares, decimal), shares
+    settings = {**guess.settings, "replicates": "leave_out"}
+    return [replace(guess, settings=settings, reason=f"{guess.reason}; {torn} {said} left out")]
 
 
 def _without_rare(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
@@ -199,24 +208,6 @@ def task_settings(guess: Guess) -> TaskSettings:
     }
     columns = () if guess.columns == (guess.name,) else guess.columns
     return TaskSettings(name=guess.name, columns=columns, **given)
-
-
-def _of_shares(guess: Guess) -> Guess | None:
-    """Zeros and ones that differ between the rows of one sequence, as the share of ones."""
-    of_sequences = guess.settings.get("level", "sequence") == "sequence"
-    has_numbers = guess.settings["type"] in ("binary", "ordinal") and "classes" not in guess.settings
-    if not of_sequences or not has_numbers or "yes or no" in guess.reason:
-        return None
-    settings = {**guess.settings, "type": "regression"}
-    said = "rows of one sequence differ, so that their mean is learned as a number"
-    return replace(guess, settings=settings, reason=f"{guess.reason}; {said}")
-
-
-def _without_transform(guess: Guess, error: str) -> Guess | None:
-    if "transform" not in guess.settings or not ("logarithm" in error or "no molar unit" in error):
-        return None
-    settings = {name: value for name, value in guess.settings.items() if name != "transform"}
-    return replace(guess, settings=settings)
 
 
 def _together(guesses: Sequence[Guess]) -> list[Guess]:
