@@ -34,6 +34,10 @@ _WITHOUT_MODEL = (
     "a Hub name of an ESM-2 or ESM C, and take the preset out (or: python -m finetune.look TABLE --init MODEL)"
 )
 
+_BEFORE = (
+    "What was found in {}, and what is proposed. Every value is a guess with its reason; change what you know better."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -111,9 +115,7 @@ def _proposal(
     roles = roles_of(columns, place.roles, residues, request.tasks, records, sites)
     if not roles.tasks:
         raise ValueError(_without_task(table, roles))
-    crop = crop_of(proteins.num_residues, may_cut=len(place.settings.get("sequence") or "") != 2 or "mutation" in data)
-    if isinstance(data.get("sequence"), list):
-        crop = crop_of(proteins.num_residues, may_cut=False)
+    crop = crop_of(proteins.num_residues, may_cut=not isinstance(data.get("sequence"), list))
     if int(proteins.num_residues.max()) + SPECIAL_TOKENS > crop:
         data["too_long"] = "window" if "mutation" in data else "start"
         num = int((proteins.num_residues + SPECIAL_TOKENS > crop).sum())
@@ -139,7 +141,8 @@ def _proposal(
     chosen = sizes(lengths, split.num_training, int(labelled.sum()), crop, _shape(request), machine)
 
     def text(takes: Expected) -> str:
-        return recipe_text(_before(request), _parts(request, data, place, found, split, chosen, takes))
+        before = _BEFORE.format(request.table), f"To train: python -m finetune {request.recipe}"
+        return recipe_text(before, _parts(request, data, place, found, split, chosen, takes))
 
     takes = _takes(request, split, chosen, float(lengths.mean()) + SPECIAL_TOKENS, text)
     model = request.init or (f"{request.preset or SMALLEST}, random weights, a baseline only: give --init MODEL")
@@ -183,14 +186,6 @@ def _shape(request: Request) -> EsmShape:
     from pretrain.model.weights.source import config_of, shape_of
 
     return shape_of(config_of(request.init))
-
-
-def _before(request: Request) -> list[str]:
-    return [
-        f"What was found in {request.table}, and what is proposed. Every value is a guess with its reason; change "
-        "what you know better.",
-        f"To train: python -m finetune {request.recipe}",
-    ]
 
 
 def _parts(

@@ -300,7 +300,8 @@ def _without_protein(
             "'sequence' first"
         )
     for column in (each for each in columns if each.name.strip().lower() in SEQUENCE_COLUMNS):
-        refused = [(at, why) for at, text in enumerate(column.texts) if (why := _refused(text)) is not None]
+        letters = [(at, text) for at, text in enumerate(column.texts) if len(text) >= _LEAST_LETTERS and text.isupper()]
+        refused = [(at, why) for at, text in letters if (why := _refused(text)) is not None]
         if refused:
             row = int(column.cells.rows[np.argmax(column.cells.which == refused[0][0])])
             return f"{table.row(row)}, column {column.name!r}: no protein, as it {refused[0][1]}"

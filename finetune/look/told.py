@@ -102,6 +102,7 @@ def of_relatives(split: Divided) -> list[str]:
 def of_proposal(model: str, split: Divided, chosen: Sizes, expected: Expected, machine: Machine) -> list[str]:
     """What is proposed, and what it takes."""
     learns = "frozen encoder, heads learn" if chosen.kind == "frozen" else "LoRA adapters and heads learn"
+    runs = f" for {split.settings['folds']} runs together" if split.settings.get("folds") else ""
     end = "" if expected.end_s is None else f", then {duration(max(1.0, expected.end_s))} of predictions"
     bins = f"{chosen.bins_per_step} bin{'s' * (chosen.bins_per_step > 1)}"
     rows = [
@@ -114,7 +115,7 @@ def of_proposal(model: str, split: Divided, chosen: Sizes, expected: Expected, m
         ("step", f"{bins} of {chosen.bin_tokens:,} slots, crop {chosen.crop_tokens}"),
         ("length", f"{chosen.passes} passes of about {chosen.steps_per_pass} steps, a validation every "
                    f"{chosen.evaluate_every}, ended after {chosen.patience} that are no better"),
-        ("time", f"at most about {duration(max(1.0, expected.seconds))} of training{_runs(split)}{end}, on "
+        ("time", f"at most about {duration(max(1.0, expected.seconds))} of training{runs}{end}, on "
                  f"{machine.name}, {expected.how}; baselines and the search for relatives come on top"),
         ("memory", f"about {expected.memory_bytes / 1e9:.1f} GB for a process"
                    f"{'' if expected.end_s is None else ', measured'}"),
@@ -122,11 +123,6 @@ def of_proposal(model: str, split: Divided, chosen: Sizes, expected: Expected, m
     if chosen.crop_tokens > LONGEST:
         rows.append(("note", f"joined chains are longer than the {LONGEST} tokens that ESM-2 was trained on"))
     return ["", "proposed", *_lines(rows)]
-
-
-def _runs(split: Divided) -> str:
-    folds = split.settings.get("folds")
-    return f" for {folds} runs together" if folds else ""
 
 
 def _labels(guess: Guess, labels: Any) -> str:

@@ -86,6 +86,8 @@ META = re.compile(
     r"|link|to ?be ?\w+|(?:measurement|assay|mut\w*|seq\w*|source|data|sample) ?(?:type|kind|class)"
     r"|isotype|subtype|germline|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
 )
+RATING = re.compile(r"^(?:score|(?:confidence|evidence|quality)(?: ?(?:score|level|rating))?)$")
+"""Names of whole numbers that rate a row of a database, where they have few values."""
 NUMBERED = re.compile(
     r"\b(?:ids?|pmids?|pub ?med|(?:med|pdb|mol|assay|ref|tax)id|accession|doi"
     r"|(?:kegg|chebi|chembl|pub ?chem|uniprot|ncbi|genbank|cas)(?: (?:no|num|number|code|entry))?)\b"

@@ -213,10 +213,8 @@ class Numbering:
         if fitting(given or 0) == len(numbers):
             return given or 0
         candidates = range(1 - int(numbers.max()), len(residues) - int(numbers.min()) + 1)
-        best, most = 0, -1
-        for candidate in sorted(candidates, key=lambda each: (abs(each), each)):
-            if (found := fitting(candidate)) > most:
-                best, most = candidate, found
+        best = max(sorted(candidates, key=lambda each: (abs(each), each)), key=fitting)
+        most = fitting(best)
 
         def is_enough(found: int) -> bool:
             misfits = len(numbers) - found

@@ -38,6 +38,7 @@ HIDDEN = {
 """Role of a column of texts that hide labels: how they are written, and what to do."""
 _LEAST_RESIDUES = 8
 """Kinds of amino acids from which on single letters are residues, whatever their name is."""
+_MOST_RATINGS = 4
 _MOST_SETTINGS = 12
 """Distinct numbers that an experimenter sets at most, or a third of the rows."""
 
@@ -66,6 +67,7 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     is_length = both.sum() > 2 and (values[both] == residues[both]).mean() > 0.95
     written = is_date(column) and any(sign in column.texts[0] for sign in "-/:")
     is_flag = {*np.unique(known).tolist()} <= {0.0, 1.0}
+    is_rating = is_whole and not is_flag and distinct <= _MOST_RATINGS and words.RATING.search(name)
     is_count = is_whole and not is_flag and words.COUNTS.search(name)
     are_set, are_groups = distinct <= max(_MOST_SETTINGS, len(known) // 3), distinct <= max(2, len(known) // 2)
     is_error = words.UNCERTAINTY.search(name) and ((known >= 0).all() or words.SIGNED.search(name))
@@ -83,6 +85,7 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
         (words.SET.search(name), "condition", f"{distinct} numbers, {_SET}"),
         (are_set and not is_flag and words.CONDITION.search(name), "condition", f"{distinct} numbers, {_SET}"),
         (is_whole and words.META.search(name), "note", _DESCRIBES),
+        (is_rating, "note", f"{distinct} whole numbers, by its name how sure a row is"),
         (is_whole and words.NUMBERED.search(name), "id", _IDS),
         (is_whole and are_groups and words.GROUP.search(name), "group", f"{distinct} groups of rows, {_GROUP}"),
         (is_own and words.IDENTIFIER.search(name), "id", _IDS),
