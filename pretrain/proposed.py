@@ -24,6 +24,7 @@ from data.recipe.settings import DataSettings
 from data.recipe.toml_file import check, overridden, sections
 from data.safe_text import tell
 from data.sources.resolve import require_files
+from data.wording import duration
 from pretrain.engine.settings import PRECISION
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
@@ -31,7 +32,6 @@ from pretrain.proposal.choice import Proposal, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts, facts_of, split_of
 from pretrain.proposal.machine import Machine, seen
 from pretrain.proposal.memory import require_memory
-from pretrain.proposal.reasons import duration
 from pretrain.proposal.request import Request
 from pretrain.proposal.written import promise, recipe_text, times_of, told, toml_value
 from pretrain.recipe import Recipe

@@ -7,7 +7,6 @@ latest steps, saves and validations took, from which the time left is computed. 
 import math
 import os
 import shlex
-import textwrap
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,18 +20,13 @@ from data.order.extent import Extent, extent
 from data.order.plan import Plan
 from data.progress_line import ProgressLine, clock_time
 from data.recipe.interval import Interval
+from data.wording import UNBROKEN, Row, aligned, count
 from pretrain.evaluation.scores import shown
 from pretrain.telemetry.speed import Speed
 
 if TYPE_CHECKING:
     from pretrain.job import Objective
 
-Row = tuple[str, str]
-"""What is told, in one or two words, and the text."""
-
-_COLUMNS, _NAME = 80, 13
-_UNBROKEN = "\xa0"
-"""A space at which a text is not continued on the next line."""
 _CHUNK_S = 2.0
 """Steps are put together until they have taken so long: the time of a very short one is mostly noise."""
 _CHUNKS = 30
@@ -58,24 +52,6 @@ class Report(NamedTuple):
 # Before the first step ----------------------------------------------------------------------------
 
 
-def aligned(rows: Sequence[Row]) -> list[str]:
-    """Rows as lines; a long text is continued below its beginning, except where its spaces do not break."""
-    lines = []
-    for name, text in rows:
-        first = f"{name:{_NAME}} "
-        indent = " " * len(first)
-        wrapped = textwrap.wrap(
-            text,
-            _COLUMNS,
-            initial_indent=first,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        lines += [line.replace(_UNBROKEN, " ") for line in wrapped]
-    return lines
-
-
 def opening(
     facts: Sequence[Row], extent: Extent, *, total_tokens: int, seen: int, step: int, directory: Path
 ) -> list[str]:
@@ -90,7 +66,7 @@ def opening(
         directory: of the run.
     """
     steps = extent.steps(seen, total_tokens)
-    length = f"{total_tokens:,} tokens, about {step + steps:,} step{'' if step + steps == 1 else 's'}"
+    length = f"{total_tokens:,} tokens, about {count(step + steps, 'step')}"
     if steps > 1:
         length += f" of {round((total_tokens - seen) / steps):,}"
     rows = list(facts)
@@ -122,7 +98,7 @@ def tracker_rows(trackers: Sequence[str], directory: Path) -> list[Row]:
         "trackio": f"TRACKIO_DIR={trackio} trackio show --project zymogen",
         "wandb": wandb,
     }
-    return [(name, look[name].replace(" ", _UNBROKEN)) for name in trackers]  # commands, to be pasted whole
+    return [(name, look[name].replace(" ", UNBROKEN)) for name in trackers]  # commands, to be pasted whole
 
 
 def expected(seconds: float, steps: int, most_bytes: int, now: datetime) -> list[str]:

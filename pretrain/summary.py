@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data.order.plan import Cursor
+from data.wording import count
 from pretrain.evaluation.corruptions import TITLES, trained_as
 from pretrain.evaluation.course import course, lasting
 from pretrain.evaluation.scores import MaskedLanguageScores, shown
@@ -215,9 +216,7 @@ def _train_larger(start: Start, recipe: Mapping[str, Any], preset: str, larger: 
 def _trained_on(summary: Summary[MaskedLanguageScores]) -> str:
     state = summary.state
     seen = summary.job.seen(Cursor(**state.cursor))
-    proteins = ""
-    if seen and seen.proteins is not None:
-        proteins = f" of {seen.proteins:,} distinct protein{'' if seen.proteins == 1 else 's'}"
+    proteins = f" of {count(seen.proteins, 'distinct protein')}" if seen and seen.proteins is not None else ""
     passes = ""
     if seen and seen.passes is not None:
         passes = f", {seen.passes:,.2f} passes" if seen.passes < 10 else f", {seen.passes:,.0f} passes"

@@ -18,6 +18,7 @@ from data.homology import peptides, program
 from data.homology.relatives import related
 from data.resources import resources
 from data.store.derived import found_at
+from data.wording import duration
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.reading import TaskLabels
 from finetune.look.opened import Opened
@@ -29,7 +30,6 @@ from finetune.splits.settings import IDENTITIES, LEAST_FOLDS, By, SplitSettings
 from finetune.splits.variants import Mutations, are_mostly_variants, of_rows
 from finetune.splits.words import in_words
 from pretrain.proposal import rules
-from pretrain.proposal.reasons import duration
 
 FOLDS, LEAST_WITHOUT_FOLDS = 5, 1000
 """Folds that are proposed, and the number of labelled proteins from which on none are."""

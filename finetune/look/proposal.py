@@ -11,6 +11,7 @@ from typing import Any
 
 from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import WorkLine
+from data.wording import duration
 from finetune.look.column import Column, columns_of
 from finetune.look.columns.evidence import HIDDEN
 from finetune.look.dividing import Divided, divided
@@ -26,7 +27,7 @@ from finetune.tables.table import Table as AssayTable
 from finetune.tables.text import reading_notes
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal.machine import seen
-from pretrain.proposal.reasons import Choice, duration
+from pretrain.proposal.reasons import Choice
 
 SMALLEST = "esm2_60k"
 _WITHOUT_MODEL = (

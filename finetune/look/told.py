@@ -3,12 +3,13 @@
 In: what was found. Out: lines. Kept: nothing. A part is said as soon as it is known.
 """
 
-import textwrap
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from data.wording import aligned, count, duration
 from finetune.look.column import Column
 from finetune.look.dividing import Divided, takes
 from finetune.look.guess import Guess
@@ -19,9 +20,9 @@ from finetune.look.sizes import LONGEST, Sizes
 from finetune.look.timing import Expected
 from finetune.tables.table import Table
 from pretrain.proposal.machine import Machine
-from pretrain.proposal.reasons import count, duration
 
-_WIDTH = 110
+_aligned = partial(aligned, columns=110, indent="  ")
+_lines = partial(_aligned, name_columns=11)
 _MOST_TASKS = 20
 _DIFFER = 0.05
 """Share of labels that are means of rows under different conditions from which on it is said."""
@@ -32,7 +33,7 @@ _FEW_LABELS = 30
 def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[str]:
     """The file, and what each column is."""
     lines = [f"{table.name}: {table.num_rows:,} rows, {len(columns)} columns"]
-    lines += _wrapped("", "; ".join(table.said)) if table.said else []
+    lines += _aligned([("", "; ".join(table.said))], name_columns=1) if table.said else []
     lines += ["", "columns"]
     by_name = {column.name: column for column in columns}
     width = min(28, max(len(name) for name in roles.of))
@@ -51,9 +52,12 @@ def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[st
             reason += f" (and {len(names) - 1} more such column{'s' * (len(names) > 2)}, the last {names[-1]!r})"
         missing = by_name[name].share_missing
         more = f"; {missing:.0%} missing" if missing >= 0.005 and kind == "task" else ""
-        lines += _wrapped(f"{_short(name, width):{width}}  {kind:{kind_width}}", reason + more)
+        head = f"{_short(name, width):{width}}  {kind:{kind_width}}"
+        lines += _aligned([(head, reason + more)], name_columns=len(head) + 1)
     if len(tasks) > _MOST_TASKS:
-        lines += _wrapped("", f"and {len(tasks) - _MOST_TASKS:,} more tasks, the last {tasks[-1]!r}")
+        lines += _aligned(
+            [("", f"and {len(tasks) - _MOST_TASKS:,} more tasks, the last {tasks[-1]!r}")], name_columns=1
+        )
     return lines
 
 
@@ -104,7 +108,6 @@ def of_proposal(model: str, split: Divided, chosen: Sizes, expected: Expected, m
     learns = "frozen encoder, heads learn" if chosen.kind == "frozen" else "LoRA adapters and heads learn"
     runs = f" for {split.settings['folds']} runs together" if split.settings.get("folds") else ""
     end = "" if expected.end_s is None else f", then {duration(max(1.0, expected.end_s))} of predictions"
-    bins = f"{chosen.bins_per_step} bin{'s' * (chosen.bins_per_step > 1)}"
     rows = [
         ("model", model),
         ("learns", learns),
@@ -112,7 +115,7 @@ def of_proposal(model: str, split: Divided, chosen: Sizes, expected: Expected, m
         *(("", f"not {text}") for text in split.rejected),
         *(("", f"or {text}") for text in split.alternatives),
         *(("left out", f"{name}: {why}") for name, why in split.left_out.items()),
-        ("step", f"{bins} of {chosen.bin_tokens:,} slots, crop {chosen.crop_tokens}"),
+        ("step", f"{count(chosen.bins_per_step, 'bin')} of {chosen.bin_tokens:,} slots, crop {chosen.crop_tokens}"),
         ("length", f"{chosen.passes} passes of about {chosen.steps_per_pass} steps, a validation every "
                    f"{chosen.evaluate_every}, ended after {chosen.patience} that are no better"),
         ("time", f"at most about {duration(max(1.0, expected.seconds))} of training{runs}{end}, on "
@@ -140,13 +143,3 @@ def _labels(guess: Guess, labels: Any) -> str:
 
 def _short(name: str, width: int) -> str:
     return name if len(name) <= width else name[: width - 3] + "..."
-
-
-def _lines(rows: Sequence[tuple[str, str]]) -> list[str]:
-    return [line for name, text in rows for line in _wrapped(f"{name:10}", text)]
-
-
-def _wrapped(head: str, text: str) -> list[str]:
-    indent = " " * (len(head) + 4)
-    shown = textwrap.wrap(text, _WIDTH - len(indent), break_on_hyphens=False) or [""]
-    return [f"  {head}  {shown[0]}", *(indent + line for line in shown[1:])]

@@ -6,6 +6,7 @@ In: the plan that was chosen. Out: `Choice`s. Kept: nothing.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from data.wording import count, duration
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine
@@ -196,22 +197,3 @@ def _step_reason(plan: Plan, machine: Machine, given: Mapping[str, Any]) -> str:
 
 def _millions(parameters: int) -> str:
     return f"{parameters / 1e6:,.2g} million" if parameters < 1e7 else f"{parameters / 1e6:,.0f} million"
-
-
-def duration(seconds: float) -> str:
-    """A time as it is promised, in words, such as "50 seconds", "12 minutes", "3.5 hours", "4 days".
-
-    What counts on the screen is `data.progress_line.clock_time`.
-    """
-    if seconds < 100:
-        return count(round(seconds), "second")
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} minutes"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} hours"
-    return f"{seconds / 86400:,.0f} days"
-
-
-def count(number: int, name: str) -> str:
-    """A number of things, such as "1 bin", "3,008 steps"."""
-    return f"{number:,} {name}{'' if number == 1 else 's'}"

@@ -13,11 +13,12 @@ from typing import Any
 
 from data.missing_file import few
 from data.safe_text import printable
+from data.wording import aligned, count, duration
 from pretrain.proposal.choice import Proposal
 from pretrain.proposal.corpus import CorpusFacts
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import Plan
-from pretrain.proposal.reasons import Choice, count, duration
+from pretrain.proposal.reasons import Choice
 
 _WIDTH = 110
 _OF_THE_COMMAND = ("run.directory", "data.sources")
@@ -97,11 +98,7 @@ def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machin
         ("memory", f"about {plan.memory_bytes / 1e9:.1f} GB for each process"),
         *(("note", note) for note in proposal.notes),
     ]
-    return [
-        line
-        for name, text in rows
-        for line in textwrap.wrap(printable(text), _WIDTH, initial_indent=f"  {name:10}", subsequent_indent=" " * 12)
-    ]
+    return aligned(((name, printable(text)) for name, text in rows), columns=_WIDTH, name_columns=9, indent="  ")
 
 
 def promise(plan: Plan, *, others_timed: bool) -> str:

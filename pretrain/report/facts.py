@@ -11,6 +11,7 @@ from typing import Any
 
 from data.recipe.setting import flat
 from data.safe_text import printable
+from data.wording import count
 from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
 from pretrain.evaluation.scores import Evaluation, Prediction, shown
 from pretrain.evaluation.verdict import Verdict, verdict
@@ -100,8 +101,7 @@ def keys(history: History) -> list[Key]:
         found.append(Key("Tokens seen", short(history.tokens), f"of {proteins:,} proteins" if proteins else ""))
         found.append(Key("Steps", f"{steps:,}", f"{short(history.tokens / steps)} tokens each"))
         seconds = sum(start.ended - start.began for start in history.starts)
-        count = len(history.starts)
-        found.append(Key("Time", duration(seconds), f"in {count} attempt{'s' * (count > 1)}"))
+        found.append(Key("Time", duration(seconds), f"in {count(len(history.starts), 'attempt')}"))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from data.wording import count
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.report.chart import Chart, Dash, Line
 from pretrain.report.history import History
@@ -113,17 +114,13 @@ def time_line(history: History) -> TimeLine | None:
         Row("validations", marks=validated),
     )
     summary = (
-        f"{_counted(len(bars), 'attempt')}, {_counted(len(saved), 'checkpoint')} saved, "
-        f"{_counted(len(failed), 'failed save')}, {_counted(len(validated), 'validation')}."
+        f"{count(len(bars), 'attempt')}, {count(len(saved), 'checkpoint')} saved, "
+        f"{count(len(failed), 'failed save')}, {count(len(validated), 'validation')}."
     )
     named = ["attempts that were killed or failed"] * bool(ends) + ["saves that failed"] * bool(failed)
     crosses = f" Crosses are {' and '.join(named)}." if named else ""
     title = "Attempts, saves and validations"
     return TimeLine(name="time", title=title, rows=rows, summary=summary, note=summary + crosses)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def column_chart(

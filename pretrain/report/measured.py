@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.recipe.json_file import whole
+from data.wording import count
 from pretrain.evaluation.contact_figures import ContactFigures
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures
@@ -153,7 +154,7 @@ def _assays(columns: Assays) -> list[Intervals]:
         rows = []
         for selection, proteins in sorted(selections.items()):
             points = tuple(value for own in proteins.values() for value in own)
-            label = f"{selection}, {len(points)} assay{'s' * (len(points) > 1)}"
+            label = f"{selection}, {count(len(points), 'assay')}"
             rows.append(Measured(label, mean_of_proteins(proteins), math.nan, math.nan, points=points))
         drawn.append(
             Intervals(

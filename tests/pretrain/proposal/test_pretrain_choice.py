@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.wording import duration
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
 from pretrain.proposal.choice import Proposal, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
-from pretrain.proposal.reasons import duration
 from pretrain.proposal.written import told
 from pretrain.run.settings import RunSettings
 from support.places import ROOT

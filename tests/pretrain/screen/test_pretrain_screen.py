@@ -12,12 +12,12 @@ import pytest
 from data.order.extent import Extent
 from data.progress_line import clock_time
 from data.recipe.interval import Interval
+from data.wording import aligned
 from pretrain.job import Objective
 from pretrain.screen import (
     Pause,
     Report,
     TimeLeft,
-    aligned,
     expected,
     opening,
     passes_in_words,
