@@ -5,7 +5,6 @@ In: a `Summary` and how the run was started. Out: text. Each command in it works
 
 import itertools
 import json
-import math
 import re
 import shlex
 import sys
@@ -18,7 +17,7 @@ from data.order.plan import Cursor
 from data.wording import count
 from pretrain.evaluation.corruptions import TITLES, trained_as
 from pretrain.evaluation.course import course, lasting
-from pretrain.evaluation.scores import MaskedLanguageScores, shown
+from pretrain.evaluation.scores import MaskedLanguageScores, shown, shown_interval
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import Summary
 from pretrain.model.presets import PRESETS
@@ -117,8 +116,8 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
     ]
     for name, s in scores.evaluations.items():
         floor = f"{s.floor:8.2f}" if s.floor is not None else ""
-        interval = "unknown" if math.isnan(s.low) else f"{shown(s.low)} to {shown(s.high)}"
-        lines.append(f"    {TITLES[name]:12}{shown(s.perplexity):>8}{interval:>18}{shown(s.unigram):>10}{floor}")
+        ends = shown_interval(s.low, s.high)
+        lines.append(f"    {TITLES[name]:12}{shown(s.perplexity):>8}{ends:>18}{shown(s.unigram):>10}{floor}")
     taken = lasting(read_metrics(summary.run.metrics), starts(AttemptRecords.read(summary.run)))
     of_run = course(taken, trained_as(recipe["data"]["mask"]))
     found = verdict(judged, of_run, scores.held_out, scores.evaluations["80_10_10"])

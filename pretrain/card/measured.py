@@ -12,7 +12,7 @@ from pretrain.card.text import NOT_MEASURED, literal, pictured, source_name, tab
 from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, Figure, Figures
-from pretrain.evaluation.scores import kind_of, shown
+from pretrain.evaluation.scores import kind_of, shown, shown_interval
 from pretrain.report.measured import Measurements, mean_of_proteins
 from pretrain.report.section import Drawing
 
@@ -61,8 +61,8 @@ def _rows(evaluation: Figures) -> list[Figure]:
 
 
 def _row(of: Figure) -> tuple[str, ...]:
-    ends = f"{_perplexity(of.low)} to {_perplexity(of.high)}" if math.isfinite(of.low) else "unknown"
     titles = TITLES.get(of.corruption, literal(of.corruption)), literal(of.bucket)
+    ends = shown_interval(of.low, of.high, _perplexity)
     return (*titles, f"{of.sequences:,}", _perplexity(of.perplexity), ends, _perplexity(of.unigram))
 
 
@@ -83,7 +83,7 @@ def _contacts(contacts: ContactFigures) -> Iterator[str]:
     yield ""
     rows = []
     for what, of in contacts.means[contacts.model].items():
-        ends = f"{_share(of.low)} to {_share(of.high)}" if math.isfinite(of.low) else "unknown"
+        ends = shown_interval(of.low, of.high, _share)
         rows.append((literal(what), _share(of.mean), ends, *map(_share, _beside(contacts, what).values())))
     yield from table(("pairs", "precision", "95 % interval", CONTROL, CHANCE), rows)
     yield ""

@@ -27,7 +27,7 @@ from pretrain.card.text import (
     versions,
 )
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import HeldOut, shown
+from pretrain.evaluation.scores import HeldOut, shown, shown_interval
 from pretrain.report import facts, figures
 from pretrain.report import measured as measurements
 from pretrain.report.history import History, read_history
@@ -243,9 +243,8 @@ def validation(
         over = {HeldOut.CLUSTERS: " over clusters", HeldOut.SEQUENCES: " over sequences"}.get(held_out, "")
     rows = []
     for name, of in scores.items():
-        low, high = of.get("low"), of.get("high")
-        interval = "unknown" if low is None or high is None else f"{shown(low)} to {shown(high)}"
-        rows.append((TITLES.get(name, name), shown(of["perplexity"]), interval, shown(of.get("unigram"))))
+        ends = shown_interval(of.get("low"), of.get("high"))
+        rows.append((TITLES.get(name, name), shown(of["perplexity"]), ends, shown(of.get("unigram"))))
     return [
         f"{heading}, 15 % of residues as targets",
         f"(exp of the mean loss over targets; 95 % interval by bootstrap{over}).",

@@ -15,6 +15,7 @@ from pretrain.contacts.pictured import pictured, typical
 from pretrain.contacts.precision import LONG_RANGE, SHARES, interval, precisions
 from pretrain.contacts.regression import CHAINS, fit, probabilities
 from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures, Interval
+from pretrain.evaluation.scores import shown_interval
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.weights.contact_head import ContactHead
@@ -46,7 +47,7 @@ def lines(found: ContactFigures) -> list[str]:
 
 
 def _row(title: str, found: Interval) -> str:
-    ends = "unknown" if found.low != found.low else f"{found.low:.3f} to {found.high:.3f}"
+    ends = shown_interval(found.low, found.high, "{:.3f}".format)
     return f"    {title:<42} {found.mean:>15.3f}   {ends}"
 
 

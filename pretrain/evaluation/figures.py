@@ -4,12 +4,11 @@ In: numbers. Out: `Figures`, their table, and a record of JSON. Kept: nothing; t
 a report reads a file without it.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import Evaluation, shown
+from pretrain.evaluation.scores import Evaluation, shown, shown_interval
 
 ALL, LENGTH, IDENTITY = "all", "length", "identity"
 """What the proteins of a row have in common: nothing, their length, or how similar the nearest training protein is."""
@@ -75,10 +74,9 @@ class Figures:
         head = f"    {'corruption':<10}  {'proteins':<21}  {'number':>9}  {'perplexity':>10}  {'95 % interval':<17}"
         said += ["", f"{head} unigram"]
         for row in self.rows:
-            ends = "unknown" if math.isnan(row.low) else f"{shown(row.low)} to {shown(row.high)}"
             said.append(
                 f"    {TITLES[row.corruption]:<10}  {row.bucket:<21}  {row.sequences:>9,}  "
-                f"{shown(row.perplexity):>10}  {ends:<17} {shown(row.unigram)}"
+                f"{shown(row.perplexity):>10}  {shown_interval(row.low, row.high):<17} {shown(row.unigram)}"
             )
         return [*said, *self.not_measured]
 

@@ -5,7 +5,7 @@ is not imported.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -53,6 +53,11 @@ def shown(perplexity: float | None) -> str:
     if perplexity is None:
         return "not finite"
     return f"{perplexity:.2f}" if perplexity < 1e5 else f"{perplexity:.1g}"
+
+
+def shown_interval(low: float | None, high: float | None, value: Callable[[float], str] = shown) -> str:
+    """The ends of an interval for readers; "unknown" where there is one group, and so no interval."""
+    return "unknown" if low is None or high is None or math.isnan(low) else f"{value(low)} to {value(high)}"
 
 
 def _number(value: Any) -> Any:
