@@ -209,6 +209,8 @@ def about_existing(request: Request) -> list[str]:
 
 def _about_time(request: Request, run: RunDirectory, kept: str, later: int | None) -> list[str]:
     """What to type if another time is asked for than the one for which a run's recipe was chosen."""
+    from pretrain.summary import Start
+
     times, tokens = times_of(kept), _tokens(kept)
     if request.budget_s is None or times is None or tokens is None or abs(request.budget_s - times[0]) < 1:
         return []
@@ -219,9 +221,8 @@ def _about_time(request: Request, run: RunDirectory, kept: str, later: int | Non
     if request.budget_s <= seconds:
         return [stays]
     total = round(tokens * (request.budget_s - rest_s) / steps_s)
-    others = [override for override in request.overrides if not override.startswith("schedule.total_tokens=")]
-    words = shlex.join([str(run.recipe), *others, f"schedule.total_tokens={total}", "--allow-schedule-change"])
-    command = f"{_program()} {words}"
+    longer = {"schedule.total_tokens": total}
+    command = Start(run.recipe, request.overrides, _program()).command(longer, "--allow-schedule-change")
     return [f"{stays}; to train about {duration(request.budget_s)} in all: {command}"]
 
 
