@@ -20,6 +20,7 @@ from finetune.adaptation.features import CachedFeatures, vectors_of
 from finetune.assays import open_on_every_rank
 from finetune.heads.inputs import InputScale
 from finetune.job import FineTuneJob
+from finetune.look.timing import ROWS
 from finetune.members import members
 from finetune.recipe import Recipe
 from pretrain.engine.command import Parser, answered
@@ -29,7 +30,6 @@ from pretrain.ship.source import Source
 from pretrain.telemetry.memory import most_bytes
 from pretrain.timing import timed_steps
 
-ROWS = 100
 _WARM = 4
 """Proteins before the clock starts, in which memory is allocated."""
 
@@ -89,14 +89,13 @@ def timed(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Time a recipe; the exit status."""
+    return answered(lambda: _time(_parser().parse_args(arguments)))
 
-    def attempt() -> None:
-        options = _parser().parse_args(arguments)
-        recipe = read(Recipe, options.recipe, options.overrides)
-        with launch(recipe) as engine:
-            print(json.dumps(timed(recipe, engine, options.seconds)), flush=True)
 
-    return answered(attempt)
+def _time(options: argparse.Namespace) -> None:
+    recipe = read(Recipe, options.recipe, options.overrides)
+    with launch(recipe) as engine:
+        print(json.dumps(timed(recipe, engine, options.seconds)), flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,36 +20,35 @@ from pretrain.model.presets import PRESETS
 
 def main(arguments: list[str] | None = None) -> int:
     """Look at a table; the exit status."""
+    return answered(lambda: _look(_parser().parse_args(arguments)))
 
-    def attempt() -> None:
-        options = _parser().parse_args(arguments)
-        table, *others = options.table
-        if others:
-            raise ValueError(
-                f"{table} and {', '.join(others)}: one table is looked at; look at each, and name all of them in "
-                "data.table of one recipe (docs/finetune/tables.md)"
-            )
-        if options.preset is not None:
-            require_word("--preset", options.preset, list(PRESETS))
-        path = options.output or Path("recipes") / f"{name_of(table)}.toml"
-        require_own(path)
-        request = Request(
-            table,
-            path,
-            options.wild_type,
-            options.init,
-            options.preset,
-            tuple(options.task),
-            tuple(options.sequence),
-            measures=not options.no_timing,
+
+def _look(options: argparse.Namespace) -> None:
+    table, *others = options.table
+    if others:
+        raise ValueError(
+            f"{table} and {', '.join(others)}: one table is looked at; look at each, and name all of them in "
+            "data.table of one recipe (docs/finetune/tables.md)"
         )
-        if options.init:
-            print(*_remark(Path(options.init)), sep="", end="")
-        found = propose(request, lambda lines: print(*lines, sep="\n", flush=True) if lines else None)
-        write(path, found.recipe)
-        print("", f"written: {path}", f"to train: python -m finetune {path}", sep="\n", flush=True)
-
-    return answered(attempt)
+    if options.preset is not None:
+        require_word("--preset", options.preset, list(PRESETS))
+    path = options.output or Path("recipes") / f"{name_of(table)}.toml"
+    require_own(path)
+    request = Request(
+        table,
+        path,
+        options.wild_type,
+        options.init,
+        options.preset,
+        tuple(options.task),
+        tuple(options.sequence),
+        measures=not options.no_timing,
+    )
+    if options.init:
+        print(*_remark(Path(options.init)), sep="", end="")
+    found = propose(request, lambda lines: print(*lines, sep="\n", flush=True) if lines else None)
+    write(path, found.recipe)
+    print("", f"written: {path}", f"to train: python -m finetune {path}", sep="\n", flush=True)
 
 
 def _remark(init: Path) -> Iterator[str]:
