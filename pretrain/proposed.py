@@ -22,9 +22,9 @@ from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.settings import DataSettings
 from data.recipe.toml_file import check, overridden, sections
+from data.recipe.wording import duration
 from data.safe_text import tell
 from data.sources.resolve import require_files
-from data.wording import duration
 from pretrain.engine.settings import PRECISION
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules

@@ -20,7 +20,7 @@ from data.order.extent import Extent, extent
 from data.order.plan import Plan
 from data.progress_line import ProgressLine, clock_time
 from data.recipe.interval import Interval
-from data.wording import UNBROKEN, Row, aligned, count
+from data.recipe.wording import UNBROKEN, Row, aligned, count
 from pretrain.evaluation.scores import shown
 from pretrain.telemetry.speed import Speed
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data.order.plan import Cursor
-from data.wording import count
+from data.recipe.wording import count
 from pretrain.evaluation.corruptions import TITLES, trained_as
 from pretrain.evaluation.course import course, lasting
 from pretrain.evaluation.scores import MaskedLanguageScores, shown, shown_interval
@@ -26,6 +26,7 @@ from pretrain.proposal import rules
 from pretrain.run.attempts import AttemptRecords, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.records import read_metrics
+from pretrain.screen import passes_in_words
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
@@ -216,9 +217,7 @@ def _trained_on(summary: Summary[MaskedLanguageScores]) -> str:
     state = summary.state
     seen = summary.job.seen(Cursor(**state.cursor))
     proteins = f" of {count(seen.proteins, 'distinct protein')}" if seen and seen.proteins is not None else ""
-    passes = ""
-    if seen and seen.passes is not None:
-        passes = f", {seen.passes:,.2f} passes" if seen.passes < 10 else f", {seen.passes:,.0f} passes"
+    passes = f", {passes_in_words(seen.passes)}" if seen and seen.passes is not None else ""
     steps = f"{',' if passes else ''} in {state.step:,} steps ({summary.seconds:.0f} s this time)"
     return f"Trained on {state.tokens_seen:,} tokens{proteins}{passes}{steps}."
 

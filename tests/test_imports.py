@@ -30,7 +30,7 @@ from support.source_tree import (
 # (order, batches) are two wings that do not know each other; they meet in corpus.
 GROUND = (
     *("alphabet", "compiled", "disk_error", "draw", "durable", "group_signals", "missing_file", "parent"),
-    *("environment", "progress_line", "resources", "safe_text", "wording"),
+    *("environment", "progress_line", "resources", "safe_text"),
 )
 DATA_ROOMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, GROUND),

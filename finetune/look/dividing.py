@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from data.homology import peptides, program
 from data.homology.relatives import related
+from data.recipe.wording import duration
 from data.resources import resources
 from data.store.derived import found_at
-from data.wording import duration
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.reading import TaskLabels
 from finetune.look.opened import Opened

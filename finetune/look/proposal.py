@@ -11,7 +11,7 @@ from typing import Any
 
 from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import WorkLine
-from data.wording import duration
+from data.recipe.wording import duration
 from finetune.look.column import Column, columns_of
 from finetune.look.columns.evidence import HIDDEN
 from finetune.look.dividing import Divided, divided

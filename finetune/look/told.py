@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from data.wording import aligned, count, duration
+from data.recipe.wording import aligned, count, duration
 from finetune.look.column import Column
 from finetune.look.dividing import Divided, takes
 from finetune.look.guess import Guess

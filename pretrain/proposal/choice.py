@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from data.wording import duration
+from data.recipe.wording import duration
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts

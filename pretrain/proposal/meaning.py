@@ -3,7 +3,7 @@
 In: a recipe's sizes, facts about the corpus and the machine. Out: lines. Kept: nothing.
 """
 
-from data.wording import count, duration
+from data.recipe.wording import count, duration
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts

@@ -6,7 +6,7 @@ In: the plan that was chosen. Out: `Choice`s. Kept: nothing.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from data.wording import count, duration
+from data.recipe.wording import count, duration
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from data.missing_file import few
+from data.recipe.wording import aligned, count, duration
 from data.safe_text import printable
-from data.wording import aligned, count, duration
 from pretrain.proposal.choice import Proposal
 from pretrain.proposal.corpus import CorpusFacts
 from pretrain.proposal.machine import Machine

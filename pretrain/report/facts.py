@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from data.recipe.setting import flat
+from data.recipe.wording import count
 from data.safe_text import printable
-from data.wording import count
 from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
 from pretrain.evaluation.scores import Evaluation, Prediction, shown
 from pretrain.evaluation.verdict import Verdict, verdict

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from data.wording import count
+from data.recipe.wording import count
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.report.chart import Chart, Dash, Line
 from pretrain.report.history import History

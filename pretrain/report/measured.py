@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.recipe.json_file import whole
-from data.wording import count
+from data.recipe.wording import count
 from pretrain.evaluation.contact_figures import ContactFigures
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.wording import duration
+from data.recipe.wording import duration
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
 from pretrain.proposal.choice import Proposal, choose

@@ -12,7 +12,7 @@ import pytest
 from data.order.extent import Extent
 from data.progress_line import clock_time
 from data.recipe.interval import Interval
-from data.wording import aligned
+from data.recipe.wording import aligned
 from pretrain.job import Objective
 from pretrain.screen import (
     Pause,
