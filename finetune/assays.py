@@ -265,7 +265,7 @@ def prepare(recipe: Recipe) -> Prepared:
     source = proteins.source(settings.ingest)
     store = open_or_build([source], Path(settings.store_dir), settings.unknown_letters, settings.ingest)
     division, tasks, of_row = divided_and_read(recipe, table, proteins, store)
-    labels = write([store], {task.settings.name: task.labels for task in tasks}, proteins.linkers)
+    labels = write(store, {task.settings.name: task.labels for task in tasks}, proteins.linkers)
     opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
     said = (*table.said, *proteins.said, *(line for task in tasks for line in task.said), *division.notes)
     return Prepared(store.folder, labels.folder, opened, division, said, _of_tables(table, of_row))
@@ -297,7 +297,7 @@ def divided_and_read(
     of_row = np.where(division.used, proteins.record_of_row, -1)
     with WorkLine("reading the labels", after_s=2.0):
         others = OtherColumns.of(table, _columns_read(recipe, table))
-        rows = [Rows(table, of_row, proteins.num_records, proteins, proteins.ids, others)]
+        rows = Rows(table, of_row, proteins.num_records, proteins, proteins.ids, others)
         tasks = [read_task(rows, task, recipe.data.decimal) for task in recipe.tasks]
     return division, tasks, of_row
 
@@ -327,7 +327,7 @@ def open_assays(recipe: Recipe, prepared: Prepared) -> Assays:
     """
     store_dir = Path(recipe.data.store_dir)
     store = Store(prepared.proteins, store_dir)
-    labels = LabelStore(prepared.labels, [prepared.proteins], store_dir)
+    labels = LabelStore(prepared.labels, prepared.proteins, store_dir)
     tasks = tuple(
         TaskLabels(task.settings, task.outputs, task.classes, task.unit, labels.labels(number), task.said)
         for number, task in enumerate(prepared.tasks)

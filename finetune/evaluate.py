@@ -165,7 +165,7 @@ def _joined(assays: Assays, objective: Objective, of_ranks: Sequence[_Columns]) 
     found = _Part._make(column[order] for column in columns)
     positions = None
     if objective.settings.level != "sequence":
-        first = found.places - assays.labels.first_residues(found.records)[0]
+        first = found.places - assays.labels.first_residues(found.records)
         positions = first if objective.settings.level == "residue" else np.stack([first, first + found.partners], 1)
     censoring = found.censoring if found.censoring.any() else None
     return Predictions(Rows(found.records, found.outputs, found.truth, censoring, positions), found.prediction)

@@ -38,19 +38,16 @@ def outputs_by_condition(
         Names of the outputs, and for each column (labels,) the output of each label.
 
     Raises:
-        ValueError: a table has no such column, or there are too many values.
+        ValueError: the table has no such column, or there are too many values.
     """
-    of_tables: dict[int, list[list[str]]] = {}
-    for column in columns:
-        table = column.rows.table
-        if id(table) not in of_tables:
-            for name in settings.conditions:
-                table.require(name, f"tasks: {settings.name!r}: conditions")
-            of_tables[id(table)] = [_values(table, name) for name in settings.conditions]
-    found: list[list[tuple[int, *tuple[str, ...]]]] = []
-    for column, cells in zip(columns, placed, strict=True):
-        values = of_tables[id(column.rows.table)]
-        found.append([(column.output, *(each[row] for each in values)) for row in cells.rows.tolist()])
+    table = columns[0].rows.table
+    for name in settings.conditions:
+        table.require(name, f"tasks: {settings.name!r}: conditions")
+    values_of = [_values(table, name) for name in settings.conditions]
+    found: list[list[tuple[int, *tuple[str, ...]]]] = [
+        [(column.output, *(each[row] for each in values_of)) for row in cells.rows.tolist()]
+        for column, cells in zip(columns, placed, strict=True)
+    ]
     distinct = sorted({key for keys in found for key in keys}, key=_order)
     if len(distinct) > _MOST:
         raise ValueError(

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from data.batches.contents import Contents
 from data.batches.filling import BinTargets, FilledBin, Residues, filled
 from data.order.plan import Bin
-from data.order.sampler import CORPUS_BITS
 from data.recipe.packing import BinSettings
 from finetune.labels.store import LabelStore
 
@@ -27,7 +26,7 @@ class LabelledContents(Contents):
     Args:
         residues: gives the tokens of a bin.
         settings: sizes of a bin.
-        store: labels of the same token stores, in the same order.
+        store: labels of the same token store.
     """
 
     def __init__(self, residues: Residues, settings: BinSettings, store: LabelStore) -> None:
@@ -41,14 +40,11 @@ class LabelledContents(Contents):
 
     def _targets(self, objective: int, bin_: Bin) -> BinTargets:
         """The targets of one objective: slots, labels, and the columns of `LabelColumns`."""
-        records = self.store.bases[bin_.samples >> CORPUS_BITS] + (bin_.samples & ((1 << CORPUS_BITS) - 1))
+        records = bin_.samples
         labels = self.store.of_records(objective, records)
         first_slots = np.cumsum(bin_.lengths) - bin_.lengths
-        offsets, place, partner = (
-            np.zeros(len(labels.of), np.int64),
-            records[labels.of],
-            np.zeros(len(labels.of), np.int64),
-        )
+        offsets, partner = np.zeros((2, len(labels.of)), np.int64)
+        place = records[labels.of]
         kept: NDArray[np.bool_] = np.ones(len(labels.of), np.bool_)
         if labels.positions is not None:
             positions = np.atleast_2d(labels.positions.T).T  # one column, or two for pairs
@@ -56,7 +52,7 @@ class LabelledContents(Contents):
             inside = (in_slice >= 0) & (in_slice < bin_.lengths[labels.of][:, None])
             kept = np.logical_and.reduce(inside, axis=1)
             offsets, partner = in_slice[:, 0], in_slice[:, -1] - in_slice[:, 0]
-            place = self.store.first_residues(records)[0][labels.of] + positions[:, 0]
+            place = self.store.first_residues(records)[labels.of] + positions[:, 0]
         skips = self._linkers(records, bin_)[labels.of]
         columns = labels.outputs, labels.censoring, place, skips[:, 0], skips[:, 1], partner
         slots = (first_slots[labels.of] + offsets).astype(np.int32)

@@ -20,7 +20,7 @@ def outputs_by_label(columns: Sequence[Column], settings: TaskSettings) -> tuple
     """Names of the outputs, in alphabetical order, and what each row says of each.
 
     Args:
-        columns: of one name, from one or several tables.
+        columns: of the task.
         settings: of the task, whose columns are lists.
     """
     read = [column.cells.without(settings.missing) for column in columns]

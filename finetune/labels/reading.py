@@ -1,8 +1,6 @@
-"""The labels of a task from tables of text.
+"""The labels of a task from a table of text.
 
-In: tables, the record of each row, the settings of a task. Out: `TaskLabels`. Kept: nothing.
-
-Records are numbered over all tables of a run: first those of the first table, then those of the second one.
+In: a table, the record of each row, the settings of a task. Out: `TaskLabels`. Kept: nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -39,11 +37,11 @@ class TaskLabels:
     """What was decided, for the user: which of two classes is positive, which numbers were converted."""
 
 
-def read_task(tables: Sequence[Rows], settings: TaskSettings, decimal: str = "auto") -> TaskLabels:
+def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> TaskLabels:
     """The labels of a task.
 
     Args:
-        tables: at least one; a column must be in one of them, and is read in all that have it.
+        rows: of the table.
         settings: of the task.
         decimal: the decimal sign of numbers, "." or ","; "auto" decides for each column.
 
@@ -51,21 +49,10 @@ def read_task(tables: Sequence[Rows], settings: TaskSettings, decimal: str = "au
         ValueError: a column is not there; a label cannot be read, has no logarithm, or does not fit its sequence;
             replicates cannot become one label. The message names file, row, column and what to change.
     """
-    in_any = tuple(dict.fromkeys(name for each in tables for name in each.table.columns))
-    columns = columns_of(settings, in_any, " and ".join(each.table.name for each in tables))
+    columns = columns_of(settings, rows.table.columns, rows.table.name)
     outputs = outputs_of(settings, columns)
-    firsts = np.concatenate([[0], np.cumsum([each.table.num_rows for each in tables])]).astype(np.int64)
-    bases = np.concatenate([[0], np.cumsum([each.num_records for each in tables])]).astype(np.int64)
-
-    def where(row: int) -> str:
-        of = int(np.searchsorted(firsts, row, side="right")) - 1
-        return tables[of].table.row(row - int(firsts[of]))
-
     found = [
-        Column(rows, name, number if len(outputs) > 1 else 0, _cells(rows, name))
-        for rows in tables
-        for number, name in enumerate(columns)
-        if name in rows.table.columns
+        Column(rows, name, number if len(outputs) > 1 else 0, _cells(rows, name)) for number, name in enumerate(columns)
     ]
     if settings.columns_are == "lists":
         outputs, found = outputs_by_label(found, settings)
@@ -91,18 +78,16 @@ def read_task(tables: Sequence[Rows], settings: TaskSettings, decimal: str = "au
     of_labels = [np.full(len(cells.rows), column.output) for column, cells in zip(found, each_placed, strict=True)]
     if settings.conditions:
         outputs, of_labels = outputs_by_condition(found, each_placed, outputs, settings)
-    of_tables = [next(i for i, rows in enumerate(tables) if rows is column.rows) for column in found]
-    rows_of = [cells.rows for cells in each_placed]
+    of_rows = np.concatenate([cells.rows for cells in each_placed])
     measured = Measurements(
-        np.concatenate([rows + firsts[of] for rows, of in zip(rows_of, of_tables, strict=True)]),
-        np.concatenate([tables[of].records[rows] + bases[of] for rows, of in zip(rows_of, of_tables, strict=True)]),
+        of_rows,
+        rows.records[of_rows],
         np.concatenate(of_labels),
         np.concatenate(values),
         np.concatenate(censoring),
         None if settings.level == "sequence" else np.concatenate([_positions(cells) for cells in each_placed]),
     )
-    others = tables[0].others if len(tables) == 1 else None
-    labels = merged(measured, settings, int(bases[-1]), where, outputs, said, others)
+    labels = merged(measured, settings, rows.num_records, rows.table.row, outputs, said, rows.others)
     return TaskLabels(settings, outputs, classes, unit, labels, tuple(said))
 
 

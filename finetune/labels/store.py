@@ -1,7 +1,7 @@
 """The label store: the labels of all objectives on disk, beside the token store of their records.
 
-In: labels, token stores. Out: the labels of some records, through memory maps. Kept: a folder at the place that
-`data.store.derived` gives for the first token store, written whole or not at all:
+In: labels, a token store. Out: the labels of some records, through memory maps. Kept: a folder at the place that
+`data.store.derived` gives for the token store, written whole or not at all:
 
     labels-HASH/N-pointers.bin    uint64  (records + 1,) first label of each record, for the objective of number N
     labels-HASH/N-outputs.bin     (M,) output of each label, in as few bytes as they fit; none for one output
@@ -18,11 +18,11 @@ Labels of residues, where most residues have one, have three other files, which 
     labels-HASH/N-along.bin       float32, or uint8 for classes; (outputs, residues); 0 where nothing was observed
 
 So a label that is missing has no bytes of its own, and whatever a table had in its place changes nothing here. HASH is
-that of the content. Records and residues are numbered over all token stores: first those of the first one.
+that of the content.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from data.store.derived import kept_at, remedy
 from data.store.token_store import Store, new_hash
 from finetune.labels.labels import EXACT, Labels
 
-FORMAT = "zymogen.labels/1"
+FORMAT = "zymogen.labels/2"
 FACTS = "labels.json"
 
 
@@ -54,47 +54,44 @@ class Slice(NamedTuple):
     """(m,) or (m, 2), as in `Labels`."""
 
 
-def write(
-    stores: Sequence[Store], objectives: Mapping[str, Labels], linkers: NDArray[Any] | None = None
-) -> "LabelStore":
+def write(store: Store, objectives: Mapping[str, Labels], linkers: NDArray[Any] | None = None) -> "LabelStore":
     """The label store of some objectives; it is written unless it is there.
 
     Args:
-        stores: finished token stores of the records, in the order in which records are numbered.
+        store: finished token store of the records.
         objectives: labels of all records by the name of their objective, in the order of the objectives.
         linkers: (N, 2) first residue of the linker of each record's chains, and the one after its last; equal where
             there is none.
 
     Raises:
-        ValueError: labels are not of the stores' records; the store cannot be written, or is damaged.
+        ValueError: labels are not of the store's records; the store cannot be written, or is damaged.
     """
-    num_records = sum(store.num_records for store in stores)
     arrays: dict[str, NDArray[Any]] = {}
     for number, (name, labels) in enumerate(objectives.items()):
-        if labels.num_records != num_records:
+        if labels.num_records != store.num_records:
             raise ValueError(
-                f"the labels of {name!r} are of {labels.num_records} records, and the token stores "
-                f"{', '.join(str(store.folder) for store in stores)} hold {num_records}"
+                f"the labels of {name!r} are of {labels.num_records} records, and the token store {store.folder} has "
+                f"{store.num_records}"
             )
-        arrays |= {f"{number}-{kind}.bin": array for kind, array in _files(labels, stores).items()}
+        arrays |= {f"{number}-{kind}.bin": array for kind, array in _files(labels, store).items()}
     if linkers is not None and (linkers[:, 1] > linkers[:, 0]).any():
         arrays["linkers.bin"] = linkers.astype("<i4")
     files = {name: _described(array) for name, array in arrays.items()}
     facts = {
         "format": FORMAT,
-        "tokens": [store.fingerprint for store in stores],
-        "records": num_records,
+        "tokens": store.fingerprint,
+        "records": store.num_records,
         "objectives": list(objectives),
         "files": files,
     }
     facts["fingerprint"] = new_hash(json.dumps(facts).encode()).hexdigest()
-    folder = kept_at(stores[0], f"labels-{str(facts['fingerprint'])[:16]}")
+    folder = kept_at(store, f"labels-{str(facts['fingerprint'])[:16]}")
     if not folder.is_dir():
         with published(folder) as building:
             for name, array in arrays.items():
                 array.tofile(building / name)
             (building / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
-    return LabelStore(folder, [store.folder for store in stores], stores[0].store_dir)
+    return LabelStore(folder, store.folder, store.store_dir)
 
 
 class LabelStore:
@@ -102,27 +99,25 @@ class LabelStore:
 
     Args:
         folder: of the label store.
-        tokens: folders of the token stores of its records, in their order.
+        tokens: folder of the token store of its records.
         store_dir: data.store_dir, to compare the hash of each file only once; None to compare it each time it is
             opened.
 
     Raises:
-        ValueError: a file is missing, was cut or changed, or the token stores are others.
+        ValueError: a file is missing, was cut or changed, or the token store is another.
     """
 
-    def __init__(self, folder: Path, tokens: Sequence[Path], store_dir: Path | None = None) -> None:
-        self.folder, self._tokens, self._store_dir = folder, tuple(tokens), store_dir
+    def __init__(self, folder: Path, tokens: Path, store_dir: Path | None = None) -> None:
+        self.folder, self._tokens, self._store_dir = folder, tokens, store_dir
         facts = derived_json.read(folder / FACTS, ("format", "fingerprint", "tokens", "files"), folder)
         stated = {name: value for name, value in facts.items() if name != "fingerprint"}
         if facts["format"] != FORMAT or new_hash(json.dumps(stated).encode()).hexdigest() != facts["fingerprint"]:
             raise ValueError(
                 f"{folder / FACTS} differs from what was written, or is of another version; {remedy(folder)}"
             )
-        stores = [Store(path) for path in self._tokens]
-        if [store.fingerprint for store in stores] != facts["tokens"]:
-            raise ValueError(
-                f"{folder} holds labels of other sequences than {', '.join(map(str, self._tokens))}; {remedy(folder)}"
-            )
+        store = Store(tokens)
+        if store.fingerprint != facts["tokens"]:
+            raise ValueError(f"{folder} holds labels of other sequences than {tokens}; {remedy(folder)}")
         self._facts = facts
         self._maps = {
             name: np.asarray(
@@ -132,12 +127,9 @@ class LabelStore:
             ).reshape(of_file["shape"])
             for name, of_file in facts["files"].items()
         }
-        self.bases = np.cumsum([0, *(store.num_records for store in stores)])
-        """(token stores + 1,) number of each token store's first record, then that of all records."""
-        self._offsets = [store.offsets for store in stores]
-        self._residue_bases = np.cumsum([0, *(store.total_residues for store in stores)])
+        self._offsets = store.offsets
 
-    def __reduce__(self) -> tuple[type["LabelStore"], tuple[Path, tuple[Path, ...], Path | None]]:
+    def __reduce__(self) -> tuple[type["LabelStore"], tuple[Path, Path, Path | None]]:
         return type(self), (self.folder, self._tokens, self._store_dir)
 
     @property
@@ -152,13 +144,8 @@ class LabelStore:
 
     @property
     def num_records(self) -> int:
-        """Number of records over all token stores, N."""
+        """Number of records, N."""
         return int(self._facts["records"])
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all files together."""
-        return sum(path.stat().st_size for path in self.folder.iterdir())
 
     def labels(self, objective: int) -> Labels:
         """All labels of an objective, as they were written."""
@@ -192,16 +179,9 @@ class LabelStore:
             None if positions is None else positions[index].astype(np.int64),
         )
 
-    def first_residues(self, records: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(n,) index of each record's first residue, over all token stores, and of the one after its last."""
-        first, end = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
-        of = np.searchsorted(self.bases, records, side="right") - 1
-        for number in np.unique(of).tolist():
-            mine, offsets = of == number, self._offsets[number]
-            own = records[mine] - self.bases[number]
-            first[mine] = offsets[own].astype(np.int64) + self._residue_bases[number]
-            end[mine] = offsets[own + 1].astype(np.int64) + self._residue_bases[number]
-        return first, end
+    def first_residues(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,) index of each record's first residue in the token store; of the number of records, the one after all."""
+        return self._offsets[records].astype(np.int64)
 
     def linkers(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n, 2) first residue of the linker of each record's chains, and the one after its last; equal without one."""
@@ -209,8 +189,8 @@ class LabelStore:
         return np.zeros((len(records), 2), np.int64) if found is None else found[records].astype(np.int64)
 
     def _along(self, objective: int, records: NDArray[np.int64]) -> Slice:
-        first, end = self.first_residues(records)
-        of, index = _ranges(first, end)
+        first = self.first_residues(records)
+        of, index = _ranges(first, self.first_residues(records + 1))
         bits = self._maps[f"{objective}-observed.bin"]
         is_observed = (bits[:, index >> 3] >> (index & 7).astype(np.uint8)) & 1
         which, outputs = np.nonzero(is_observed.T)  # residue after residue
@@ -220,9 +200,9 @@ class LabelStore:
         return Slice(of, outputs.astype(np.int64), values, exact, index[which] - first[of])
 
 
-def _files(labels: Labels, stores: Sequence[Store]) -> dict[str, NDArray[Any]]:
+def _files(labels: Labels, store: Store) -> dict[str, NDArray[Any]]:
     """What is written of one objective: kind of file -> array."""
-    along = _along_files(labels, stores)
+    along = _along_files(labels, store)
     rows: dict[str, NDArray[Any]] = {"pointers": labels.pointers.astype("<u8"), "values": labels.values.astype("<f4")}
     if labels.outputs.any():
         rows["outputs"] = _narrow(labels.outputs)
@@ -233,25 +213,20 @@ def _files(labels: Labels, stores: Sequence[Store]) -> dict[str, NDArray[Any]]:
     if labels.replicates is not None and labels.spread is not None:
         rows["replicates"] = _narrow(labels.replicates)
         rows["spread"] = np.where(np.isnan(labels.spread), np.float32(np.nan), labels.spread).astype("<f4")
-    return min((rows, along) if along else (rows,), key=_num_bytes)
+    return min((rows, along) if along else (rows,), key=lambda files: sum(array.nbytes for array in files.values()))
 
 
-def _along_files(labels: Labels, stores: Sequence[Store]) -> dict[str, NDArray[Any]]:
+def _along_files(labels: Labels, store: Store) -> dict[str, NDArray[Any]]:
     """Labels along the tokens; empty for labels that are not of residues, censored or made of replicates."""
     plain = labels.censoring is None and labels.replicates is None
     if labels.positions is None or labels.positions.ndim != 1 or not len(labels) or not plain:
         return {}
-    starts, before = [], 0
-    for store in stores:
-        starts.append(store.offsets[:-1].astype(np.int64) + before)
-        before += store.total_residues
-    first = np.concatenate(starts)
-    index = np.repeat(first, np.diff(labels.pointers)) + labels.positions
+    index = np.repeat(store.offsets[:-1].astype(np.int64), np.diff(labels.pointers)) + labels.positions
     num_outputs = int(labels.outputs.max()) + 1
     is_small = bool(((labels.values >= 0) & (labels.values < 256) & (labels.values % 1 == 0)).all())
-    values = np.zeros((num_outputs, before), np.uint8 if is_small else "<f4")
+    values = np.zeros((num_outputs, store.total_residues), np.uint8 if is_small else "<f4")
     values[labels.outputs, index] = labels.values
-    observed = np.zeros((num_outputs, before), np.bool_)
+    observed = np.zeros((num_outputs, store.total_residues), np.bool_)
     observed[labels.outputs, index] = True
     return {"along": values, "observed": np.packbits(observed, axis=1, bitorder="little")}
 
@@ -264,10 +239,6 @@ def _narrow(values: NDArray[np.int32]) -> NDArray[Any]:
 def _described(array: NDArray[Any]) -> dict[str, Any]:
     content = new_hash(array.tobytes()).hexdigest()
     return {"dtype": array.dtype.str, "shape": list(array.shape), "hash": content}
-
-
-def _num_bytes(files: Mapping[str, NDArray[Any]]) -> int:
-    return sum(array.nbytes for array in files.values())
 
 
 def _ranges(first: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

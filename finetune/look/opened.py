@@ -57,7 +57,7 @@ class Opened:
     def of_rows(self, used: NDArray[np.bool_]) -> "Opened":
         """The same with the labels of some rows alone; (rows,) booleans."""
         rows = replace(self.rows, records=np.where(used, self.rows.records, -1))
-        return replace(self, rows=rows, tasks=[read_task([rows], task.settings, self.decimal) for task in self.tasks])
+        return replace(self, rows=rows, tasks=[read_task(rows, task.settings, self.decimal) for task in self.tasks])
 
     @property
     def is_labelled(self) -> NDArray[np.bool_]:
@@ -115,7 +115,7 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
     used = {*settings.sequence, *settings.mutation, settings.protein, settings.id}
     used |= {column for guess in guesses for column in guess.columns}
     others = OtherColumns.of(table, used)
-    rows = [Rows(table, proteins.record_of_row, proteins.num_records, proteins, others=others)]
+    rows = Rows(table, proteins.record_of_row, proteins.num_records, proteins, others=others)
     tasks: list[TaskLabels] = []
     kept: list[Guess] = []
     left_out: dict[str, str] = {}
@@ -135,16 +135,16 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
         )
     store = open_or_build([proteins.source(ingest)], Path(store_dir), settings.unknown_letters, ingest)
     records = Records(table, proteins.record_of_row, proteins.digests, store)
-    return Opened(proteins, tasks, kept, left_out, records, store, rows[0], settings.decimal)
+    return Opened(proteins, tasks, kept, left_out, records, store, rows, settings.decimal)
 
 
-def _read(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
+def _read(rows: Rows, guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
     """The labels of a guess, or of the nearest one that can be read."""
     try:
         return _without_rare(rows, guess, decimal)
     except ValueError as error:
         first = error
-    for other in _nearest(guess, str(first), rows[0].num_records):
+    for other in _nearest(guess, str(first), rows.num_records):
         with suppress(ValueError):
             return _without_rare(rows, other, decimal)
     raise first
@@ -172,7 +172,7 @@ def _nearest(guess: Guess, error: str, num_records: int) -> list[Guess]:
     return [replace(guess, settings=settings, reason=f"{guess.reason}; {torn} {said} left out")]
 
 
-def _without_rare(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
+def _without_rare(rows: Rows, guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
     """The labels of a guess; of many classes without those of one or two labels, which no split has in all parts."""
     from finetune.tasks.settings import MISSING
 
@@ -190,7 +190,7 @@ def _without_rare(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[Tas
     return _labels(rows, other, decimal), other
 
 
-def _labels(rows: Sequence[Rows], guess: Guess, decimal: str) -> TaskLabels:
+def _labels(rows: Rows, guess: Guess, decimal: str) -> TaskLabels:
     found = read_task(rows, task_settings(guess), decimal)
     if not len(found.labels):
         raise ValueError("no row with a protein has a label")

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from data.batches.batch import Batch
 from data.corpus.shelves import Shelves
 from data.order.plan import Bin
-from data.order.sampler import CORPUS_BITS
 from finetune.labels.columns import LabelColumns
 from finetune.labels.contents import LabelledContents
 from finetune.labels.labels import Labels
@@ -59,20 +58,19 @@ OBJECTIVES = {"sequence": drawn(RNG, 0), "residue": drawn(RNG, 1), "pair": drawn
 
 @pytest.fixture(scope="module")
 def contents(tmp_path_factory: pytest.TempPathFactory) -> LabelledContents:
-    stores = [store_of(tmp_path_factory.mktemp("tokens"), part) for part in (PROTEINS[:4], PROTEINS[4:])]
-    store = write(stores, OBJECTIVES, LINKERS)
-    made = LabelledContents(Shelves([each.folder for each in stores]), SETTINGS, store)  # type: ignore[arg-type]
+    tokens = store_of(tmp_path_factory.mktemp("tokens"), PROTEINS)
+    store = write(tokens, OBJECTIVES, LINKERS)
+    made = LabelledContents(Shelves([tokens.folder]), SETTINGS, store)  # type: ignore[arg-type]
     return pickle.loads(pickle.dumps(made))
 
 
 def bin_of(records: list[int], starts: list[int] | None = None, lengths: list[int] | None = None) -> Bin:
-    """Whole proteins, or slices of them, of the two corpora that have four and five records."""
+    """Whole proteins, or slices of them."""
     numbers = np.array(records)
-    samples = np.where(numbers < 4, numbers, (numbers - 4) | (1 << CORPUS_BITS))
     whole = LENGTHS[numbers] + 2
     zeros = np.zeros(len(numbers), np.int64)
     return Bin(
-        samples,
+        numbers,
         zeros,
         zeros if starts is None else np.array(starts),
         whole if lengths is None else np.array(lengths),
@@ -139,9 +137,7 @@ def test_slots_show_the_residues_that_are_labelled(contents: LabelledContents) -
     for number in (1, 2, 3):
         targets = batch.targets[number]
         columns = LabelColumns(*targets.columns)
-        every = np.concatenate(
-            [contents.residues.residues(s) for s in (0, 1, 2, 3, *((1 << CORPUS_BITS) | n for n in range(5)))]
-        )  # type: ignore[attr-defined]
+        every = np.concatenate([contents.residues.residues(s) for s in range(9)])  # type: ignore[attr-defined]
         assert batch.tokens[targets.slots].tolist() == every[columns.place].tolist()
         assert (batch.documents[targets.slots] == batch.documents[targets.slots + columns.partner]).all()
 
@@ -168,7 +164,7 @@ def test_types_are_those_of_label_columns(contents: LabelledContents) -> None:
 def test_a_bin_without_labels_has_no_targets(tmp_path_factory: pytest.TempPathFactory) -> None:
     store = store_of(tmp_path_factory.mktemp("tokens"), PROTEINS)
     empty = Labels(np.zeros(10, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
-    made = LabelledContents(Shelves([store.folder]), SETTINGS, write([store], {"y": empty}))  # type: ignore[arg-type]
+    made = LabelledContents(Shelves([store.folder]), SETTINGS, write(store, {"y": empty}))  # type: ignore[arg-type]
     batch = made.batch([bin_of([0, 1])], [0])
     assert batch.counts.tolist() == [0]
     assert [len(column) for column in batch.targets[0].columns] == [0] * 6
@@ -183,7 +179,7 @@ def test_a_bin_without_labels_of_residues_or_pairs_has_no_targets(
     pointers, positions = np.array([0] * 4 + [1] * 6), np.array([[2, 5]], np.int32)[:, :width]
     one = np.zeros(1, np.int32), np.ones(1, np.float32), np.ones(1, np.int8)
     labels = Labels(pointers, *one, positions if width == 2 else positions[:, 0])
-    written = write([store], {"y": labels})
+    written = write(store, {"y": labels})
     made = LabelledContents(Shelves([store.folder]), SETTINGS, written)  # type: ignore[arg-type]
     assert [made.batch([bin_of(records)], [0]).counts.tolist() for records in ([0, 1], [3])] == [[0], [1]]
 
@@ -196,7 +192,7 @@ def test_the_digest_covers_labels(contents: LabelledContents, tmp_path_factory: 
         values = labels.values.copy()
         values[0] += change
         changed = Labels(labels.pointers, labels.outputs, values, labels.censoring)
-        made = LabelledContents(Shelves([store.folder]), SETTINGS, write([store], {"y": changed}))  # type: ignore[arg-type]
+        made = LabelledContents(Shelves([store.folder]), SETTINGS, write(store, {"y": changed}))  # type: ignore[arg-type]
         digests.add(made.fill(bin_of([0, 1])).digest)
     assert len(digests) == 2
     assert isinstance(contents.store, LabelStore)

@@ -9,6 +9,7 @@ from finetune.labels.placed import Rows
 from finetune.labels.reading import read_task
 from finetune.tables.proteins import proteins_of
 from finetune.tables.settings import TableSettings, TooLong
+from finetune.tables.table import joined
 from support.assays.labelled_rows import Cell, as_list, read, rows_of, task
 
 
@@ -66,16 +67,27 @@ def test_units_of_rows_and_of_cells_become_one() -> None:
 
 def test_rows_without_a_record_are_not_read() -> None:
     rows = rows_of({"y": ["1", "what", "3"]}, [0, -1, 1])
-    assert as_list(read_task([rows], task()).labels) == [(0, 0, 1.0), (1, 0, 3.0)]
+    assert as_list(read_task(rows, task()).labels) == [(0, 0, 1.0), (1, 0, 3.0)]
+
+
+def together(*tables: Rows) -> Rows:
+    """The rows of several tables, which all have a column x, as rows of one."""
+    bases = np.cumsum([0, *(each.num_records for each in tables)])
+    records = np.concatenate([each.records + base for each, base in zip(tables, bases, strict=False)])
+    table = joined([each.table for each in tables], TableSettings(sequence=("x",)))
+    return Rows(table, records, int(bases[-1]))
 
 
 def test_records_and_classes_are_those_of_all_tables() -> None:
     first, second = rows_of({"y": ["b"], "x": ["1"]}), rows_of({"x": ["3", "4"]}, name="no_y.csv")
-    third = rows_of({"y": ["a", "b"]}, [1, 0], name="u.csv")
-    found = read_task([first, second, third], task(type="multiclass"))
+    third = rows_of({"y": ["a", "b"], "x": ["5", "6"]}, [1, 0], name="u.csv")
+    found = read_task(together(first, second, third), task(type="multiclass"))
     assert (found.classes, as_list(found.labels)) == (("a", "b"), [(0, 0, 1.0), (3, 0, 1.0), (4, 0, 0.0)])
     with pytest.raises(ValueError, match=r"^u\.csv: row 3, column 'y': 'b' is no number"):
-        read_task([rows_of({"y": ["1"]}), rows_of({"y": ["1", "b"]}, name="u.csv")], task())
+        read_task(
+            together(rows_of({"y": ["1"], "x": ["1"]}), rows_of({"y": ["1", "b"], "x": ["2", "3"]}, name="u.csv")),
+            task(),
+        )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +133,7 @@ def test_units_that_do_not_fit_are_refused(numbers: list[Cell], units: list[Cell
 def residue_labels(cells: list[Cell], lengths: list[int], **values: object) -> list[tuple[object, ...]]:
     linkers = values.pop("linkers", None)
     rows = rows_of({"y": cells}, lengths=lengths, linkers=linkers)  # type: ignore[arg-type]
-    labels = read_task([rows], task(level="residue", **values)).labels
+    labels = read_task(rows, task(level="residue", **values)).labels
     assert labels.positions is not None
     return [(*label, position) for label, position in zip(as_list(labels), labels.positions.tolist(), strict=True)]
 
@@ -171,8 +183,8 @@ def test_each_label_of_a_list_is_an_output() -> None:
 
 
 def test_lists_of_several_tables_have_the_outputs_of_all() -> None:
-    tables = [rows_of({"y": ["A; B", "A"]}), rows_of({"y": ["C"]})]
-    found = read_task(tables, task(type="multilabel", columns_are="lists"))
+    rows = together(rows_of({"y": ["A; B", "A"], "x": ["1", "2"]}), rows_of({"y": ["C"], "x": ["3"]}, name="u.csv"))
+    found = read_task(rows, task(type="multilabel", columns_are="lists"))
     assert found.outputs == ("A", "B", "C")
     assert [value for *_, value in as_list(found.labels)] == [1, 1, 0, 1, 0, 0, 0, 0, 1]
 
@@ -193,7 +205,7 @@ def test_residue_strings_of_wrong_length_are_refused() -> None:
 
 def test_labels_of_pairs() -> None:
     settings = task(level="pair")
-    labels = read_task([rows_of({"y": ["3-1:8.5; 1-2:<4", None]}, lengths=[3, 2])], settings).labels
+    labels = read_task(rows_of({"y": ["3-1:8.5; 1-2:<4", None]}, lengths=[3, 2]), settings).labels
     assert as_list(labels) == [(0, 0, 4.0, BELOW), (0, 0, 8.5, EXACT)]
     assert labels.positions is not None
     assert labels.positions.tolist() == [[0, 1], [0, 2]]
@@ -202,7 +214,7 @@ def test_labels_of_pairs() -> None:
         ("1-1:2", "'1-1:2' is no label of a pair"),
     ):
         with pytest.raises(ValueError, match=f"row 2, column 'y': {said}"):
-            read_task([rows_of({"y": [cell]}, lengths=[3])], settings)
+            read_task(rows_of({"y": [cell]}, lengths=[3]), settings)
 
 
 @pytest.mark.parametrize(
@@ -215,11 +227,11 @@ def test_labels_of_residues_that_were_cut_away_are_left_out(policy: TooLong, kep
     table = rows_of(cells).table
     proteins = proteins_of(table, TableSettings(too_long=policy), crop_tokens=6)
     rows = Rows(table, proteins.record_of_row, proteins.num_records, proteins)
-    labels = read_task([rows], task(level="residue")).labels
+    labels = read_task(rows, task(level="residue")).labels
     assert labels.positions is not None
     found = [(*label[::2], place) for label, place in zip(as_list(labels), labels.positions.tolist(), strict=True)]
     assert found == [*((0, value, place) for place, value in enumerate(kept)), (1, 7, 0), (1, 8, 1), (1, 9, 2)]
-    pairs = read_task([rows], task(name="c", level="pair")).labels
+    pairs = read_task(rows, task(name="c", level="pair")).labels
     both = [(pair, value) for pair, value in (((0, 5), 1.0), ((1, 2), 2.0)) if set(pair) <= set(kept)]
     assert pairs.positions is not None
     assert pairs.positions.tolist() == [[kept.index(place) for place in pair] for pair, _ in both]

@@ -98,7 +98,7 @@ def test_labels_of_residues_find_them_in_a_window(tmp_path: Path) -> None:
     rows = table(m=cells, y=[" ".join(map(str, range(140)))] * 2)
     settings = TableSettings(mutation="m", wild_type=str(tmp_path / "wt.fasta"), too_long="window")
     proteins = proteins_of(rows, settings, READ + 2)
-    labels = read_task([Rows(rows, proteins.record_of_row, 2, proteins)], task(level="residue")).labels
+    labels = read_task(Rows(rows, proteins.record_of_row, 2, proteins), task(level="residue")).labels
     assert labels.positions is not None
     first, second = np.split(labels.values, [labels.pointers[1]])
     assert first.tolist() == list(range(READ))

@@ -56,7 +56,7 @@ def task(**values: object) -> TaskSettings:
 
 def read(columns: dict[str, Sequence[Cell]], records: Sequence[int] | None = None, /, **values: object) -> TaskLabels:
     """The labels of one task of one table."""
-    return read_task([rows_of(columns, records)], task(**values))
+    return read_task(rows_of(columns, records), task(**values))
 
 
 Label = tuple[int, int, float] | tuple[int, int, float, int]
