@@ -6,7 +6,6 @@ are scored does not depend on how they are spread, and every label is scored onc
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,27 +20,11 @@ from finetune.heads.predicted import predicted
 from finetune.labels.columns import LabelColumns
 from finetune.losses.loss import TaskLoss
 from finetune.losses.settings import LossSettings
-from finetune.metrics.predictions import Predictions, Rows
+from finetune.metrics.predictions import Predictions, Rows, together
 from finetune.metrics.scores import Scores
 from finetune.metrics.validation import FineTuneScores, ranked
 from finetune.tasks.objective import Objective
 from pretrain.engine.engine import Engine
-
-
-class _Part(NamedTuple):
-    """What one rank predicted of one objective; each array has a row for each label."""
-
-    records: NDArray[np.int64]
-    outputs: NDArray[np.int64]
-    truth: NDArray[np.float64]
-    censoring: NDArray[np.int8]
-    places: NDArray[np.int64]
-    partners: NDArray[np.int64]
-    prediction: NDArray[np.float64]
-
-
-_Columns = Sequence[Sequence[NDArray[np.generic]]]
-"""The columns of `_Part`, each as the arrays of several parts; empty without any."""
 
 
 @torch.no_grad()
@@ -85,12 +68,12 @@ def predict_together(
 ) -> tuple[list[Predictions], dict[str, float]]:
     """Predictions of every label of some records, and the mean loss of each objective with a label; collective."""
     turns = ((bin_, batch) for bin_, batch, _ in in_turn(assays.bins(records), assays.contents, engine))
-    parts, sums, counts = _predicted(model, objectives, turns, settings, engine.device, engine.autocast)
-    of_ranks = zip(*engine.gather(parts), strict=True)
+    own, sums, counts = _predicted(model, assays, objectives, turns, settings, engine.device, engine.autocast)
+    of_ranks = zip(*engine.gather(own), strict=True)
     total, count = engine.sum_over_ranks(sums).tolist(), engine.sum_over_ranks(counts).tolist()
     names = [objective.settings.name for objective in objectives]
     means = {name: loss / labels for name, loss, labels in zip(names, total, count, strict=True) if labels}
-    return [_joined(assays, of, each) for of, each in zip(objectives, of_ranks, strict=True)], means
+    return [together(parts)[0] for parts in of_ranks], means
 
 
 @torch.no_grad()
@@ -104,22 +87,22 @@ def predict(
 ) -> list[Predictions]:
     """Predictions of every label of some records, by this process alone and in float32."""
     batches = ((bin_, assays.contents.batch([bin_], [0])) for bin_ in assays.bins(records))
-    parts, _, _ = _predicted(model, objectives, batches, settings, device, nullcontext)
-    return [_joined(assays, of, [own]) for of, own in zip(objectives, parts, strict=True)]
+    return _predicted(model, assays, objectives, batches, settings, device, nullcontext)[0]
 
 
 def _predicted(
     model: nn.Module,
+    assays: Assays,
     objectives: Sequence[Objective],
     batches: Iterable[tuple[Bin, Batch]],
     settings: LossSettings,
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[None]],
-) -> tuple[list[_Columns], Tensor, Tensor]:
-    """For each objective, the columns of `_Part` as parts of them; the sum of its losses; and its labels."""
+) -> tuple[list[Predictions], Tensor, Tensor]:
+    """For each objective its predictions; the sum of its losses; and its labels."""
     was_training = model.training
     model.train(False)
-    found: list[list[_Part]] = [[] for _ in objectives]
+    found = [[_nothing(objective)] for objective in objectives]
     losses = [TaskLoss(objective, settings) for objective in objectives]
     sums, counts = torch.zeros(2, len(objectives), device=device, dtype=torch.float64)
     for bin_, batch in batches:
@@ -127,24 +110,27 @@ def _predicted(
         with autocast():
             numbers = model(on_device, each=True)
         counts += batch.counts.to(device)
-        for i, (of, each, number) in enumerate(zip(found, batch.targets, numbers, strict=True)):
+        for i, (objective, each, number) in enumerate(zip(objectives, batch.targets, numbers, strict=True)):
             columns = LabelColumns(*each.columns)
             there = on_device.targets[i]
             sums[i] += losses[i](number, there.labels, LabelColumns(*there.columns)).double()
-            place, partner = columns.place.numpy(), columns.partner.numpy()
-            of.append(
-                _Part(
-                    _records(bin_, batch, each.slots.numpy()),
-                    columns.outputs.numpy(),
-                    each.labels.numpy().astype(np.float64),
-                    columns.censoring.numpy(),
-                    place,
-                    partner,
-                    predicted(objectives[i], number, columns.outputs),
-                )
+            records = _records(bin_, batch, each.slots.numpy())
+            rows = Rows(
+                records,
+                columns.outputs.numpy(),
+                each.labels.numpy().astype(np.float64),
+                columns.censoring.numpy(),
+                _positions(objective, columns, assays.labels.first_residues(records)),
             )
+            found[i].append(Predictions(rows, predicted(objective, number, columns.outputs)))
     model.train(was_training)
-    return [[*zip(*parts, strict=True)] for parts in found], sums, counts
+    return [together(parts)[0] for parts in found], sums, counts
+
+
+def _nothing(objective: Objective) -> Predictions:
+    """The predictions of no label."""
+    none, is_wide = np.zeros(0, np.int64), objective.settings.type in ("multiclass", "ordinal")
+    return Predictions(Rows(none, none, np.zeros(0)), np.zeros((0, len(objective.classes)) if is_wide else 0))
 
 
 def _records(bin_: Bin, batch: Batch, slots: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -153,19 +139,9 @@ def _records(bin_: Bin, batch: Batch, slots: NDArray[np.int64]) -> NDArray[np.in
     return bin_.samples[np.searchsorted(ends, slots, side="right")] if len(ends) else np.zeros(0, np.int64)
 
 
-def _joined(assays: Assays, objective: Objective, of_ranks: Sequence[_Columns]) -> Predictions:
-    """The predictions of all ranks, by record, place and output."""
-    kept = [fields for fields in of_ranks if fields]
-    wide = objective.settings.type in ("multiclass", "ordinal")
-    if not kept:
-        empty, none = np.zeros(0, np.int64), np.zeros((0, len(objective.classes)) if wide else 0)
-        return Predictions(Rows(empty, empty, np.zeros(0), None, None), none)
-    columns = [np.concatenate([array for fields in kept for array in fields[i]]) for i in range(len(_Part._fields))]
-    order = np.lexsort([columns[_Part._fields.index(name)] for name in ("outputs", "partners", "places", "records")])
-    found = _Part._make(column[order] for column in columns)
-    positions = None
-    if objective.settings.level != "sequence":
-        first = found.places - assays.labels.first_residues(found.records)
-        positions = first if objective.settings.level == "residue" else np.stack([first, first + found.partners], 1)
-    censoring = found.censoring if found.censoring.any() else None
-    return Predictions(Rows(found.records, found.outputs, found.truth, censoring, positions), found.prediction)
+def _positions(objective: Objective, columns: LabelColumns, firsts: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """(targets,) or (targets, 2) residues of the record, of which the first residue's place is given."""
+    if objective.settings.level == "sequence":
+        return None
+    first: NDArray[np.int64] = columns.place.numpy() - firsts
+    return first if objective.settings.level == "residue" else np.stack([first, first + columns.partner.numpy()], 1)

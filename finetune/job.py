@@ -209,10 +209,10 @@ class FineTuneJob(Job[FineTuneScores]):
 
     def documents(self) -> Documents:
         """What the encoder reads of each record: all of it, with its linkers."""
-        whole = Documents.whole(self.assays.store.fingerprint, self.assays.store.offsets)
-        linkers = self.assays.labels.linkers(torch.arange(self.assays.store.num_records).numpy())
+        store = self.assays.store
+        linkers = self.assays.labels.linkers(np.arange(store.num_records))
         in_slots = linkers + (linkers[:, 1:] > linkers[:, :1])  # the begin token is slot 0
-        return Documents(whole.store, whole.offsets, whole.starts, whole.lengths, in_slots)
+        return Documents(store.fingerprint, store.offsets, in_slots)
 
     def facts(self) -> list[tuple[str, str]]:
         """The model, what of it learns, proteins, tasks and the split."""

@@ -6,8 +6,8 @@ content, whole or not at all:
     features.bin    float32   (rows, D): one row for each record, or for each residue of the token store
     features.json   what they were computed from, their number, and the hash of features.bin
 
-Its name is a hash of what decides the values: the weights' content, the store's fingerprint, which tokens of each
-record are read, how they are pooled, and the linkers. Values are computed in float32, so that they do not depend on the
+Its name is a hash of what decides the values: the weights' content, the store's fingerprint, how tokens are pooled, and
+the linkers. Values are computed in float32, so that they do not depend on the
 precision of a run.
 """
 
@@ -36,31 +36,26 @@ from pretrain.ship.source import Source, encoder_of
 Pooling = Literal["mean", "begin", "residue"]
 """One vector of a record, the mean over its residues or that of its first token; or one of each residue."""
 
-FORMAT = "zymogen.features/1"
+FORMAT = "zymogen.features/2"
 _ARRAY, _FACTS = "features.bin", "features.json"
 _GB = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What the encoder reads of each of N records of a token store."""
+    """The N records of a token store, each of which the encoder reads as a whole."""
 
     store: str
     """Fingerprint of the token store."""
     offsets: NDArray[np.uint64]
     """(N + 1,) where each record's residues start in the store."""
-    starts: NDArray[np.int64]
-    """(N,) first token that is read; token 0 is the begin token, token i residue i - 1."""
-    lengths: NDArray[np.int64]
-    """(N,) number of tokens that are read, of the record's residues and its begin and end token."""
     linkers: NDArray[np.int64]
     """(N, 2) slots of the document from and up to which a linker lies, which is not pooled; (0, 0) without one."""
 
-    @classmethod
-    def whole(cls, store: str, offsets: NDArray[np.uint64]) -> "Documents":
-        """All tokens of every record, without linkers."""
-        lengths = np.diff(offsets).astype(np.int64) + SPECIAL_TOKENS
-        return cls(store, offsets, np.zeros_like(lengths), lengths, np.zeros((len(lengths), 2), np.int64))
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """(N,) tokens of each record, begin and end included."""
+        return np.diff(self.offsets).astype(np.int64) + SPECIAL_TOKENS
 
 
 class CachedFeatures:
@@ -79,10 +74,7 @@ class CachedFeatures:
         return _read(rows, places)
 
     def residue(self, places: Tensor) -> Tensor:
-        """Vectors of residues: ``(n,)`` int64 indices in the token store to ``(n, D)`` float32 on their device.
-
-        Those of residues that the documents leave out are NaN.
-        """
+        """Vectors of residues: ``(n,)`` int64 indices in the token store to ``(n, D)`` float32 on their device."""
         return _read(self.rows["residue"], places)
 
     def of(self, pooling: Pooling, records: NDArray[np.int64], documents: Documents) -> Iterator[NDArray[np.float32]]:
@@ -172,7 +164,7 @@ def vectors_of(
 
 
 def _count(documents: Documents, pooling: Pooling) -> int:
-    return int(documents.offsets[-1]) if pooling == "residue" else len(documents.lengths)
+    return int(documents.offsets[-1]) if pooling == "residue" else len(documents.linkers)
 
 
 def _name(facts: dict[str, Any]) -> str:
@@ -181,15 +173,12 @@ def _name(facts: dict[str, Any]) -> str:
 
 def _facts(start: Source, weights: str, documents: Documents, pooling: Pooling) -> dict[str, Any]:
     """What decides the values."""
-    read = hashlib.sha256()
-    for array in (documents.starts, documents.lengths, documents.linkers):
-        read.update(np.ascontiguousarray(array, "<i8").data)
     return {
         "format": FORMAT,
         "shape": asdict(start.shape),
         "weights": weights,
         "store": documents.store,
-        "documents": read.hexdigest(),
+        "linkers": hashlib.sha256(np.ascontiguousarray(documents.linkers, "<i8").data).hexdigest(),
         "pooling": pooling,
         "rows": _count(documents, pooling),
         "width": start.shape.dim,
@@ -221,8 +210,6 @@ def _write(
 ) -> None:
     path, pooling = folder / _ARRAY, facts["pooling"]
     rows = np.memmap(path, "<f4", "w+", shape=(facts["rows"], facts["width"]))
-    if pooling == "residue":
-        rows[:] = np.nan
     with WorkLine("computing what the frozen encoder gives", after_s=2.0):
         for places, vectors in _computed(start, documents, residues, settings, pooling, device):
             rows[places] = vectors.cpu().numpy()
@@ -245,9 +232,9 @@ def _computed(
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
     """Numbers of rows, and their vectors, bin after bin; of all records, or of the chosen ones."""
     encoder = encoder_of(start, device)
-    every = np.arange(len(documents.lengths)) if chosen is None else chosen
-    read = documents.lengths[every], documents.starts[every]
-    for part in packed(PlainContents(residues, settings), read[0], samples=every, starts=read[1]):
+    every = np.arange(len(documents.linkers)) if chosen is None else chosen
+    in_store = documents.offsets.astype(np.int64)
+    for part in packed(PlainContents(residues, settings), documents.lengths[every], samples=every):
         members, lengths, firsts = every[part.documents], part.lengths, part.firsts
         batch = part.batch.to(device)
         if pooling == "begin":
@@ -257,12 +244,11 @@ def _computed(
         # Of each slot: its document, which token of the record it holds, and whether that is a residue.
         document = np.repeat(np.arange(len(members)), lengths)
         position = np.arange(len(document)) - firsts[document]
-        residue = position + documents.starts[members][document] - 1
-        in_store = documents.offsets.astype(np.int64)
-        is_residue = (residue >= 0) & (residue < np.diff(in_store)[members][document])
+        is_residue = (position > 0) & (position < lengths[document] - 1)
         if pooling == "residue":
             slots = np.flatnonzero(is_residue)
-            yield (in_store[members][document] + residue)[slots], vectors[torch.from_numpy(slots).to(device)]
+            places = in_store[members][document] + position - 1
+            yield places[slots], vectors[torch.from_numpy(slots).to(device)]
             continue
         skipped = documents.linkers[members][document]
         pooled = is_residue & ~((skipped[:, 0] <= position) & (position < skipped[:, 1]))

@@ -90,6 +90,27 @@ class Predictions:
             raise ValueError(f"{of}: {what} is {values[first]:g}{more}; {allowed}")
 
 
+def together(parts: Sequence[Predictions]) -> tuple[Predictions, NDArray[np.int64]]:
+    """All predictions of one objective by record, place and output, and which of all parts' rows they are."""
+    of = [each.rows for each in parts]
+    records = np.concatenate([each.records for each in of])
+    outputs = np.concatenate([each.outputs for each in of])
+    exact = [np.full(len(each), EXACT, np.int8) if each.censoring is None else each.censoring for each in of]
+    censoring = np.concatenate(exact)
+    placed = [each.positions for each in of if each.positions is not None]
+    positions = np.concatenate(placed) if placed else None
+    places = () if positions is None else tuple(positions.reshape(len(positions), -1).T[::-1])
+    order = np.lexsort((outputs, *places, records))
+    rows = Rows(
+        records[order],
+        outputs[order],
+        np.concatenate([each.truth for each in of])[order],
+        censoring[order] if censoring.any() else None,
+        None if positions is None else positions[order],
+    )
+    return Predictions(rows, np.concatenate([each.prediction for each in parts])[order]), order
+
+
 def rows_of(labels: Labels, records: NDArray[np.int64]) -> Rows:
     """The labels of `records`, in their order.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics.predictions import Predictions, Rows
+from finetune.metrics.predictions import Predictions, Rows, together
 from finetune.metrics.ranking import expected_class
 from finetune.results.calibrated import Calibration, calibrated, ends, fitted
 from finetune.tasks.objective import Objective
@@ -86,7 +86,7 @@ def over_folds(of_folds: Sequence[Joined], objectives: Sequence[Objective]) -> J
         with_calibration(objective, each.predictions, each.spread, of_fold)
         for objective, each, of_fold in zip(objectives, of_folds, maps, strict=True)
     ]
-    order = _rows([each.rows for each in predictions])[1]
+    order = together(predictions)[1]
     spreads = [each.spread for each in of_folds if each.spread is not None]
     return Joined(
         joined_predictions(predictions, objectives),
@@ -101,9 +101,9 @@ def joined_predictions(of_folds: Sequence[Predictions], objectives: Sequence[Obj
     """The predictions of all folds alone, with what ranks those of one fold among those of the others."""
     if len(of_folds) == 1:
         return of_folds[0]
-    rows, order = _rows([each.rows for each in of_folds])
+    found, order = together(of_folds)
     relative = np.concatenate([_relative(of, each) for of, each in zip(objectives, of_folds, strict=True)])
-    return Predictions(rows, np.concatenate([each.prediction for each in of_folds])[order], relative[order])
+    return replace(found, relative=relative[order])
 
 
 def _relative(objective: Objective, predictions: Predictions) -> Floats:
@@ -129,27 +129,6 @@ def _relative(objective: Objective, predictions: Predictions) -> Floats:
 def _log_odds(probabilities: Floats) -> Floats:
     inside = np.clip(probabilities, 1e-300, 1 - 1e-16)
     return np.asarray(np.log(inside) - np.log1p(-inside))
-
-
-def _rows(of_folds: Sequence[Rows]) -> tuple[Rows, NDArray[np.int64]]:
-    """All rows by record, place and output, and which of all they are."""
-    records = np.concatenate([each.records for each in of_folds])
-    outputs = np.concatenate([each.outputs for each in of_folds])
-    exact = [np.zeros(len(each), np.int8) if each.censoring is None else each.censoring for each in of_folds]
-    censoring = np.concatenate(exact)
-    placed = [each.positions for each in of_folds if each.positions is not None]
-    positions = np.concatenate(placed) if placed else None
-    places = () if positions is None else tuple(positions.reshape(len(positions), -1).T[::-1])
-    order = np.lexsort((outputs, *places, records))
-    truth = np.concatenate([each.truth for each in of_folds])
-    rows = Rows(
-        records[order],
-        outputs[order],
-        truth[order],
-        censoring[order] if censoring.any() else None,
-        None if positions is None else positions[order],
-    )
-    return rows, order
 
 
 def objective_of_folds(of_folds: Sequence[Objective]) -> Objective:

@@ -44,13 +44,18 @@ def start_of(encoder: Encoder) -> Source:
     return Source(SHAPE, {f"encoder.{n}": partial(Tensor.clone, p.detach()) for n, p in named}, "here")
 
 
+def whole(store: Store) -> Documents:
+    """The records of a store without linkers."""
+    return Documents(store.fingerprint, store.offsets, np.zeros((store.num_records, 2), np.int64))
+
+
 Cached = tuple[CachedFeatures | None, list[str]]
 
 
 @pytest.fixture
 def cache(tmp_path: Path, store: Store, encoder: Encoder) -> Callable[..., Cached]:
     def cached(pooling: Pooling | tuple[Pooling, ...], documents: Documents | None = None, **changes: Any) -> Cached:
-        documents = documents or Documents.whole(store.fingerprint, store.offsets)
+        documents = documents or whole(store)
         cache_gb = changes.pop("cache_gb", 1.0)
         start, settings = changes.pop("start", start_of(encoder)), changes.pop("settings", SETTINGS)
         poolings = (pooling,) if isinstance(pooling, str) else pooling
@@ -83,53 +88,36 @@ def test_vectors_are_those_of_the_encoder(cache: Callable[..., Cached], store: S
     assert torch.equal(both.sequence(torch.tensor([4, 4, 0]))[2], both.sequence(torch.tensor([0]))[0])
 
 
-def test_linkers_are_not_pooled_and_cut_residues_have_no_vector(
-    cache: Callable[..., Cached], store: Store, encoder: Encoder
-) -> None:
-    whole = Documents.whole(store.fingerprint, store.offsets)
-    linkers = whole.linkers.copy()
+def test_linkers_are_not_pooled(cache: Callable[..., Cached], store: Store, encoder: Encoder) -> None:
+    linkers = whole(store).linkers
     linkers[3] = 5, 12
-    mean = cache("mean", replace(whole, linkers=linkers))[0]
+    mean = cache("mean", replace(whole(store), linkers=linkers))[0]
     assert mean is not None
     own = alone(encoder, store, 3)
     kept = torch.cat([own[1:5], own[12:-1]]).mean(0)
     assert relative(mean.sequence(torch.tensor([3]))[0], kept) < 1e-5
     assert relative(mean.sequence(torch.tensor([3]))[0], own[1:-1].mean(0)) > 1e-3
 
-    starts, lengths = whole.starts.copy(), whole.lengths.copy()
-    starts[2], lengths[2] = 6, 10  # residues 5 to 14
-    residue = cache("residue", replace(whole, starts=starts, lengths=lengths))[0]
-    assert residue is not None
-    first, end = int(store.offsets[2]), int(store.offsets[3])
-    vectors = residue.residue(torch.arange(first, end))
-    assert vectors[5:15].isfinite().all()
-    assert vectors[:5].isnan().all()
-    assert vectors[15:].isnan().all()
-    assert np.isfinite(residue.rows["residue"][:first]).all()
-
 
 def test_what_was_computed_is_reused_and_other_content_is_not(
     cache: Callable[..., Cached], encoder: Encoder, store: Store, tmp_path: Path
 ) -> None:
-    whole = Documents.whole(store.fingerprint, store.offsets)
     (line,) = cache("mean")[1]
     assert line.startswith(f"features: 9 proteins x 48 numbers, {9 * 48 * 4 / 1e9:.3g} GB, computed, in {tmp_path}")
     (again,) = cache("mean")[1]
     assert "as they were computed before" in again
     other = Encoder(SHAPE)
     perturb(other, 1)
-    shorter = replace(whole, lengths=np.minimum(whole.lengths, 30))
-    linkers = whole.linkers.copy()
+    linkers = whole(store).linkers
     linkers[0] = 2, 3
     for changed in (
         cache("mean", start=start_of(other)),
         cache("begin"),
-        cache("mean", shorter),
-        cache("mean", replace(whole, linkers=linkers)),
-        cache("mean", replace(whole, store="another")),
+        cache("mean", replace(whole(store), linkers=linkers)),
+        cache("mean", replace(whole(store), store="another")),
     ):
         assert ", computed, " in changed[1][0]
-    assert len(list((tmp_path / "cache").glob("features-*"))) == 6
+    assert len(list((tmp_path / "cache").glob("features-*"))) == 5
     assert "as they were" in cache("mean", settings=replace(SETTINGS, bin_tokens=256))[1][0]
 
 

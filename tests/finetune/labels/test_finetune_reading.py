@@ -83,11 +83,9 @@ def test_records_and_classes_are_those_of_all_tables() -> None:
     third = rows_of({"y": ["a", "b"], "x": ["5", "6"]}, [1, 0], name="u.csv")
     found = read_task(together(first, second, third), task(type="multiclass"))
     assert (found.classes, as_list(found.labels)) == (("a", "b"), [(0, 0, 1.0), (3, 0, 1.0), (4, 0, 0.0)])
+    wrong = rows_of({"y": ["1", "b"], "x": ["2", "3"]}, name="u.csv")
     with pytest.raises(ValueError, match=r"^u\.csv: row 3, column 'y': 'b' is no number"):
-        read_task(
-            together(rows_of({"y": ["1"], "x": ["1"]}), rows_of({"y": ["1", "b"], "x": ["2", "3"]}, name="u.csv")),
-            task(),
-        )
+        read_task(together(rows_of({"y": ["1"], "x": ["1"]}), wrong), task())
 
 
 @pytest.mark.parametrize(
