@@ -9,6 +9,7 @@ that is started again computes nothing again.
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -33,7 +34,7 @@ from finetune.metrics.scoring import score
 from finetune.recipe import Recipe
 from finetune.report import page
 from finetune.results import predictions_file, words
-from finetune.results.beside import Clock, Found, Vectors, beside
+from finetune.results.beside import Vectors, beside
 from finetune.results.calibrated import checked, fitted
 from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds
 from finetune.results.kept import Kept
@@ -257,7 +258,7 @@ def _calibrations(
     return tuple(found)
 
 
-_Fits = dict[str, dict[int, dict[int | None, Found]]]
+_Fits = dict[str, dict[int, dict[int | None, Baseline | str]]]
 """Name of a baseline -> number of an objective -> fold -> the baseline, or why there is none."""
 
 
@@ -270,7 +271,7 @@ def _fits(
     kept: Kept,
 ) -> _Fits:
     """All baselines on the labels that the models are scored on, of several folds each fitted on the fold's own."""
-    store, clock, found = assays.store, Clock(), _Fits()
+    store, began, found = assays.store, time.monotonic(), _Fits()
 
     def search(asked: NDArray[np.int64], train: NDArray[np.int64]) -> Hits:
         return hits(store, asked, store, train)  # the audit's, and kept: one alignment serves all tasks
@@ -285,8 +286,9 @@ def _fits(
                     continue
                 step = partial(_step, kept, number, fold.number or 0)
                 parts = Parts(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
-                for each in beside(fold.objectives[number], labels, parts, sequences, vectors, clock, search, step):
-                    found.setdefault(each.name, {}).setdefault(number, {})[fold.number] = each
+                each = beside(fold.objectives[number], labels, parts, sequences, vectors, began, search, step)
+                for name, baseline in each:
+                    found.setdefault(name, {}).setdefault(number, {})[fold.number] = baseline
     return found
 
 
@@ -310,10 +312,10 @@ def _baselines(
         for number, of_folds in of_objectives.items():
             task, scored = objectives[number].settings.name, [fold for fold in folds if fold.number in of_folds]
             each = [of_folds[fold.number] for fold in scored]
-            fitted = [one.baseline for one in each if one.baseline is not None]
+            fitted = [one for one in each if not isinstance(one, str)]
             seconds += sum(one.seconds for one in fitted)
             if len(fitted) < len(each):
-                why_not[task] = next(one.why_not for one in each if one.baseline is None)
+                why_not[task] = next(one for one in each if isinstance(one, str))
             elif fitted:
                 descriptions[task] = fitted[0].description
                 of = [fold.objectives[number] for fold in scored]

@@ -9,7 +9,7 @@ of two proteins of 300 residues, relatives below about 45 % identity are not fou
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,25 +70,14 @@ def clusters(store: "Store", min_identity: float) -> NDArray[np.uint64]:
     records[of_distinct[::-1]] = np.arange(store.num_records)[::-1]
     words = _words(store, records)
     labels = np.arange(len(digests))
-    for pairs in _pairs(words, words):
-        shorter = np.minimum(pairs.words, _sizes(words)[pairs.target])
-        close = (pairs.shared / shorter) ** (1 / LENGTH) >= min_identity
-        ends = labels[pairs.query[close]], labels[pairs.target[close]]
+    for query, target, shared, sizes in _pairs(words, words):
+        close = (shared / np.minimum(sizes, _sizes(words)[target])) ** (1 / LENGTH) >= min_identity
+        ends = labels[query[close]], labels[target[close]]
         graph = coo_array((np.ones(len(ends[0]), np.bool_), ends), shape=(len(digests),) * 2)
         labels = connected_components(graph, directed=False)[1][labels].astype(np.int64)
     lowest = np.full(len(digests), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(lowest, labels, digests)
     return np.asarray(lowest[labels][of_distinct])
-
-
-class _Pairs(NamedTuple):
-    """Pairs that share more words than chance gives."""
-
-    query: NDArray[np.int64]
-    target: NDArray[np.int64]
-    shared: NDArray[np.int64]
-    words: NDArray[np.int64]
-    """Number of different words of the query."""
 
 
 def _words(store: "Store", records: NDArray[np.int64]) -> Any:
@@ -116,8 +105,12 @@ def _sizes(words: Any) -> NDArray[np.int64]:
     return np.asarray(np.diff(words.indptr), np.int64)
 
 
-def _pairs(queries: Any, targets: Any) -> Iterator[_Pairs]:
-    """All pairs of a query and a target that share enough words, some queries at a time."""
+def _pairs(queries: Any, targets: Any) -> Iterator[tuple[NDArray[np.int64], ...]]:
+    """All pairs of a query and a target that share enough words, some queries at a time.
+
+    Yields:
+        Places of queries, places of targets, how many words they share, and how many the query has.
+    """
     of_words = targets.T.tocsr()
     sizes, target_sizes = _sizes(queries), _sizes(targets)
     for start in range(0, queries.shape[0], _ROWS):
@@ -125,7 +118,7 @@ def _pairs(queries: Any, targets: Any) -> Iterator[_Pairs]:
         query, target, shared = block.row + start, block.col, block.data.astype(np.int64)
         enough = shared >= _least_shared(sizes[query], target_sizes[target])
         query, target = query[enough].astype(np.int64), target[enough].astype(np.int64)
-        yield _Pairs(query, target, shared[enough], sizes[query])
+        yield query, target, shared[enough], sizes[query]
 
 
 def _least_shared(sizes: NDArray[np.int64], target_sizes: NDArray[np.int64]) -> NDArray[np.float64]:

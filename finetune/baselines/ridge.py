@@ -10,7 +10,7 @@ doi:10.1038/s41587-021-01146-5); so are frozen features of a model.
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +36,8 @@ Predict = Callable[[Any], Floats]
 """Rows of the matrix -> predictions (rows, outputs), or (rows, C) of classes."""
 
 
-class _Fit(NamedTuple):
-    """The fit of each penalty."""
-
-    alpha: float
-    predict: Predict
+_Fit = tuple[float, Predict]
+"""A penalty, and the fit with it."""
 
 
 def linear(name: str, objective: Objective, labels: Labels, parts: Parts, features: Features) -> Baseline:
@@ -83,17 +80,13 @@ def linear(name: str, objective: Objective, labels: Labels, parts: Parts, featur
                 continue
             fits = fit(objective, matrix, truth)
             best = _best(objective, fits, standard, features, valid, of)
-            chosen += [fits[number].alpha for number in best]
+            chosen += [fits[number][0] for number in best]
             by_default += len({*of.tolist()} - judged)
             for number in set(best):
                 mine = of[np.array(best) == number]
-                _predict(fits[number].predict, standard, features, asked, of, mine, prediction)
+                _predict(fits[number][1], standard, features, asked, of, mine, prediction)
     said = _said(objective, features, chosen, by_default, train)
-    return Baseline(name, said, Predictions(asked, prediction), _since(began))
-
-
-def _since(began: float) -> float:
-    return time.perf_counter() - began
+    return Baseline(name, said, Predictions(asked, prediction), time.perf_counter() - began)
 
 
 def _said(objective: Objective, features: Features, chosen: Sequence[float], by_default: int, train: Rows) -> str:
@@ -150,7 +143,7 @@ def _ridges(objective: Objective, matrix: Any, truth: Floats) -> list[_Fit]:
         weights, intercept = solve(alpha)
         return lambda rows: np.asarray((rows @ weights + intercept) * spread + mean)
 
-    return [_Fit(alpha, of(alpha)) for alpha in ALPHAS]
+    return [(alpha, of(alpha)) for alpha in ALPHAS]
 
 
 Solver = Callable[[float], tuple[Floats, Floats]]
@@ -209,14 +202,14 @@ def _logistics(objective: Objective, matrix: Any, truth: Floats) -> list[_Fit]:
 
         return predict
 
-    return [_Fit(alpha, of(alpha)) for alpha in sorted(ALPHAS, reverse=True)]
+    return [(alpha, of(alpha)) for alpha in sorted(ALPHAS, reverse=True)]
 
 
 def _best(
     objective: Objective, fits: list[_Fit], standard: _Standard, features: Features, valid: Rows, of: NDArray[np.int64]
 ) -> list[int]:
     """For each output the number of the fit with the least loss on its validation labels."""
-    usual = int(np.argmin([abs(np.log(fit.alpha / _USUAL_ALPHA)) for fit in fits]))
+    usual = int(np.argmin([abs(np.log(alpha / _USUAL_ALPHA)) for alpha, _ in fits]))
     mine = np.flatnonzero(np.isin(valid.outputs, of))
     mine = mine[_sample(len(mine))]
     if not len(mine):
@@ -224,8 +217,8 @@ def _best(
     matrix = standard.rows(features.rows(valid)[mine])
     column, truth = np.searchsorted(of, valid.outputs[mine]), valid.truth[mine]
 
-    def losses(fit: _Fit) -> Floats:
-        found = fit.predict(matrix)
+    def losses(predict: Predict) -> Floats:
+        found = predict(matrix)
         if objective.settings.type == "regression":
             each = (found[np.arange(len(mine)), column] - truth) ** 2
         else:
@@ -235,7 +228,7 @@ def _best(
             each = -np.log(np.clip(of_truth, 1e-9, 1))
         return np.asarray(np.bincount(column, each, len(of)), np.float64)
 
-    summed = np.stack([losses(fit) for fit in fits])
+    summed = np.stack([losses(predict) for _, predict in fits])
     best = np.where(np.bincount(column, minlength=len(of)) > 0, summed.argmin(0), usual)
     return [int(number) for number in best]
 

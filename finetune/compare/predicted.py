@@ -17,16 +17,14 @@ from finetune.splits import split_file
 from finetune.tasks.objective import Objective
 
 _TEST = "test"
-_COLUMNS = ("id", "part", "task", "position", "truth", "prediction", "probability", "ranking")
+_COLUMNS = ("id", "part", "task", "position", "truth", "ranking")
 
 
 class Cell(NamedTuple):
-    """A label beside its prediction, as predictions.csv has them."""
+    """A label, and by what metrics rank it, as predictions.csv has them."""
 
     truth: str
-    prediction: str
-    probability: str
-    ranking: str = ""
+    ranking: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def together(parts: Sequence[Predictions]) -> tuple[Predictions, NDArray[np.int6
     censoring = np.concatenate(exact)
     placed = [each.positions for each in of if each.positions is not None]
     positions = np.concatenate(placed) if placed else None
-    places = () if positions is None else tuple(positions.reshape(len(positions), -1).T[::-1])
+    places = () if positions is None else tuple(np.atleast_2d(positions.T)[::-1])
     order = np.lexsort((outputs, *places, records))
     rows = Rows(
         records[order],

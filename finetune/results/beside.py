@@ -1,6 +1,6 @@
 """The baselines beside a model: all that can be fitted to an objective, within a bound on their time.
 
-In: an objective, labels, the records of each part, sequences, vectors of the encoder before fine-tuning. Out:
+In: an objective, labels, the records of each part, sequences, vectors of the encoder before fine-tuning. Out: by name
 `Baseline`s, and for each that is missing why. Kept: nothing.
 """
 
@@ -39,44 +39,17 @@ class Vectors:
     """What they are, or why they are missing."""
 
 
-class Clock:
-    """How much of the time for baselines is left.
-
-    Args:
-        most_s: seconds from now.
-    """
-
-    def __init__(self, most_s: float = MOST_S) -> None:
-        self.most_s = most_s
-        self._ends = time.monotonic() + most_s
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no further baseline may begin."""
-        return time.monotonic() > self._ends
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One baseline of an objective, or why there is none."""
-
-    name: str
-    """One of the names above."""
-    baseline: Baseline | None
-    why_not: str = ""
-
-
 def beside(
     objective: Objective,
     labels: Labels,
     parts: Parts,
     sequences: Sequence[str],
     vectors: Vectors,
-    clock: Clock,
+    began: float,
     search: Search | None = None,
     kept: Callable[[str, Callable[[], Baseline]], Baseline] = lambda name, fit: fit(),
-) -> Iterator[Found]:
-    """All baselines of an objective on one set of parts, the quickest first.
+) -> Iterator[tuple[str, Baseline | str]]:
+    """Names of all baselines of an objective on one set of parts, the quickest first, and each, or why there is none.
 
     Args:
         objective: what is predicted.
@@ -84,18 +57,18 @@ def beside(
         parts: what is fitted, what chooses penalties, what is predicted.
         sequences: of all records.
         vectors: of the encoder before fine-tuning.
-        clock: ends them.
+        began: when the first baseline of the run began, by `time.monotonic`.
         search: finds relatives of sequences of several lengths.
         kept: name, fit -> the baseline, which need not be fitted if it was before.
     """
-    yield Found(CONSTANT, constant(objective, labels, parts))
+    yield CONSTANT, constant(objective, labels, parts)
     for name, fit in _fits(objective, labels, parts, sequences, vectors, search):
         if isinstance(fit, str):
-            yield Found(name, None, fit)
-        elif clock.is_over:
-            yield Found(name, None, f"the baselines before it took more than {clock.most_s:g} s")
+            yield name, fit
+        elif time.monotonic() > began + MOST_S:
+            yield name, f"the baselines before it took more than {MOST_S:g} s"
         else:
-            yield Found(name, kept(name, fit))
+            yield name, kept(name, fit)
 
 
 def _fits(

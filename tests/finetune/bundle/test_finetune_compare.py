@@ -38,8 +38,7 @@ def predicted(cells: Sequence[Cell], groups: Sequence[int], name: str = "a", **t
 
 def numbers(truth: np.ndarray, guess: np.ndarray, bounds: str = "") -> list[Cell]:
     return [
-        Cell(f"{bounds if n % 3 == 0 else ''}{t}", str(p), "", str(p))
-        for n, (t, p) in enumerate(zip(truth, guess, strict=True))
+        Cell(f"{bounds if n % 3 == 0 else ''}{t}", str(p)) for n, (t, p) in enumerate(zip(truth, guess, strict=True))
     ]
 
 
@@ -96,8 +95,8 @@ def test_classes_are_compared_by_the_ranking_metric_of_their_scores() -> None:
     sure = np.where(words == "yes", 0.9, 0.1)
     for kind, metric in (("binary", "AUROC"), ("multiclass", "macro AUROC"), ("ordinal", "Kendall")):
         ranks = [f"{1 - p} {p}" if kind == "multiclass" else f"{p}" for p in sure]
-        good = [Cell(word, word, "", rank) for word, rank in zip(words, ranks, strict=True)]
-        bad = [Cell(word, "yes", "", "0.5 0.5" if kind == "multiclass" else "0.5") for word in words]
+        good = [Cell(word, rank) for word, rank in zip(words, ranks, strict=True)]
+        bad = [Cell(word, "0.5 0.5" if kind == "multiclass" else "0.5") for word in words]
         task = {"type": kind, "classes": ("no", "yes")}
         found = only(*(predicted(cells, range(NUMBER), **task) for cells in (bad, good)))
         assert found.metric == metric
@@ -113,7 +112,7 @@ def test_classes_are_compared_by_the_ranking_metric_of_their_scores() -> None:
         ),
         (lambda run: replace(run, results=replace(RESULTS, part="all folds")), "a was scored on test, b on all folds"),
         (
-            lambda run: replace(run, tasks={"t": run.tasks["t"] | {("7", ""): Cell("9", "1", "", "1")}}),
+            lambda run: replace(run, tasks={"t": run.tasks["t"] | {("7", ""): Cell("9", "1")}}),
             r"different labels of task 't' for 1 of 60, such as '7'; compare runs on one table",
         ),
         (lambda run: replace(run, tasks={}), "share no task that is defined in both"),

@@ -4,13 +4,14 @@ import csv
 import itertools
 import json
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from finetune.baselines.baseline import Parts
+from finetune.baselines.baseline import Baseline, Parts
 from finetune.ending import _calibrations
 from finetune.held_out import Fold
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
@@ -19,7 +20,7 @@ from finetune.metrics.scores import Scores, TaskScore
 from finetune.metrics.scoring import score
 from finetune.results import beside as of_beside
 from finetune.results import predictions_file, sections, words
-from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, Clock, Vectors, beside
+from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, Vectors, beside
 from finetune.results.calibrated import Calibration, calibrated, checked, ends, fitted
 from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds, over_seeds
 from finetune.results.results import BaselineScores, CalibratedTask, Ceiling, MemberFacts, Results, SeedScores
@@ -262,18 +263,18 @@ def test_every_baseline_is_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch
     values = np.arange(count, dtype=np.float32) % 10
     labels = Labels(np.arange(count + 1), np.zeros(count, np.int32), values)
     parts = Parts(np.arange(0, 15), np.arange(15, 20), np.arange(20, 30))
-    found = {each.name: each for each in beside(objective(), labels, parts, sequences, NO_VECTORS, Clock())}
+    found = dict(beside(objective(), labels, parts, sequences, NO_VECTORS, time.monotonic()))
     assert list(found) == [CONSTANT, RESIDUES, FROZEN, NEAREST]
-    assert found[FROZEN].baseline is None
-    assert found[FROZEN].why_not == "more than adaptation.cache_gb"
-    nearest = found[NEAREST].baseline
-    assert nearest is not None
+    assert found[FROZEN] == "more than adaptation.cache_gb"
+    nearest = found[NEAREST]
+    assert isinstance(nearest, Baseline)
     assert nearest.predictions.prediction.tolist() == values[20:].tolist()
     ticks = itertools.count(0.0, 100.0)
     monkeypatch.setattr(of_beside.time, "monotonic", lambda: next(ticks))
-    late = {each.name: each for each in beside(objective(), labels, parts, sequences, NO_VECTORS, Clock(150.0))}
-    assert [name for name, each in late.items() if each.baseline] == [CONSTANT, RESIDUES]
-    assert late[NEAREST].why_not == "the baselines before it took more than 150 s"
+    monkeypatch.setattr(of_beside, "MOST_S", 50.0)
+    late = dict(beside(objective(), labels, parts, sequences, NO_VECTORS, 0.0))
+    assert [name for name, each in late.items() if isinstance(each, Baseline)] == [CONSTANT, RESIDUES]
+    assert late[NEAREST] == "the baselines before it took more than 50 s"
 
 
 def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baseline() -> None:
@@ -281,12 +282,12 @@ def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baselin
     labels = Labels(np.arange(5), np.zeros(4, np.int32), np.array([0, 1, 1, 0], np.float32), None, positions)
     parts = Parts(np.arange(0, 3), np.zeros(0, np.int64), np.arange(3, 4))
     contacts = objective("binary", classes=2, level="pair")
-    found = {each.name: each for each in beside(contacts, labels, parts, ["A" * 9] * 4, NO_VECTORS, Clock())}
-    prevalence = found[CONSTANT].baseline
-    assert prevalence is not None
+    found = dict(beside(contacts, labels, parts, ["A" * 9] * 4, NO_VECTORS, time.monotonic()))
+    prevalence = found[CONSTANT]
+    assert isinstance(prevalence, Baseline)
     assert prevalence.predictions.prediction.tolist() == [pytest.approx(2 / 3)]
-    assert {found[name].why_not for name in (RESIDUES, FROZEN, NEAREST)} == {"it is not defined for pairs of residues"}
-    reasons = {"contact": found[NEAREST].why_not}
+    assert {found[name] for name in (RESIDUES, FROZEN, NEAREST)} == {"it is not defined for pairs of residues"}
+    reasons = {"contact": str(found[NEAREST])}
     lacking = tuple(BaselineScores(name, Scores(()), {}, reasons, 0.0) for name in (FROZEN, NEAREST))
     assert words.missing(replace(results(), baselines=lacking)) == [
         "contact has no ridge on encoder, no nearest neighbour: it is not defined for pairs of residues."
