@@ -107,10 +107,7 @@ class Assays:
     @cached_property
     def is_labelled(self) -> NDArray[np.bool_]:
         """(N,) whether a record has any label."""
-        labelled = np.zeros(self.store.num_records, np.bool_)
-        for task in self.tasks:
-            labelled |= np.diff(task.labels.pointers) > 0
-        return labelled
+        return np.asarray(np.logical_or.reduce([np.diff(task.labels.pointers) > 0 for task in self.tasks]))
 
     def records(self, part: int) -> NDArray[np.int64]:
         """The records of a part that have a label, rising."""
@@ -262,8 +259,7 @@ def prepare(recipe: Recipe) -> Prepared:
         needed = ((column, f"split.{name}") for name in _DIVIDING if (column := getattr(recipe.split, name)))
         table = joined(tables, settings, list(needed))
         proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest).by_content()
-    source = proteins.source(settings.ingest)
-    store = open_or_build([source], Path(settings.store_dir), settings.unknown_letters, settings.ingest)
+    store = open_or_build([proteins], Path(settings.store_dir), settings.unknown_letters, settings.ingest)
     division, tasks, of_row = divided_and_read(recipe, table, proteins, store)
     labels = write(store, {task.settings.name: task.labels for task in tasks}, proteins.linkers)
     opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)

@@ -40,14 +40,13 @@ from pretrain.checkpoint.files.reading import read_tensors
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.job import Built, Job, Objective, Selection
-from pretrain.model.build import first_model
 from pretrain.model.flops import BACKWARD_AND_FORWARD, encoder_flops
 from pretrain.model.presets import EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.run.versions import versions
-from pretrain.ship.source import ENCODER, Source, open_source
+from pretrain.ship.source import ENCODER, Source, open_source, random_encoder
 from pretrain.step import Reading
 
 _MEASURED = 2000
@@ -137,9 +136,7 @@ class FineTuneJob(Job[FineTuneScores]):
         settings = self.recipe.model
         if settings.init is not None:
             return open_source(settings.init, ENCODER)
-        shape, weights = first_model(settings, self.recipe.run.seed)
-        encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
-        return Source(shape, encoder, f"random weights of {settings.preset}")
+        return random_encoder(settings, self.recipe.run.seed)
 
     def _plan(self, described: Mapping[str, Any] | None, adapter: Adapter | None) -> AdapterPlan | None:
         if self.recipe.adaptation.kind != "lora":

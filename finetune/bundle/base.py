@@ -11,9 +11,8 @@ from torch import Tensor
 from finetune.bundle.folder import Bundle
 from finetune.bundle.manifest import Base
 from pretrain.checkpoint.digests.digest import identity_of
-from pretrain.model.build import first_model
 from pretrain.model.settings import ModelSettings
-from pretrain.ship.source import ENCODER, Source, open_source
+from pretrain.ship.source import ENCODER, Source, open_source, random_encoder
 
 
 def base_of(settings: ModelSettings, seed: int, start: Source) -> Base:
@@ -46,10 +45,7 @@ def base_weights(bundle: Bundle, given: str | None = None) -> dict[str, Tensor]:
             )
         start = open_source(source, ENCODER)
     else:
-        settings = ModelSettings(preset=base.preset, dropout=base.dropout)
-        shape, weights = first_model(settings, base.seed)
-        encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
-        start = Source(shape, encoder, f"random weights of {base.preset}")
+        start = random_encoder(ModelSettings(preset=base.preset, dropout=base.dropout), base.seed)
     found = {name: weight() for name, weight in start.weights.items()}
     _require_same(bundle, identity_of(found.items()), start)
     return found

@@ -113,9 +113,8 @@ class OtherColumns:
     def _codes(self, cells: Cells, values: Sequence[Hashable | None]) -> NDArray[np.int64]:
         """(rows,) equal numbers for equal values of distinct texts; -1 for None and for an empty cell."""
         numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
-        codes = np.full(self.table.num_rows, -1)
-        codes[cells.rows] = np.array([-1 if value is None else numbers[value] for value in values])[cells.which]
-        return codes
+        codes = np.array([-1 if value is None else numbers[value] for value in values], np.int64)
+        return cells.over_rows(codes, self.table.num_rows, -1)
 
 
 def _are_numbers(texts: Collection[str]) -> bool:

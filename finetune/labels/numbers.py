@@ -108,9 +108,7 @@ def _bounds_of_rows(column: Column, cells: Cells, bound_column: str, settings: T
     table = column.rows.table
     table.require(bound_column, f"tasks: {settings.name!r}: bound_column")
     bounds = written(table, bound_column)
-    of_rows = np.full(table.num_rows, -1)
-    of_rows[bounds.rows] = bounds.which
-    which = of_rows[cells.rows]
+    which = bounds.over_rows(np.arange(len(bounds.texts)), table.num_rows, -1)[cells.rows]
     found = np.zeros(len(which), np.int8)
     for text in np.unique(which[which >= 0]).tolist():
         try:
@@ -128,20 +126,16 @@ def _units_of_rows(column: Column, cells: Cells, settings: TaskSettings) -> list
     """
     if settings.unit_column is None:
         return None
-    column.rows.table.require(settings.unit_column, f"tasks: {settings.name!r}: unit_column")
-    units = written(column.rows.table, settings.unit_column)
-    texts: list[str | None] = [None] * column.rows.table.num_rows
-    for row, which in zip(units.rows.tolist(), units.which.tolist(), strict=True):
-        texts[row] = molar(units.texts[which]) or units.texts[which]
-    found = []
-    for row in cells.rows.tolist():
-        text = texts[row]
-        if text is None:
-            raise ValueError(
-                f"{column.where(row)}: the label has no unit in column {settings.unit_column!r}; write it, or leave "
-                "the label out"
-            )
-        found.append(text)
+    table = column.rows.table
+    table.require(settings.unit_column, f"tasks: {settings.name!r}: unit_column")
+    units = written(table, settings.unit_column)
+    texts = np.array([molar(text) or text for text in units.texts], object)
+    found: list[str] = units.over_rows(texts, table.num_rows, "")[cells.rows].tolist()
+    if "" in found:
+        raise ValueError(
+            f"{column.where(int(cells.rows[found.index('')]))}: the label has no unit in column "
+            f"{settings.unit_column!r}; write it, or leave the label out"
+        )
     return found
 
 

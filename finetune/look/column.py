@@ -117,19 +117,16 @@ class Column:
     @cached_property
     def values(self) -> NDArray[np.float64]:
         """(R,) its numbers, NaN without one."""
-        found = np.full(self.num_rows, np.nan)
-        if self.numbers is not None:
-            cells = self.all.without(self.not_measured)
-            found[cells.rows] = self.numbers.values[cells.which]
-        return found
+        if self.numbers is None:
+            return np.full(self.num_rows, np.nan)
+        return self.all.without(self.not_measured).over_rows(self.numbers.values, self.num_rows, np.nan)
 
     @cached_property
     def censoring(self) -> NDArray[np.int8]:
         """(R,) 1 where the true value is above the number, such as '>5', -1 below, 0 for an exact one or none."""
         found = np.zeros(self.num_rows, np.int8)
         if self.numbers is not None:
-            cells = self.all.without(self.not_measured)
-            found[cells.rows] = self.numbers.censoring[cells.which]
+            found = self.all.without(self.not_measured).over_rows(self.numbers.censoring, self.num_rows, 0)
         if self.bounds is not None:
             found = np.where((found == 0) & ~np.isnan(self.values), self.bounds, found)
         return found

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,18 +55,18 @@ class Divided:
 
     settings: dict[str, Any]
     reason: str
-    parts: Parts | None
+    parts: Parts | None = None
     """None of a split that was not tried."""
-    audited: str
-    """The split in the words that its audit allows; empty where it was not audited."""
-    labelled: int
+    audited: str = ""
+    """The split in the words that its audit allows; empty where relatives are not looked for, or nothing is tested."""
+    labelled: int = 0
     """Records with a label."""
     rejected: list[str] = field(default_factory=list)
     """Splits that were tried first, with what is against them."""
     alternatives: list[str] = field(default_factory=list)
     """Other splits that the table allows."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Task -> why no split can be made with it."""
+    """Task -> why it cannot be trained, of those with a few labels."""
     would_take: float = 0.0
     """Seconds in which relatives would be found, where they were not looked for."""
 
@@ -110,7 +110,6 @@ def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
     mutations = None
     if opened.proteins.mutated is not None and opened.proteins.wild_types is not None:
         mutations = of_rows(opened.records, opened.proteins.mutated, opened.proteins.wild_types)
-    labelled = int(opened.is_labelled.sum())
     would_take = 0.0 if variants else clustering_seconds(opened)
     may_search = would_take <= _MOST_CLUSTERING_S
     rejected: list[str] = []
@@ -118,20 +117,17 @@ def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
     for settings, reason in _candidates(opened, roles, variants, may_search):
         if settings["by"] == "homology" and not may_search:
             said = f"; not tried here, as finding them takes {takes(would_take)}: the run does it first"
-            others = _alternatives(opened, roles, variants, "homology")
-            return Divided(settings, reason + said, None, "", labelled, rejected, others, {}, would_take)
-        try:
-            tried = _tried(opened, settings, mutations, named, may_search=may_search)
-        except ValueError as error:
-            last = error
-            rejected.append(f"{_name(settings)}: {str(error).replace(f'{opened.records.table.name}: ', '')}")
-            continue
-        opened.leave_out(tried.left_out)
+            found = Divided(settings, reason + said)
+        else:
+            try:
+                found = _tried(opened, settings, reason, mutations, named, may_search=may_search)
+            except ValueError as error:
+                last = error
+                rejected.append(f"{_name(settings)}: {str(error).replace(f'{opened.records.table.name}: ', '')}")
+                continue
+        opened.leave_out(found.left_out)
         others, labelled = _alternatives(opened, roles, variants, settings["by"]), int(opened.is_labelled.sum())
-        return Divided(
-            {**settings, **tried.more}, reason + tried.said, tried.parts, tried.audited, labelled, rejected, others,
-            tried.left_out, would_take,
-        )  # fmt: skip
+        return replace(found, labelled=labelled, rejected=rejected, alternatives=others, would_take=would_take)
     assert last is not None
     raise last
 
@@ -221,24 +217,16 @@ def _alternatives(opened: Opened, roles: Roles, variants: bool, chosen: str) -> 
     return found
 
 
-class _Tried(NamedTuple):
-    """A candidate that can be used."""
-
-    parts: Parts
-    more: dict[str, Any]
-    """Further settings that it needs."""
-    said: str
-    """What they do, for its reason."""
-    left_out: dict[str, str]
-    """Task -> why it cannot be trained, of those with a few labels."""
-    audited: str
-    """The split in the words that its audit allows; empty where relatives are not looked for, or nothing is tested."""
-
-
 def _tried(
-    opened: Opened, settings: dict[str, Any], mutations: Mutations | None, named: Sequence[str], *, may_search: bool
-) -> _Tried:
-    """The parts by a candidate, with a validation part that is drawn where the table's own split has none.
+    opened: Opened,
+    settings: dict[str, Any],
+    reason: str,
+    mutations: Mutations | None,
+    named: Sequence[str],
+    *,
+    may_search: bool,
+) -> Divided:
+    """The split by a candidate, with a validation part that is drawn where the table's own split has none.
 
     Raises:
         ValueError: a part is empty or has too few labels, a task cannot be trained on one, or too much is unused.
@@ -276,7 +264,7 @@ def _tried(
         known = labelled.keys() & of_conditions.keys()
         found = audit(opened.store, parts, labelled, split.audited_identities, conditioned=known)
         audited = in_words(split, division, found)
-    return _Tried(parts, more, said, left_out, audited)
+    return Divided({**settings, **more}, reason + said, parts, audited, left_out=left_out)
 
 
 def _most_labels(tasks: Sequence[TaskLabels], part: NDArray[np.bool_]) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.recipe.settings import IngestSettings
 from data.store.build import open_or_build
 from data.store.token_store import Store
 from finetune.labels.differing import OtherColumns
@@ -62,10 +61,7 @@ class Opened:
     @property
     def is_labelled(self) -> NDArray[np.bool_]:
         """(N,) whether a record has any label."""
-        found = np.zeros(self.proteins.num_records, np.bool_)
-        for task in self.tasks:
-            found |= np.diff(task.labels.pointers) > 0
-        return found
+        return np.asarray(np.logical_or.reduce([np.diff(task.labels.pointers) > 0 for task in self.tasks]))
 
 
 def proteins_for(
@@ -111,7 +107,6 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
     """
     proteins = _proteins(table, data, crop_tokens)
     settings = _settings(data)
-    ingest = IngestSettings()
     used = {*settings.sequence, *settings.mutation, settings.protein, settings.id}
     used |= {column for guess in guesses for column in guess.columns}
     others = OtherColumns.of(table, used)
@@ -133,7 +128,7 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
             f"{table.name}: has proteins, and needs a column of what was measured of them; column {name!r} cannot be "
             f"learned: {reason}"
         )
-    store = open_or_build([proteins.source(ingest)], Path(store_dir), settings.unknown_letters, ingest)
+    store = open_or_build([proteins], Path(store_dir), settings.unknown_letters, proteins.limits)
     records = Records(table, proteins.record_of_row, proteins.digests, store)
     return Opened(proteins, tasks, kept, left_out, records, store, rows, settings.decimal)
 

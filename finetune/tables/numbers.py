@@ -94,12 +94,9 @@ def is_missing(cells: "pyarrow.ChunkedArray", missing: Sequence[str] = MISSING) 
     return found
 
 
-def is_number(text: str, missing: Sequence[str] = ()) -> bool:
-    """Whether one text can be read as a number, with either decimal sign, or is one of `missing`."""
-    text = text.strip()
-    if text.lower() in {word.lower() for word in missing}:
-        return True
-    return any(_parsed(text, decimal) is not None for decimal in (".", ","))
+def is_number(text: str) -> bool:
+    """Whether one text can be read as a number, with either decimal sign."""
+    return any(_parsed(text.strip(), decimal) is not None for decimal in (".", ","))
 
 
 def parse(

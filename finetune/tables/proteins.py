@@ -1,6 +1,6 @@
 """The proteins of a table: which sequence each row is about, and the distinct ones as records of a token store.
 
-In: a table and the settings that say where its sequences are. Out: `Proteins`; a source for `data.store.build`, whose
+In: a table and the settings that say where its sequences are. Out: `Proteins`, a source for `data.store.build`, whose
 record i is record i. Kept: nothing. A record is one distinct sequence of tokens, before anything is cut away; rows with
 equal ones share it.
 """
@@ -8,7 +8,7 @@ equal ones share it.
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,10 @@ _TOKENS = np.where(LETTER_IDS == REFUSED, UNK, LETTER_IDS).astype(np.uint8).toby
 
 @dataclass(frozen=True, slots=True)
 class Proteins:
-    """The N distinct proteins of a table of R rows."""
+    """The N distinct proteins of a table of R rows, and the source of their token store.
+
+    It is a `data.sources.block.Source` of its records, for `data.store.build.open_or_build`.
+    """
 
     name: str
     """The table's location."""
@@ -60,6 +63,8 @@ class Proteins:
     """What was decided, for the user: sentences without the table's name."""
     unknown_letters: LetterPolicy = "refuse"
     """What becomes of letters outside the alphabet."""
+    limits: IngestSettings = field(default=IngestSettings())
+    """Longest header and longest protein."""
 
     @property
     def num_records(self) -> int:
@@ -117,34 +122,17 @@ class Proteins:
         """The same with records in the order of their digests, so that nothing depends on the order of rows."""
         return self.of_records(np.argsort(self.digests))
 
-    def source(self, limits: IngestSettings | None = None) -> "ProteinSource":
-        """The records as a source of a token store."""
-        return ProteinSource(self, limits or IngestSettings())
-
-
-@dataclass(frozen=True, slots=True)
-class ProteinSource:
-    """The distinct proteins of a table, for `data.store.build.open_or_build` (a `data.sources.block.Source`)."""
-
-    proteins: Proteins
-    limits: IngestSettings
-
-    @property
-    def name(self) -> str:
-        """The table's location."""
-        return self.proteins.name
-
     @property
     def num_bytes(self) -> int | None:
         """Residues of all records."""
-        return int(self.proteins.num_residues.sum())
+        return int(self.num_residues.sum())
 
     def stamp(self) -> list[str | int]:
         """Hash of ids and sequences, so that a store is built again exactly if these change."""
         digest = hashlib.blake2b(digest_size=16)
-        for record_id, letters in zip(self.proteins.ids, self.proteins.sequences, strict=True):
+        for record_id, letters in zip(self.ids, self.sequences, strict=True):
             digest.update(f"{record_id}\0{letters}\0".encode())
-        return ["proteins", self.proteins.num_records, digest.hexdigest()]
+        return ["proteins", self.num_records, digest.hexdigest()]
 
     def blocks(self, start: Position = START) -> Iterator[Block]:
         """The records from `start` on, in order."""
@@ -152,12 +140,12 @@ class ProteinSource:
 
         def entries() -> Iterator[Entry]:
             nonlocal num_read
-            for record in range(start.records, self.proteins.num_records):
-                letters = self.proteins.sequences[record].encode()
+            for record in range(start.records, self.num_records):
+                letters = self.sequences[record].encode()
                 num_read += len(letters)
-                yield Entry(self.proteins.ids[record].encode(), letters)
+                yield Entry(self.ids[record].encode(), letters)
 
-        yield from entry_blocks(entries(), self.proteins.unknown_letters, self.limits, start, lambda: num_read)
+        yield from entry_blocks(entries(), self.unknown_letters, self.limits, start, lambda: num_read)
 
 
 def proteins_of(
@@ -218,7 +206,7 @@ def proteins_of(
     check_lengths(table, joined, settings, most, said, mutated, unusable)
     cleaned = [() if index in unusable else row for index, row in enumerate(cleaned)]
     _leave_out(table, unusable, settings, said, is_part=is_part)
-    proteins = _records(table, cleaned, joined, settings, most, said, mutated, wild_types)
+    proteins = _records(table, cleaned, joined, settings, most, said, mutated, wild_types, limits)
     return proteins if is_part else _without_equals(table, proteins)
 
 
@@ -328,6 +316,7 @@ def _records(
     said: list[str],
     mutated: tuple[tuple[int, ...], ...] | None,
     wild_types: tuple[str, ...] | None,
+    limits: IngestSettings,
 ) -> Proteins:
     """The distinct proteins, in the order of their first rows."""
     rows: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
@@ -361,6 +350,7 @@ def _records(
         wild_types,
         tuple(said),
         settings.unknown_letters,
+        limits,
     )
 
 

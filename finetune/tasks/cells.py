@@ -7,7 +7,7 @@ A column of a thousand that are almost empty costs what is written in it, not it
 import json
 import re
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,12 @@ class Cells(NamedTuple):
         used = np.zeros(len(self.texts), np.bool_)
         used[stay.which] = True
         return stay.of_texts(used)
+
+    def over_rows(self, values: NDArray[Any], num_rows: int, otherwise: object) -> NDArray[Any]:
+        """(rows,) the value of each row's text, of (texts,) values; `otherwise` for a row without a cell."""
+        found = np.full(num_rows, otherwise, values.dtype)
+        found[self.rows] = values[self.which]
+        return found
 
     def without(self, missing: Collection[str]) -> "Cells":
         """The cells that are neither blank nor written as missing, in upper or lower case."""

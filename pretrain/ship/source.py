@@ -17,11 +17,12 @@ from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.checkpoint.files.reading import read_tensors
 from pretrain.checkpoint.load import Verified, find, newest_valid, verify
-from pretrain.model.build import without_memory
+from pretrain.model.build import first_model, without_memory
 from pretrain.model.encoder import Encoder
 from pretrain.model.initial import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
+from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.finite import require_finite
 from pretrain.run.directory import RunDirectory
 
@@ -68,6 +69,13 @@ def open_source(source: str | Path, part: str = "") -> Source:
     shape, weights, _ = transformers_io.published(source)
     kept = {name: weight for name, weight in weights.items() if name.startswith(part)}
     return Source(shape, kept, str(source), _name(source))
+
+
+def random_encoder(settings: ModelSettings, seed: int) -> Source:
+    """The encoder of random weights with which a run begins that is given no model."""
+    shape, weights = first_model(settings, seed)
+    encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
+    return Source(shape, encoder, f"random weights of {settings.preset}")
 
 
 def _name(source: str | Path) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from finetune.tables.numbers import Decimal, NotOneColumn, Numbers, is_missing, is_number, parse
 from finetune.tables.units import is_unit, molar_factor, name_and_unit
+from support.assays.labelled_rows import read
 
 
 def column(*cells: str | None) -> pa.ChunkedArray:
@@ -102,6 +103,13 @@ def test_units_in_cells() -> None:
     with pytest.raises(NotOneColumn, match="the unit is 'ug/mL', and that of the column is 'nM'") as caught:
         parsed("1 nM", "2 ug/mL", "3 nM")
     assert caught.value.index == 1
+
+
+def test_an_error_names_row_column_and_text() -> None:
+    with pytest.raises(ValueError, match=r"^t\.csv: row 3, column 'y': 'two' is no number \(1 more such text in"):
+        read({"y": ["1", "two", "three"]})
+    with pytest.raises(ValueError, match=r"^t\.csv: row 2, column 'y': '1,234' is a decimal number"):
+        read({"y": ["1,234", "2,345"]})
 
 
 @pytest.mark.parametrize("decimal", [".", ","])

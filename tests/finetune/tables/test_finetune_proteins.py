@@ -178,16 +178,16 @@ def test_record_i_of_the_store_is_record_i(tmp_path: Path) -> None:
     letters = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), rng.integers(5, 60))) for _ in range(200)]
     cells: list[str | None] = [letters[i] for i in rng.integers(0, 200, 500)]
     found = of(seq=cells)
-    store = open_or_build([found.source()], tmp_path, "refuse", IngestSettings())
+    store = open_or_build([found], tmp_path, "refuse", IngestSettings())
     assert store.num_records == found.num_records == len(set(cells))
     assert [decode(store.residues(record)) for record in range(store.num_records)] == list(found.sequences)
     assert [store.header(record) for record in range(store.num_records)] == list(found.ids)
     assert [found.sequences[record] for record in found.record_of_row] == cells
-    again = open_or_build([of(seq=cells).source()], tmp_path, "refuse", IngestSettings())
+    again = open_or_build([of(seq=cells)], tmp_path, "refuse", IngestSettings())
     assert again.folder == store.folder
-    other = open_or_build([of(seq=cells[::-1]).source()], tmp_path, "refuse", IngestSettings())
+    other = open_or_build([of(seq=cells[::-1])], tmp_path, "refuse", IngestSettings())
     assert other.folder != store.folder
-    blocks = list(found.source().blocks(replace_position(found)))
+    blocks = list(found.blocks(replace_position(found)))
     assert sum(len(block.lengths) for block in blocks) == found.num_records - 7
 
 
@@ -200,5 +200,5 @@ def replace_position(found: Proteins) -> object:
 
 def test_unknown_letters_are_counted_where_that_is_asked_for(tmp_path: Path) -> None:
     found = of(None, TableSettings(unknown_letters="count"), seq=["MK1T" * 20])
-    store = open_or_build([found.source()], tmp_path, "count", IngestSettings())
+    store = open_or_build([found], tmp_path, "count", IngestSettings())
     assert store.unknown_letters == {"'1'": 20}

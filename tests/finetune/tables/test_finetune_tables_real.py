@@ -36,10 +36,7 @@ def test_gb1_is_the_same_in_both_of_its_formats() -> None:
     records = read_table(f"{DATA}/assay/flip_gb1_splits.zip/splits/low_vs_high.fasta")
     assert rows.column("sequence") == records.column("sequence")
     # The FASTA file has ten decimals of the same values.
-    assert (
-        np.abs(parse(rows.cells.column("target")).values - parse(records.cells.column("TARGET")).values).max()
-        <= 0.51e-10
-    )
+    assert np.abs(parse(rows.cells["target"]).values - parse(records.cells["TARGET"]).values).max() <= 0.51e-10
     parts = Counter(zip(records.column("SET"), records.column("VALIDATION"), strict=True))
     assert parts == {("train", "False"): 4580, ("train", "True"): 509, ("test", "False"): 3644}
 
@@ -76,12 +73,12 @@ def test_beta_lactamase_from_its_mutations_is_beta_lactamase_from_its_sequences(
             assert letters == found["precursor"].sequences[record]
             compared += 1
     assert compared > 4000
-    assert int(np.isnan(parse(table.cells.column("cefotaxime")).values).sum()) == 19
+    assert int(np.isnan(parse(table.cells["cefotaxime"]).values).sum()) == 19
 
 
 def test_metz_counts_of_bounds_are_those_of_the_file() -> None:
     table = read_table(f"{DATA}/ligand/metz_interaction.csv.gz")
-    found = [parse(table.cells.column(column)) for column in table.columns[14:]]
+    found = [parse(table.cells[column]) for column in table.columns[14:]]
     assert table.columns[0] == "Cmpd_ID"  # without the byte order mark
     assert sum(int((~np.isnan(each.values)).sum()) for each in found) == 258_094
     assert sum(int((each.censoring < 0).sum()) for each in found) == 154_175
