@@ -23,12 +23,11 @@ from finetune.adaptation.lora import plain_name
 from finetune.bundle.base import base_weights
 from finetune.bundle.folder import Bundle
 from finetune.heads.predicted import predicted
+from finetune.metrics.weighted import Floats
 from finetune.model import FineTuneModel
 from finetune.tables.proteins import Proteins
 from finetune.tasks.objective import Objective
 from pretrain.ship.source import ENCODER
-
-Floats = NDArray[np.float64]
 
 
 class _EveryPlace(Contents):

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from finetune.labels.labels import Labels
 from finetune.metrics.predictions import Predictions, Rows, is_exact, rows_of
+from finetune.metrics.weighted import Floats
 from finetune.tasks.objective import Objective
 
 Records = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Parts(NamedTuple):

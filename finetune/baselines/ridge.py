@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import draw
-from finetune.baselines.baseline import Baseline, Floats, Parts, by_labelled, constant
+from finetune.baselines.baseline import Baseline, Parts, by_labelled, constant
 from finetune.baselines.features import Features
 from finetune.labels.labels import Labels
 from finetune.metrics.predictions import Predictions, Rows, rows_of
 from finetune.metrics.scores import NO_VALIDATION
+from finetune.metrics.weighted import Floats
 from finetune.tasks.objective import Objective
 
 ALPHAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)

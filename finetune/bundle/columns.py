@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.metrics.weighted import Floats
 from finetune.results.calibrated import Calibration
 from finetune.tasks.objective import Objective
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

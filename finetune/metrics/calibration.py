@@ -8,35 +8,31 @@ doi:10.1080/01621459.2017.1307116; they promise their coverage for data like the
 what is left of it on a shifted one.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
+from finetune.metrics.weighted import Floats
+
 _LOGARITHM_RANGE = np.log(100.0)
 _LOGARITHM_SPREAD = 1.0
 """Standard deviation of the logarithms of temperatures before any label is seen: most are from 1/3 to 3."""
 _LEAST_PROB = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class Temperature:
-    """Divides log-odds, or logits of classes, by a number: above 1 it makes a model less sure; no order changes."""
+def tempered(probabilities: Floats, temperature: float) -> Floats:
+    """Probabilities of yes (n,) or of classes (n, C) with log-odds, or logits, divided by a number.
 
-    temperature: float
-
-    def __call__(self, probabilities: Floats) -> Floats:
-        """Calibrated probabilities of yes (n,) or of classes (n, C), from those of the model."""
-        if probabilities.ndim == 1:
-            logits = _logit(probabilities) / self.temperature
-            return np.asarray(np.where(logits >= 0, 1, np.exp(np.minimum(logits, 0))) / (1 + np.exp(-np.abs(logits))))
-        logits = np.log(np.clip(probabilities, _LEAST_PROB, 1)) / self.temperature
-        exponentials = np.exp(logits - logits.max(1, keepdims=True))
-        return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
+    Above 1 it makes a model less sure; no order changes.
+    """
+    if probabilities.ndim == 1:
+        logits = _logit(probabilities) / temperature
+        return np.asarray(np.where(logits >= 0, 1, np.exp(np.minimum(logits, 0))) / (1 + np.exp(-np.abs(logits))))
+    logits = np.log(np.clip(probabilities, _LEAST_PROB, 1)) / temperature
+    exponentials = np.exp(logits - logits.max(1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
 
 
-def fit_temperature(truth: ArrayLike, probabilities: Floats) -> Temperature:
+def fit_temperature(truth: ArrayLike, probabilities: Floats) -> float:
     """The temperature, in 0.01..100, that is most likely, if its logarithm is of a normal distribution around 0.
 
     Without that, twenty labels that happen to be all right would make every probability 0 or 1. It counts little from
@@ -55,7 +51,7 @@ def fit_temperature(truth: ArrayLike, probabilities: Floats) -> Temperature:
     _require_probabilities(labels, probabilities)
 
     def loss(logarithm: float) -> float:
-        scaled = Temperature(float(np.exp(logarithm)))(probabilities)
+        scaled = tempered(probabilities, float(np.exp(logarithm)))
         of_truth = (
             np.where(labels == 1, scaled, 1 - scaled) if scaled.ndim == 1 else scaled[np.arange(len(labels)), labels]
         )
@@ -64,25 +60,11 @@ def fit_temperature(truth: ArrayLike, probabilities: Floats) -> Temperature:
     found = minimize_scalar(
         loss, bounds=(-_LOGARITHM_RANGE, _LOGARITHM_RANGE), method="bounded", options={"xatol": 1e-6}
     )
-    return Temperature(float(np.exp(found.x)))
+    return float(np.exp(found.x))
 
 
-@dataclass(frozen=True, slots=True)
-class Isotonic:
-    """A rising piecewise linear map of probabilities of yes."""
-
-    at: tuple[float, ...]
-    """Probabilities of the model, rising."""
-    becomes: tuple[float, ...]
-    """What each becomes, never falling; outside of them the first or last one."""
-
-    def __call__(self, probabilities: Floats) -> Floats:
-        """Calibrated probabilities of yes (n,)."""
-        return np.asarray(np.interp(probabilities, self.at, self.becomes), np.float64)
-
-
-def fit_isotonic(truth: ArrayLike, probabilities: Floats) -> Isotonic:
-    """The rising map with the least squared error.
+def fit_isotonic(truth: ArrayLike, probabilities: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The rising piecewise linear map with the least squared error: probabilities of yes, and what each becomes.
 
     Raises:
         ValueError: there is no row, or a probability is not in [0, 1].
@@ -92,7 +74,7 @@ def fit_isotonic(truth: ArrayLike, probabilities: Floats) -> Isotonic:
     labels = np.asarray(truth, np.float64)
     _require_probabilities(labels, probabilities)
     fitted = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(probabilities, labels)
-    return Isotonic(tuple(fitted.X_thresholds_.tolist()), tuple(fitted.y_thresholds_.tolist()))
+    return tuple(fitted.X_thresholds_.tolist()), tuple(fitted.y_thresholds_.tolist())
 
 
 def conformal_half_width(truth: ArrayLike, prediction: ArrayLike, coverage: float = 0.9) -> float:

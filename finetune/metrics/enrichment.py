@@ -11,9 +11,10 @@ compared.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from finetune.metrics.weighted import Floats
+
 ALPHA = 20.0
 """With this alpha 80 % of BEDROC's weight lies in the first 8 % of the ranking."""
 

@@ -13,14 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from finetune.metrics.enrichment import top_gain, top_recall
+from finetune.metrics.weighted import Floats
 from finetune.proteingym.reference import Assay
 
-Floats = NDArray[np.float64]
 NAN = float("nan")
 FIGURES = ("spearman", "auc", "mcc", "ndcg", "recall")
 TITLES = {"spearman": "Spearman", "auc": "AUC", "mcc": "MCC", "ndcg": "NDCG@10%", "recall": "recall@10%"}

@@ -16,7 +16,8 @@ import numpy as np
 
 from data.durable import write_whole
 from data.recipe.json_file import as_json, read
-from finetune.proteingym.figures import NAN, Figures, Floats, figures_of
+from finetune.metrics.weighted import Floats
+from finetune.proteingym.figures import NAN, Figures, figures_of
 from finetune.proteingym.reference import Assay, by_target
 from finetune.score.rows import MUTATION, SEQUENCE, read_variants
 from finetune.score.schemes import Scheme, Variant, column

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from finetune.metrics.predictions import is_exact
 from finetune.metrics.scores import Scores
+from finetune.metrics.weighted import Floats
 from finetune.results.joined import Joined
 from finetune.tasks.objective import Objective
 from pretrain.report.chart import Chart, Line
 
-Floats = NDArray[np.float64]
 MOST_TASKS = 6
 """Tasks of a run that have pictures."""
 _MOST_POINTS = 400

@@ -11,19 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics.calibration import (
-    Isotonic,
-    Temperature,
     conformal_half_width,
     covered,
     expected_calibration_error,
     fit_isotonic,
     fit_temperature,
+    tempered,
 )
 from finetune.metrics.predictions import Predictions, is_exact
 from finetune.metrics.scoring import FEWEST_LABELS
+from finetune.metrics.weighted import Floats
 from finetune.tasks.objective import Objective
 
-Floats = NDArray[np.float64]
 COVERAGE = 0.9
 """Share of the truth that an interval promises to hold."""
 ISOTONIC_FROM = 1000
@@ -51,8 +50,8 @@ class Calibration:
     def __call__(self, probabilities: Floats) -> Floats:
         """Calibrated probabilities, of yes (n,) or of classes (n, C); as they are without a calibration."""
         if self.temperature is not None:
-            return Temperature(self.temperature)(probabilities)
-        return probabilities if self.isotonic is None else Isotonic(*self.isotonic)(probabilities)
+            return tempered(probabilities, self.temperature)
+        return probabilities if self.isotonic is None else np.interp(probabilities, *self.isotonic)
 
 
 def fitted(
@@ -97,23 +96,24 @@ def _fitted(objective: Objective, output: int, truth: Floats, prediction: Floats
         return Calibration(count, why_not=f"too few validation labels, fewer than {FEWEST_LABELS}: {count}")
     if (truth == truth[0]).all():
         return Calibration(count, why_not=f"all {count} validation labels are of one class")
-    is_rising, half, after = (
-        prediction.ndim == 1 and count >= ISOTONIC_FROM,
-        np.arange(count) % 2 == 0,
-        prediction.copy(),
-    )
+    fit = _rising if prediction.ndim == 1 and count >= ISOTONIC_FROM else _tempered
+    half, after = np.arange(count) % 2 == 0, prediction.copy()
     for side in (half, ~half):
-        of_other = (fit_isotonic if is_rising else fit_temperature)(truth[~side], prediction[~side])
-        after[side] = of_other(prediction[side])
+        after[side] = fit(truth[~side], prediction[~side])(prediction[side])
     true = truth if prediction.ndim == 1 else truth[:, None] == np.arange(prediction.shape[1])
     if ((after - true) ** 2).mean() >= ((prediction - true) ** 2).mean():
         return Calibration(
             count, why_not="made of half of the labels, it does not improve the probabilities of the others"
         )
-    if is_rising:
-        rising = fit_isotonic(truth, prediction)
-        return Calibration(count, isotonic=(rising.at, rising.becomes))
-    return Calibration(count, temperature=fit_temperature(truth, prediction).temperature)
+    return fit(truth, prediction)
+
+
+def _rising(truth: Floats, prediction: Floats) -> Calibration:
+    return Calibration(len(truth), isotonic=fit_isotonic(truth, prediction))
+
+
+def _tempered(truth: Floats, prediction: Floats) -> Calibration:
+    return Calibration(len(truth), temperature=fit_temperature(truth, prediction))
 
 
 def calibrated(objective: Objective, maps: Sequence[Calibration], predictions: Predictions) -> Floats:

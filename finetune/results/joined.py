@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from finetune.metrics.predictions import Predictions, Rows, together
 from finetune.metrics.ranking import expected_class
+from finetune.metrics.weighted import Floats
 from finetune.results.calibrated import Calibration, calibrated, ends, fitted
 from finetune.tasks.objective import Objective
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

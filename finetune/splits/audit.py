@@ -104,13 +104,13 @@ class Audit:
 
 
 class _Found(NamedTuple):
-    """What was found of some tested records."""
+    """What was found of tested records; each array is (N,), over all records of the store."""
 
-    tested: NDArray[np.int64]
     is_equal: NDArray[np.bool_]
     identity: NDArray[np.float64]
     is_searchable: NDArray[np.bool_]
     targets: int
+    """Records that one was compared with, at most."""
 
 
 def audit(
@@ -151,21 +151,23 @@ def audit(
     at = () if distances is not None else identities
     if parts.num_folds:
         # A nearest neighbour searches what trains alone, and the same search is kept for it.
-        found = {"the other folds": [_found(store, test, store, others, at) for test, *others in of_sides]}
+        found = {"the other folds": _found(store, [(test, others) for test, *others in of_sides], store, at)}
     else:
         _, train, validation = of_sides[0]
-        found = {"train": [_found(store, tested, store, [train], at)]}
+        found = {"train": _found(store, [(tested, [train])], store, at)}
         if len(validation):
-            found["validation"] = [_found(store, tested, store, [validation], at)]
-    comparisons = [_counted(name, each, at) for name, each in found.items()]
-    of_training = _together(next(iter(found.values())))
+            found["validation"] = _found(store, [(tested, [validation])], store, at)
+    comparisons = [_counted(name, tested, each, at) for name, each in found.items()]
+    of_training = next(iter(found.values()))
     corpora, notes = pretraining_stores(init)
     for corpus in corpora:
         wanted = identities if search_pretraining else ()
         comparisons.append(compare(f"{PRETRAINING}{corpus.folder}", store, tested, corpus, None, wanted))
     by = searched_by() if at or (search_pretraining and corpora) else "equal sequences"
     is_approximate = by != "equal sequences" and bool(obstacle()) and bool((store.num_residues(tested) >= SHORT).any())
-    of_tasks = [_counted(name, [_of(of_training, records)], at) for name, records in (labelled or {}).items()]
+    of_tasks = [
+        _counted(name, np.intersect1d(tested, records), of_training, at) for name, records in (labelled or {}).items()
+    ]
     return Audit(
         parts.fingerprint,
         by,
@@ -199,56 +201,40 @@ def compare(
     Raises:
         ValueError: MMseqs2 failed; the message has the end of its output.
     """
-    return _counted(name, [_found(store, tested, against, among, identities)], identities)
+    return _counted(name, tested, _found(store, [(tested, among)], against, identities), identities)
 
 
 def _found(
     store: Store,
-    tested: NDArray[np.int64],
+    sides: Sequence[tuple[NDArray[np.int64], Sequence[NDArray[np.int64]] | None]],
     against: Store,
-    among: Sequence[NDArray[np.int64]] | None,
     identities: tuple[float, ...],
 ) -> _Found:
-    sets = [None] if among is None else [numbers for numbers in among if len(numbers)]
-    targets = sum(against.num_records if numbers is None else len(numbers) for numbers in sets)
-    is_equal, identity = np.zeros(len(tested), np.bool_), np.zeros(len(tested))
-    is_searchable = np.ones(len(tested), np.bool_)
-    for numbers in sets:
-        if identities:
+    """What is found of the tested records of each side among the sets of records that it names, or among all."""
+    is_equal, identity = np.zeros(store.num_records, np.bool_), np.zeros(store.num_records)
+    is_searchable, targets = np.ones(store.num_records, np.bool_), 0
+    for tested, among in sides:
+        sets = [None] if among is None else [numbers for numbers in among if len(numbers)]
+        targets = max(targets, sum(against.num_records if numbers is None else len(numbers) for numbers in sets))
+        for numbers in sets:
+            if not identities:
+                is_equal[tested] |= equal(store, tested, against, numbers) >= 0
+                continue
             found = nearest(store, tested, against, numbers, COVERAGE)
-            hit = found.record >= 0
+            hit, record = tested[found.record >= 0], found.record[found.record >= 0]
             # Not by the identity: an alignment may be all equal over a part of the query.
-            is_equal[hit] |= np.asarray(store.digests)[tested[hit]] == np.asarray(against.digests)[found.record[hit]]
-            identity = np.maximum(identity, found.identity)
-            is_searchable &= found.is_searchable
-        else:
-            is_equal |= equal(store, tested, against, numbers) >= 0
-    return _Found(tested, is_equal, identity, is_searchable | is_equal | (identity > 0), targets)
+            is_equal[hit] |= np.asarray(store.digests)[hit] == np.asarray(against.digests)[record]
+            identity[tested] = np.maximum(identity[tested], found.identity)
+            is_searchable[tested] &= found.is_searchable
+    return _Found(is_equal, identity, is_searchable | is_equal | (identity > 0), targets)
 
 
-def _together(found: Sequence[_Found]) -> _Found:
-    """What was found of the tested records of all folds."""
-    return _Found(
-        np.concatenate([each.tested for each in found]),
-        np.concatenate([each.is_equal for each in found]),
-        np.concatenate([each.identity for each in found]),
-        np.concatenate([each.is_searchable for each in found]),
-        max(each.targets for each in found),
-    )
-
-
-def _of(found: _Found, records: NDArray[np.int64]) -> _Found:
-    """What was found of those that are among `records`."""
-    kept = np.isin(found.tested, records)
-    tested, is_equal, identity, is_searchable, targets = found
-    return _Found(tested[kept], is_equal[kept], identity[kept], is_searchable[kept], targets)
-
-
-def _counted(name: str, found: Sequence[_Found], identities: tuple[float, ...]) -> Comparison:
-    tested, is_equal, identity, is_searchable, targets = _together(found)
+def _counted(name: str, tested: NDArray[np.int64], found: _Found, identities: tuple[float, ...]) -> Comparison:
+    is_searchable, identity = found.is_searchable[tested], found.identity[tested]
     similar = tuple(int(np.count_nonzero(is_searchable & (identity >= least))) for least in identities)
     searchable = int(np.count_nonzero(is_searchable)) if identities else 0
-    return Comparison(name, len(tested), targets, int(np.count_nonzero(is_equal)), identities, similar, searchable)
+    equals = int(np.count_nonzero(found.is_equal[tested]))
+    return Comparison(name, len(tested), found.targets, equals, identities, similar, searchable)
 
 
 def _of_conditions(
@@ -262,11 +248,11 @@ def _of_conditions(
     With folds a condition is known where a label of another fold has it.
     """
     counts = np.zeros(4, np.int64)
-    known = found.tested[(found.identity >= least) | found.is_equal]
     for records in labelled:
         for test, train, _ in sides:
             tested = np.intersect1d(records, test)
-            has_relative, is_known = np.isin(tested, known).sum(), bool(np.isin(records, train).any())
+            known = (found.identity[tested] >= least) | found.is_equal[tested]
+            has_relative, is_known = known.sum(), bool(np.isin(records, train).any())
             counts += [len(tested), len(tested) * is_known, has_relative, has_relative * is_known]
     return Conditions(*counts.tolist()) if len(labelled) else None
 
