@@ -76,12 +76,9 @@ def numbers_of(
 
 def _parsed(column: Column, cells: Cells, settings: TaskSettings, decimal: str) -> Numbers:
     """The distinct texts of a column as numbers."""
-    import pyarrow
-
     sign = None if decimal == "auto" else cast(Decimal, decimal)
-    texts = pyarrow.chunked_array([pyarrow.array(cells.texts, pyarrow.string())])
     try:
-        found = parse(texts, missing=(), unit="" if settings.unit_column else settings.unit, decimal=sign)
+        found = parse(cells.texts, unit="" if settings.unit_column else settings.unit, decimal=sign)
     except NotOneColumn as error:
         raise ValueError(f"{column.where(_row(cells, error.index))}: {error}") from None
     if settings.unit_column and found.unit:

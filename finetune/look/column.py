@@ -6,7 +6,6 @@ In: a table. Out: `Column`. Kept: nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +54,6 @@ class Column:
     @cached_property
     def numbers(self) -> Numbers | None:
         """The distinct texts as numbers, those that are none NaN; None where the column is not one of numbers."""
-        import pyarrow
-
         cells = self.all.without(self.not_measured)
         if not len(cells.rows) or self.is_text:
             return None
@@ -64,11 +61,10 @@ class Column:
         shown = list(zip(cells.texts, counts.tolist(), strict=True))
         if len(shown) > 50 and not any(is_number(text) for text, _ in shown[:50]):
             return None
-        texts = pyarrow.chunked_array([pyarrow.array(cells.texts, pyarrow.string())])
         try:
-            found = parse(texts, missing=(), unit=self.unit or name_and_unit(self.name)[1], decimal=self.decimal)
+            found = parse(cells.texts, unit=self.unit or name_and_unit(self.name)[1], decimal=self.decimal)
         except NotOneColumn:
-            with_unit = self._with_a_unit(texts)
+            with_unit = self._with_a_unit(cells.texts)
             if with_unit is None:
                 return None
             found = with_unit
@@ -76,7 +72,7 @@ class Column:
         enough = counts.sum() - counts[refused].sum() >= _NUMBERS * counts.sum()
         return found if enough and len(refused) <= _MOST_OTHER_TEXTS else None
 
-    def _with_a_unit(self, texts: Any) -> Numbers | None:
+    def _with_a_unit(self, texts: Sequence[str]) -> Numbers | None:
         """The texts with the unit that most cells have, for a column some of whose cells have none."""
         from collections import Counter
 
@@ -87,7 +83,7 @@ class Column:
                 tally[unit] += count
         for unit, _ in tally.most_common():
             try:
-                return parse(texts, missing=(), unit=unit, decimal=self.decimal)
+                return parse(texts, unit=unit, decimal=self.decimal)
             except NotOneColumn:
                 continue
         return None
@@ -157,19 +153,17 @@ def columns_of(table: Table) -> list[Column]:
 
     Where the cells of a column do not show whether a comma is the decimal sign, those of the others decide.
     """
-    import pyarrow
-
     read = [Column(name, table.num_rows, written(table, name)) for name in table.columns]
     signs, unsure = [], []
     for column in read:
-        texts = pyarrow.chunked_array([pyarrow.array(column.all.texts, pyarrow.string())])
+        texts = column.all.without(NOT_MEASURED).texts
         try:
-            found = parse(texts, missing=NOT_MEASURED)
+            found = parse(texts)
         except NotOneColumn as error:
             if "data.decimal" in str(error):
                 unsure.append(column.name)
             continue
-        if found.decimal == "," and len(found.refused) < len(column.all.texts):
+        if found.decimal == "," and len(found.refused) < len(texts):
             signs.append(found.decimal)
     sign: Decimal = "," if signs or any("semicolon" in said for said in table.said) else "."
     return [

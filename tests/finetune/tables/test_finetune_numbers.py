@@ -3,20 +3,15 @@
 import math
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from finetune.tables.numbers import Decimal, NotOneColumn, Numbers, is_missing, is_number, parse
+from finetune.tables.numbers import Decimal, NotOneColumn, Numbers, is_number, parse
 from finetune.tables.units import is_unit, molar_factor, name_and_unit
-from support.assays.labelled_rows import read
+from support.assays.labelled_rows import as_list, read
 
 
-def column(*cells: str | None) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.array(cells[:1], pa.string()), pa.array(cells[1:], pa.string())])
-
-
-def parsed(*cells: str | None, unit: str = "", decimal: Decimal | None = None) -> Numbers:
-    return parse(column(*cells), unit=unit, decimal=decimal)
+def parsed(*cells: str, unit: str = "", decimal: Decimal | None = None) -> Numbers:
+    return parse(cells, unit=unit, decimal=decimal)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +55,11 @@ def test_what_is_no_number_is_refused(text: str) -> None:
 
 
 def test_empty_cells_and_missing_words_are_not_observed() -> None:
-    found = parsed("1", None, "", " ", "n/a", "ND", "-", "nan", "n.d.", "0")
-    assert (~np.isnan(found.values)).tolist() == [True, *[False] * 8, True]
-    assert found.values[-1] == 0.0
-    assert is_missing(column("NA", "N", "-1"), ("NA",)).tolist() == [True, False, False]
-    assert parse(column("5", "none"), missing=("none",)).refused == ()
-    assert parse(column("5", "NA"), missing=("none",)).refused == (1,)
+    found = read({"y": ["1", None, "", " ", "n/a", "ND", "-", "nan", "n.d.", "0"]})
+    assert as_list(found.labels) == [(0, 0, 1.0), (9, 0, 0.0)]
+    assert as_list(read({"y": ["5", "none"]}, missing=("none",)).labels) == [(0, 0, 5.0)]
+    with pytest.raises(ValueError, match="'NA' is no number"):
+        read({"y": ["5", "NA"]}, missing=("none",))
 
 
 def test_decimal_commas_are_decided_by_the_column() -> None:
