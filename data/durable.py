@@ -10,6 +10,7 @@ process writes to, as it holds the folder's lock: beside it stands ``.NAME.zymog
 `in_turn` with one folder follow each other.
 """
 
+import csv
 import fcntl
 import json
 import os
@@ -18,7 +19,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -85,6 +86,22 @@ def in_turn(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def write_csv(path: Path, lines: Iterable[Iterable[object]], remedy: str = STORE_DIR) -> None:
+    """Replace a table of text, with tabs where its suffix is .tsv and commas otherwise.
+
+    Args:
+        path: path of the file, in an existing folder.
+        lines: the cells of each line, of the header first; they are asked for while the file is written.
+        remedy: as for `replaced`.
+
+    Raises:
+        ValueError: it cannot be written, for want of permission or space.
+    """
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    with replaced(path, remedy) as new, new.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows(lines)
 
 
 def write_whole(path: Path, text: str, *, private: bool = False) -> None:

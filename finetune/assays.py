@@ -27,7 +27,7 @@ from finetune.labels.differing import OtherColumns
 from finetune.labels.drawing import Group, TableRecords, groups_of, sampler_of
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.placed import Rows
-from finetune.labels.reading import TaskLabels, read_task
+from finetune.labels.reading import TaskFacts, TaskLabels, read_task
 from finetune.labels.store import LabelStore, write
 from finetune.recipe import AssaySettings, Recipe
 from finetune.splits.audit import Audit, audit
@@ -42,23 +42,12 @@ from finetune.tables.read import read_table
 from finetune.tables.table import Table, joined
 from finetune.tasks.columns import columns_of
 from finetune.tasks.objective import Objective
-from finetune.tasks.settings import TaskSettings
 from pretrain.engine.engine import Engine
 
 _DIVIDING = ("column", "validation_column")
 """Settings of a split that name columns."""
 _FEWEST_OF_HALF = 40
 """Validation records that choose the checkpoint, and that calibrate, at least, where these are apart."""
-
-
-class OpenTask(NamedTuple):
-    """What reading a task found besides its labels."""
-
-    settings: TaskSettings
-    outputs: tuple[str, ...]
-    classes: tuple[str, ...]
-    unit: str
-    said: tuple[str, ...]
 
 
 class Prepared(NamedTuple):
@@ -68,7 +57,7 @@ class Prepared(NamedTuple):
     """Folder of the token store."""
     labels: Path
     """Folder of the label store."""
-    tasks: tuple[OpenTask, ...]
+    tasks: tuple[TaskFacts, ...]
     division: Division
     said: tuple[str, ...]
     """What was decided about the tables, for the user."""
@@ -161,7 +150,7 @@ class Assays:
     @property
     def _drawn(self) -> list[Group]:
         """The groups that a pass draws from; none where it draws each training record once."""
-        return groups_of(self.settings, self._trains, self.tables, self.tasks)
+        return groups_of(self.settings.temperature, self.settings.balance, self._trains, self.tables, self.tasks)
 
     @property
     def contents(self) -> LabelledContents:
@@ -262,7 +251,7 @@ def prepare(recipe: Recipe) -> Prepared:
     store = open_or_build([proteins], Path(settings.store_dir), settings.unknown_letters, settings.ingest)
     division, tasks, of_row = divided_and_read(recipe, table, proteins, store)
     labels = write(store, {task.settings.name: task.labels for task in tasks}, proteins.linkers)
-    opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
+    opened = tuple(TaskFacts(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
     said = (*table.said, *proteins.said, *(line for task in tasks for line in task.said), *division.notes)
     return Prepared(store.folder, labels.folder, opened, division, said, _of_tables(table, of_row))
 
@@ -325,7 +314,7 @@ def open_assays(recipe: Recipe, prepared: Prepared) -> Assays:
     store = Store(prepared.proteins, store_dir)
     labels = LabelStore(prepared.labels, prepared.proteins, store_dir)
     tasks = tuple(
-        TaskLabels(task.settings, task.outputs, task.classes, task.unit, labels.labels(number), task.said)
+        TaskLabels(task.settings, task.outputs, task.classes, task.unit, task.said, labels.labels(number))
         for number, task in enumerate(prepared.tasks)
     )
     division = prepared.division

@@ -25,6 +25,7 @@ from data.progress_line import WorkLine
 from finetune.adaptation.features import Pooling, cached_features
 from finetune.assays import Assays
 from finetune.baselines.baseline import Baseline, Parts
+from finetune.baselines.features import Features
 from finetune.bundle.folder import with_evaluation
 from finetune.held_out import Fold, Trained, by_fold, of_fold
 from finetune.job import FineTuneJob
@@ -34,7 +35,7 @@ from finetune.metrics.scoring import score
 from finetune.recipe import Recipe
 from finetune.report import page
 from finetune.results import predictions_file, words
-from finetune.results.beside import Vectors, beside
+from finetune.results.beside import beside
 from finetune.results.calibrated import checked, fitted
 from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds
 from finetune.results.kept import Kept
@@ -286,7 +287,9 @@ def _fits(
                     continue
                 step = partial(_step, kept, number, fold.number or 0)
                 parts = Parts(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
-                each = beside(fold.objectives[number], labels, parts, sequences, vectors, began, search, step)
+                objective = fold.objectives[number]
+                of_level = vectors[objective.settings.level]
+                each = beside(objective, labels, parts, sequences, of_level, began, search, step)
                 for name, baseline in each:
                     found.setdefault(name, {}).setdefault(number, {})[fold.number] = baseline
     return found
@@ -325,8 +328,8 @@ def _baselines(
     return tuple(found)
 
 
-def _vectors(assays: Assays, job: FineTuneJob, device: torch.device) -> Vectors:
-    """Vectors of the encoder before fine-tuning, where they fit into the cache of the run."""
+def _vectors(assays: Assays, job: FineTuneJob, device: torch.device) -> dict[str, Features | str]:
+    """By level the vectors of the encoder before fine-tuning, or why they do not fit into the cache of the run."""
     levels = {objective.settings.level for objective in job.tasks}
     poolings: list[Pooling] = ["residue"] if "residue" in levels else []
     features, said = job.features, "vectors of the encoder before fine-tuning"
@@ -347,8 +350,11 @@ def _vectors(assays: Assays, job: FineTuneJob, device: torch.device) -> Vectors:
         )
         said = said if features is not None else lines[0]
     rows = {} if features is None else features.rows
-    of_sequences = next((rows[pooling] for pooling in ("mean", "begin") if pooling in rows), None)
-    return Vectors(of_sequences, rows.get("residue"), assays.store.offsets[:-1].astype(np.int64), said)
+    found: dict[str, Features | str] = dict.fromkeys(levels, said)
+    for pooling, matrix in rows.items():
+        first = assays.store.offsets[:-1].astype(np.int64) if pooling == "residue" else None
+        found["sequence" if first is None else "residue"] = Features(matrix, said, first)
+    return found
 
 
 def _write(

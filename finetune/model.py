@@ -3,8 +3,8 @@
 In: a `Batch` whose targets carry `LabelColumns`. Out: for each objective the *sum* of its losses, which the step
 divides once, by the count over all processes. Kept: the parameters.
 
-A label that is missing is no target, so it adds nothing. Where vectors of a frozen encoder are cached, `Features` stand
-in its place.
+A label that is missing is no target, so it adds nothing. Where vectors of a frozen encoder are cached, these stand in
+its place.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from data.batches.batch import Batch
-from finetune.heads.features import Features
+from finetune.adaptation.features import CachedFeatures
 from finetune.heads.head import TaskHead
 from finetune.heads.inputs import InputScale
 from finetune.heads.pooling import Pooling, first_slots, rows_of
@@ -67,7 +67,7 @@ class FineTuneModel(nn.Module):
         heads: HeadSettings,
         losses: LossSettings,
         attention: Request = "auto",
-        features: Features | None = None,
+        features: CachedFeatures | None = None,
         inputs: Mapping[str, InputScale] | None = None,
     ) -> None:
         """Weights are torch's defaults until `pretrain.model.initial` or a checkpoint gives them, by name."""

@@ -8,7 +8,6 @@ status 0; 78 for a mistake in the input, 70 for anything else. The output appear
 """
 
 import argparse
-import csv
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
-from data.durable import replaced
+from data.durable import write_csv
 from data.progress_line import WorkLine
 from data.safe_text import tell
 from finetune.bundle.manifest import ReadingSettings
@@ -173,17 +172,17 @@ def _write(
     while {*identity} & {*own}:
         identity[0] += "_predicted"
     header = [*own, *(name for _, task in tasks for name in task.names), *identity, note]
-    delimiter = "\t" if options.output.suffix.lower() == ".tsv" else ","
-    remedy = "get the right to write there, or give another name with -o"
     each = ((table, proteins, _predicted(engine, predictors, proteins)) for table, proteins in rows)
+
+    def lines() -> Iterator[Sequence[str]]:
+        yield header
+        for table, proteins, found in each:
+            identities = trained.identities(proteins) if trained else None
+            yield from _lines(predictors, tasks, table, proteins, found, identities)
+
     with WorkLine(f"predicting {rows.num_rows:,} rows", after_s=2.0, speaks=engine.is_main):
         if engine.is_main:
-            with replaced(options.output, remedy) as new, new.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-                writer.writerow(header)
-                for table, proteins, found in each:
-                    identities = trained.identities(proteins) if trained else None
-                    writer.writerows(_lines(predictors, tasks, table, proteins, found, identities))
+            write_csv(options.output, lines(), "get the right to write there, or give another name with -o")
         else:
             for _ in each:
                 pass

@@ -29,7 +29,8 @@ from data.durable import published
 from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import WorkLine
 from data.recipe.packing import BinSettings
-from data.store import derived_array
+from data.store import derived_array, derived_json
+from data.store.derived import remedy
 from data.store.token_store import hash_of
 from pretrain.ship.source import Source, encoder_of
 
@@ -59,7 +60,7 @@ class Documents:
 
 
 class CachedFeatures:
-    """Vectors by their numbers; implements `finetune.heads.features.Features`.
+    """Vectors by `LabelColumns.place`, without a gradient.
 
     Args:
         rows: what was pooled how -> ``(rows, D)`` float32, memory maps; at most one pooling of sequences.
@@ -186,16 +187,11 @@ def _facts(start: Source, weights: str, documents: Documents, pooling: Pooling) 
 
 
 def _opened(place: Path, facts: dict[str, Any]) -> NDArray[np.float32]:
-    path = place / _FACTS
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        content_hash = str(said.pop("hash"))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{path} cannot be read: {error}; delete {place}, it is written again") from error
-    if said != facts:
-        raise ValueError(f"{path} describes other features; delete {place}, it is written again")
+    said = derived_json.read(place / _FACTS, ("hash",), place)
+    if said != facts | {"hash": said["hash"]}:
+        raise ValueError(f"{place / _FACTS} describes other features; {remedy(place)}")
     count = facts["rows"] * facts["width"]
-    rows = derived_array.read(place / _ARRAY, "<f4", content_hash, count, place.parent)
+    rows = derived_array.read(place / _ARRAY, "<f4", said["hash"], count, place.parent)
     return rows.reshape(facts["rows"], facts["width"])
 
 

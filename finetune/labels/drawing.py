@@ -5,7 +5,7 @@ In: which records train, the tables they are of, the labels of a task, settings.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,6 @@ class TableRecords(NamedTuple):
     """Its location as the user gave it."""
     records: NDArray[np.int64]
     """The records that it has a row of, rising."""
-
-
-class DrawingSettings(Protocol):
-    """The part of the recipe's `[data]` that decides what is drawn."""
-
-    @property
-    def temperature(self) -> float:
-        """T of the weights n^(1/T) of several tables."""
-
-    @property
-    def balance(self) -> str | None:
-        """Name of the task whose classes are drawn equally often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +73,11 @@ def sampler_of(groups: Sequence[Group], trains: NDArray[np.bool_], seed: int, wi
 
 
 def groups_of(
-    settings: DrawingSettings, trains: NDArray[np.bool_], tables: Sequence[TableRecords], tasks: Sequence[TaskLabels]
+    temperature: float,
+    balance: str | None,
+    trains: NDArray[np.bool_],
+    tables: Sequence[TableRecords],
+    tasks: Sequence[TaskLabels],
 ) -> list[Group]:
     """The groups that a pass draws from; none where it draws each training record once.
 
@@ -95,7 +87,8 @@ def groups_of(
     one are drawn once.
 
     Args:
-        settings: of the recipe.
+        temperature: T of the weights n^(1/T) of several tables.
+        balance: name of the task whose classes are drawn equally often.
         trains: (N,) whether a record trains.
         tables: the tables, where there are several.
         tasks: all tasks, among which is the one to balance.
@@ -103,13 +96,13 @@ def groups_of(
     Raises:
         ValueError: the task to balance has several columns.
     """
-    if settings.balance is not None:
-        return _of_classes(next(each for each in tasks if each.settings.name == settings.balance), trains)
-    if settings.temperature == 1:
+    if balance is not None:
+        return _of_classes(next(each for each in tasks if each.settings.name == balance), trains)
+    if temperature == 1:
         return []
     training = [(table.name, table.records[trains[table.records]]) for table in tables]
     filled = [(name, records) for name, records in training if len(records)]
-    weights = [len(records) ** (1 / settings.temperature) for _, records in filled]
+    weights = [len(records) ** (1 / temperature) for _, records in filled]
     draws = apportioned(int(trains.sum()), weights)
     return [Group(name, records, count) for (name, records), count in zip(filled, draws, strict=True)]
 

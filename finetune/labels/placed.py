@@ -5,35 +5,16 @@ In: a column as text, and what each row is about. Out: `Cells`, one for each lab
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.differing import OtherColumns
+from finetune.tables.proteins import Proteins
 from finetune.tables.table import Table
 from finetune.tasks.cells import Cells
 from finetune.tasks.residues import along, pairs
 from finetune.tasks.settings import TaskSettings
-
-
-class Places(Protocol):
-    """Where residues of rows are in records; `finetune.tables.proteins.Proteins` knows."""
-
-    @property
-    def whole_residues(self) -> NDArray[np.int64]:
-        """(rows,) residues of each row's protein before it was cut, with the linker of joined chains."""
-
-    @property
-    def linkers(self) -> NDArray[np.int64]:
-        """(N, 2) first residue of each record's linker, and the one after its last; (0, 0) without."""
-
-    @property
-    def num_residues(self) -> NDArray[np.int64]:
-        """(N,) residues of each record."""
-
-    def places(self, row: int, residues: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where residues of a row's protein are in its record; -1 for those that were cut away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +26,7 @@ class Rows:
     """(rows,) record of each row, among those of this table; -1 for a row that was left out: it is not read."""
     num_records: int
     """Number of records of this table."""
-    residues: Places | None = None
+    residues: Proteins | None = None
     """Needed for labels of residues and of pairs of residues."""
     ids: Sequence[str] = ()
     """Name of each record, for errors; without any, they name rows alone."""
@@ -93,7 +74,7 @@ def placed(column: Column, settings: TaskSettings, missing: Collection[str]) -> 
 
 
 def _beside_linkers(
-    labels: Cells, rows: NDArray[np.int64], counts: NDArray[np.int64], column: Column, places: Places
+    labels: Cells, rows: NDArray[np.int64], counts: NDArray[np.int64], column: Column, places: Proteins
 ) -> Cells:
     """Labels of residues at the residues of their rows; a linker has none, whether or not a cell counts it."""
     assert labels.positions is not None
@@ -116,7 +97,7 @@ def _beside_linkers(
     return labels._replace(positions=positions).of_cells(~in_linker)
 
 
-def _require_in_sequence(labels: Cells, column: Column, places: Places) -> None:
+def _require_in_sequence(labels: Cells, column: Column, places: Proteins) -> None:
     """Refuse pairs that are not of two residues of their sequence.
 
     Raises:
@@ -136,7 +117,7 @@ def _require_in_sequence(labels: Cells, column: Column, places: Places) -> None:
         )
 
 
-def _in_records(labels: Cells, column: Column, places: Places) -> Cells:
+def _in_records(labels: Cells, column: Column, places: Proteins) -> Cells:
     """Labels at the residues of records: those of rows whose proteins were cut are moved, or left out."""
     assert labels.positions is not None
     records = column.rows.records[labels.rows]

@@ -22,8 +22,8 @@ from finetune.tasks.settings import TaskSettings
 
 
 @dataclass(frozen=True, slots=True)
-class TaskLabels:
-    """The labels of one objective, over all records."""
+class TaskFacts:
+    """What reading an objective found besides its labels."""
 
     settings: TaskSettings
     outputs: tuple[str, ...]
@@ -32,9 +32,15 @@ class TaskLabels:
     """Names of the C classes; empty for numbers."""
     unit: str
     """Unit of the user's numbers; empty where none is known."""
-    labels: Labels
     said: tuple[str, ...]
     """What was decided, for the user: which of two classes is positive, which numbers were converted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLabels(TaskFacts):
+    """The labels of one objective, over all records."""
+
+    labels: Labels
 
 
 def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> TaskLabels:
@@ -88,7 +94,7 @@ def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> Task
         None if settings.level == "sequence" else np.concatenate([_positions(cells) for cells in each_placed]),
     )
     labels = merged(measured, settings, rows.num_records, rows.table.row, outputs, said, rows.others)
-    return TaskLabels(settings, outputs, classes, unit, labels, tuple(said))
+    return TaskLabels(settings, outputs, classes, unit, tuple(said), labels)
 
 
 def _cells(rows: Rows, name: str) -> Cells:

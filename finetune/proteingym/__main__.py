@@ -9,13 +9,12 @@ of each assay, and their figures as ProteinGym averages them, with `-o` those of
 """
 
 import argparse
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from data.durable import replaced
+from data.durable import write_csv
 from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
 from finetune.proteingym.figures import FIGURES, TITLES, Figures, all_means
@@ -141,15 +140,16 @@ def _cell(value: float | None) -> str:
 
 
 def _write(out: Path, figures: dict[str, dict[Assay, Figures]], weights: Mapping[str, str]) -> None:
-    with replaced(out, "give another name with -o") as new, new.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["DMS_id", "UniProt_ID", "selection_type", "column", "variants", *FIGURES, "weights"])
-        for name, of in figures.items():
-            for assay, found in of.items():
-                cells = asdict(found)
-                values = ["" if cells[each] != cells[each] else repr(cells[each]) for each in FIGURES]
-                of_assay = assay.name, assay.protein, assay.selection
-                writer.writerow([*of_assay, name, found.variants, *values, weights[name]])
+    lines: list[Sequence[object]] = [
+        ("DMS_id", "UniProt_ID", "selection_type", "column", "variants", *FIGURES, "weights")
+    ]
+    for name, of in figures.items():
+        for assay, found in of.items():
+            cells = asdict(found)
+            values = ["" if cells[each] != cells[each] else repr(cells[each]) for each in FIGURES]
+            of_assay = assay.name, assay.protein, assay.selection
+            lines.append([*of_assay, name, found.variants, *values, weights[name]])
+    write_csv(out, lines, "give another name with -o")
 
 
 def _parser() -> Parser:

@@ -6,11 +6,7 @@ In: an objective, labels, the records of each part, sequences, vectors of the en
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
 
 from finetune.baselines.baseline import Baseline, Parts, constant
 from finetune.baselines.features import Features, sequence_features, windows
@@ -25,26 +21,12 @@ CONSTANT, NEAREST, RESIDUES, FROZEN = "mean or prevalence", "nearest neighbour",
 """Names of the baselines, the same for every objective of a run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vectors:
-    """Vectors of the encoder before fine-tuning."""
-
-    of_sequences: NDArray[np.float32] | None
-    """(records, D) vectors; None where none are kept."""
-    of_residues: NDArray[np.float32] | None
-    """(residues, D) of all records one after the other; None where none are kept."""
-    first_residues: NDArray[np.int64]
-    """(records,) row of the first residue of each record."""
-    said: str
-    """What they are, or why they are missing."""
-
-
 def beside(
     objective: Objective,
     labels: Labels,
     parts: Parts,
     sequences: Sequence[str],
-    vectors: Vectors,
+    vectors: Features | str,
     began: float,
     search: Search | None = None,
     kept: Callable[[str, Callable[[], Baseline]], Baseline] = lambda name, fit: fit(),
@@ -56,7 +38,7 @@ def beside(
         labels: of all records.
         parts: what is fitted, what chooses penalties, what is predicted.
         sequences: of all records.
-        vectors: of the encoder before fine-tuning.
+        vectors: of the encoder before fine-tuning, of the objective's level; or why they are missing.
         began: when the first baseline of the run began, by `time.monotonic`.
         search: finds relatives of sequences of several lengths.
         kept: name, fit -> the baseline, which need not be fitted if it was before.
@@ -76,7 +58,7 @@ def _fits(
     labels: Labels,
     parts: Parts,
     sequences: Sequence[str],
-    vectors: Vectors,
+    vectors: Features | str,
     search: Search | None,
 ) -> Iterator[tuple[str, Callable[[], Baseline] | str]]:
     """Names, and what fits each or why nothing does."""
@@ -85,15 +67,9 @@ def _fits(
         said = "it is not defined for pairs of residues"
         yield from ((name, said) for name in (RESIDUES, FROZEN, NEAREST))
         return
-    if level == "residue":
-        kept, first = vectors.of_residues, vectors.first_residues
-        yield RESIDUES, lambda: linear(RESIDUES, objective, labels, parts, windows(sequences))
-    else:
-        kept, first = vectors.of_sequences, None
-        yield RESIDUES, lambda: linear(RESIDUES, objective, labels, parts, sequence_features(sequences))
-    of_encoder = None if kept is None else Features(kept, vectors.said, first)
-    frozen = partial(linear, FROZEN, objective, labels, parts)
-    yield FROZEN, vectors.said if of_encoder is None else partial(frozen, of_encoder)
+    features = windows if level == "residue" else sequence_features
+    yield RESIDUES, lambda: linear(RESIDUES, objective, labels, parts, features(sequences))
+    yield FROZEN, vectors if isinstance(vectors, str) else partial(linear, FROZEN, objective, labels, parts, vectors)
     if level == "residue":
         yield NEAREST, "it is not defined for residues"
     else:

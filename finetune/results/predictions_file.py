@@ -3,14 +3,14 @@
 In: `Joined` predictions of each objective. Out: the file. Kept: the file.
 """
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.durable import replaced
+from data.durable import write_csv
 from finetune.labels.labels import BELOW, EXACT
 from finetune.results.joined import Joined, called
 from finetune.tasks.objective import Objective
@@ -36,12 +36,13 @@ def write(
         parts: name of each part, its objectives, and what was predicted of each.
         name_of: id of a record.
     """
-    with replaced(path, "get the right to write there") as new, new.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for part, objectives, of_objectives in parts:
-            for objective, joined in zip(objectives, of_objectives, strict=True):
-                writer.writerows(_rows(part, objective, joined, name_of))
+    lines = (
+        line
+        for part, objectives, of_objectives in parts
+        for objective, joined in zip(objectives, of_objectives, strict=True)
+        for line in _rows(part, objective, joined, name_of)
+    )
+    write_csv(path, chain([COLUMNS], lines), "get the right to write there")
 
 
 def _rows(part: str, objective: Objective, joined: Joined, name_of: Callable[[int], str]) -> Iterator[tuple[str, ...]]:

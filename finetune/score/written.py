@@ -3,11 +3,10 @@
 In: a table, cells. Out: a file, which appears whole or not at all. Kept: nothing.
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from data.durable import replaced
+from data.durable import write_csv
 from finetune.tables.table import Table
 
 
@@ -24,8 +23,4 @@ def write_with_columns(table: Table, columns: Mapping[str, Sequence[str]], out: 
         ValueError: the disk is full, or the folder cannot be written to.
     """
     own = [column.to_pylist() for column in table.cells.columns]
-    with replaced(out, remedy) as new, new.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter="\t" if out.suffix.lower() == ".tsv" else ",", lineterminator="\n")
-        writer.writerow([*table.columns, *columns])
-        for cells in zip(*own, *columns.values(), strict=True):
-            writer.writerow(["" if cell is None else cell for cell in cells])
+    write_csv(out, [[*table.columns, *columns], *zip(*own, *columns.values(), strict=True)], remedy)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.durable import replaced
+from data.durable import write_csv
+from data.recipe.setting import no_such_word
 from finetune.splits.columns import USUAL
 from finetune.splits.parts import NAMES, NO_FOLD, TEST, TRAIN, UNUSED, VALIDATION, Parts, in_order_of_first, parts_of
 from finetune.tables.table import are_row_numbers
@@ -41,13 +42,13 @@ def write(path: Path, ids: Sequence[str], parts: Parts, clusters: NDArray[np.uin
         ValueError: two records have one id; the file cannot be written.
     """
     require_distinct(ids)
-    with replaced(path, "write elsewhere") as new, new.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        of_records = (parts.part.tolist(), parts.fold.tolist(), parts.group.tolist(), digest_texts(parts.digests))
-        shown = [""] * len(ids) if clusters is None else digest_texts(clusters)
-        for name, part, fold, *rest in zip(ids, *of_records, shown, strict=True):
-            writer.writerow((name, NAMES[part], "" if fold == NO_FOLD else fold, *rest))
+    of_records = (parts.part.tolist(), parts.fold.tolist(), parts.group.tolist(), digest_texts(parts.digests))
+    shown = [""] * len(ids) if clusters is None else digest_texts(clusters)
+    lines = (
+        (name, NAMES[part], "" if fold == NO_FOLD else fold, *rest)
+        for name, part, fold, *rest in zip(ids, *of_records, shown, strict=True)
+    )
+    write_csv(path, [COLUMNS, *lines], "write elsewhere")
 
 
 def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[Parts, list[str]]:
@@ -177,8 +178,5 @@ def _part(text: str, where: str, fold: int) -> int:
     if not text:
         return UNUSED if fold == NO_FOLD else TRAIN
     if text.lower() not in _PARTS:
-        allowed = ", ".join(map(repr, NAMES))
-        near = difflib.get_close_matches(text.lower(), _PARTS, 1)
-        nearest = f"the nearest is {near[0]!r}, " if near else ""
-        raise ValueError(f"{where}: the part is {text!r}; {nearest}allowed are {allowed}")
+        raise ValueError(f"{where}: {no_such_word('the part', text, NAMES)}")
     return _PARTS[text.lower()]

@@ -20,7 +20,7 @@ from finetune.metrics.scores import Scores, TaskScore
 from finetune.metrics.scoring import score
 from finetune.results import beside as of_beside
 from finetune.results import predictions_file, sections, words
-from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, Vectors, beside
+from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, beside
 from finetune.results.calibrated import Calibration, calibrated, checked, ends, fitted
 from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds, over_seeds
 from finetune.results.results import BaselineScores, CalibratedTask, Ceiling, MemberFacts, Results, SeedScores
@@ -29,7 +29,7 @@ from finetune.splits.parts import TEST, VALIDATION
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
 
-NO_VECTORS = Vectors(None, None, np.zeros(0, np.int64), "more than adaptation.cache_gb")
+NO_VECTORS = "more than adaptation.cache_gb"
 
 
 def objective(kind: str = "regression", outputs: int = 1, classes: int = 0, **settings: object) -> Objective:
