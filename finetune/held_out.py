@@ -17,7 +17,7 @@ from finetune.job import FineTuneJob
 from finetune.members import Member
 from finetune.metrics.predictions import Predictions
 from finetune.metrics.scores import NO_VALIDATION
-from finetune.results.calibrated import Calibration, fitted, none_for
+from finetune.results.calibrated import Calibration, fitted
 from finetune.results.joined import Joined, over_seeds, with_calibration
 from finetune.results.kept import Kept
 from finetune.results.results import MemberFacts
@@ -77,8 +77,8 @@ def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fol
     for number, objective in enumerate(objectives):
         mean, spread = over_seeds(objective, [validated[number] for _, validated, _ in each])
         of_tested, spread_of_tested = over_seeds(objective, [of_part[number] for _, _, of_part in each])
-        has_validation = assays.chosen_on == "validation"
-        of_output = fitted(objective, mean, assays.calibrates) if has_validation else none_for(objective, NO_VALIDATION)
+        has_validation, none = assays.chosen_on == "validation", Calibration(why_not=NO_VALIDATION)
+        of_output = fitted(objective, mean, assays.calibrates) if has_validation else (none,) * len(objective.outputs)
         maps.append(of_output)
         validation.append(with_calibration(objective, mean, spread, of_output))
         tested.append(with_calibration(objective, of_tested, spread_of_tested, of_output))

@@ -41,7 +41,7 @@ FORMAT = "zymogen.clusters/1"
 EXCLUDED_FORMAT = "zymogen.excluded/2"
 MEMBERS_FORMAT = "zymogen.members/1"
 _BLOCK = 1 << 20
-_INT64 = "<i8"
+INT64 = "<i8"
 _MEMBERS, _MEMBERS_FACTS = ("clusters.bin", "offsets.bin", "records.bin"), "members.json"
 
 
@@ -157,11 +157,11 @@ def open_clusters(store: "Store", table: Path | None) -> Clusters:
 
 def write_clustering(building: Path, hashes: Iterable[NDArray[np.uint64]], facts: dict[str, Any]) -> None:
     """Fill the folder of a clustering: the cluster hashes of all records in order, and facts about them."""
-    facts = {"format": FORMAT, "fingerprint": _write_array(building / "of_records.bin", hashes, UINT64), **facts}
+    facts = {"format": FORMAT, "fingerprint": write_array(building / "of_records.bin", hashes, UINT64), **facts}
     (building / "clusters.json").write_text(json.dumps(facts, indent=1))
 
 
-def _write_array(path: Path, blocks: Iterable[NDArray[Any]], dtype: str) -> str:
+def write_array(path: Path, blocks: Iterable[NDArray[Any]], dtype: str) -> str:
     """Write blocks of an array one after the other, and return the hash of the file."""
     content = new_hash()
     with path.open("wb") as file:
@@ -187,7 +187,7 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
         reading = WorkLine(f"reading the names of {table}")
         with reading, published(folder) as building, name_table.session(building) as connection:
             records, named = name_table.records_named(connection, store, table)
-            content_hash = _write_array(building / "records.bin", records, _INT64)
+            content_hash = write_array(building / "records.bin", records, INT64)
             facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict(), "hash": content_hash}
             (building / "excluded.json").write_text(json.dumps(facts, indent=1))
     facts = derived_json.read(folder / "excluded.json", (*name_table.Named._fields, "hash"), folder)
@@ -206,7 +206,7 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
             "it: where only some are meant, give every record a first word of its own"
         )
         warnings.warn(message, stacklevel=2)
-    return derived_array.read(folder / "records.bin", _INT64, facts["hash"])
+    return derived_array.read(folder / "records.bin", INT64, facts["hash"])
 
 
 def _stamp(table: Path, setting: str, format_of: str = FORMAT) -> str:

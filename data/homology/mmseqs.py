@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,15 +45,9 @@ _FRACTION = re.compile(r"[01]\.\d{3}")
 _SENSITIVE = ("-s", "7.5", "--max-seqs", "1000")
 
 
-class Match(NamedTuple):
-    """A training record and the held-out record that it is most similar to."""
-
-    record: int
-    heldout: int
-    identity: float
-    """Share of the aligned positions that are equal, in [0, 1]."""
-    coverage: float
-    """Share of a sequence that the alignment covers, in [0, 1]; the larger one of the two sequences."""
+_Match = tuple[int, int, float, float]
+"""A training record, the held-out record that it is most similar to, the share of the aligned positions that are equal,
+and the share of a sequence that the alignment covers, the larger one of the two."""
 
 
 def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
@@ -143,10 +137,10 @@ def decontaminate(store: "Store", against: "Store", min_identity: float, min_cov
         matches = heapq.merge(_equal(store, against), similar, key=itemgetter(0))
         count = 0
         with replaced(output, _ELSEWHERE) as table, table.open("w", encoding="utf-8") as file:
-            for match in matches:
+            for record, similar_to, identity, coverage in matches:
                 count += 1
-                named = _name(store, match.record), _name(against, match.heldout)
-                file.write("\t".join([*named, f"{match.identity:.3f}", f"{match.coverage:.3f}"]) + "\n")
+                named = _name(store, record), _name(against, similar_to)
+                file.write("\t".join([*named, f"{identity:.3f}", f"{coverage:.3f}"]) + "\n")
     return count
 
 
@@ -194,23 +188,23 @@ def _representatives(work: Path, digests: NDArray[np.uint64]) -> NDArray[np.uint
     return of_distinct
 
 
-def _equal(store: "Store", against: "Store") -> Iterator[Match]:
+def _equal(store: "Store", against: "Store") -> Iterator[_Match]:
     """Records whose sequence equals a held-out one, rising."""
     heldout = open_clusters(against, None).members
     for start, digests in open_clusters(store, None).blocks():
         rows = np.minimum(np.searchsorted(heldout.clusters, digests), len(heldout.clusters) - 1)
         for at in np.flatnonzero(heldout.clusters[rows] == digests).tolist():
-            yield Match(start + at, int(heldout.records[int(heldout.offsets[rows[at]])]), 1.0, 1.0)
+            yield start + at, int(heldout.records[int(heldout.offsets[rows[at]])]), 1.0, 1.0
 
 
-def _search(store: "Store", against: "Store", work: Path, min_identity: float, min_coverage: float) -> Iterator[Match]:
+def _search(store: "Store", against: "Store", work: Path, min_identity: float, min_coverage: float) -> Iterator[_Match]:
     """The best match of each record that MMseqs2 aligns well enough, by rising record; equal sequences left out."""
 
     def others() -> Iterator[tuple[int, int]]:
         equal = _equal(store, against)
         skip = next(equal, None)
         for record in range(store.num_records):
-            if skip and skip.record == record:
+            if skip and skip[0] == record:
                 skip = next(equal, None)
             else:
                 yield record, record
@@ -234,8 +228,7 @@ def _search(store: "Store", against: "Store", work: Path, min_identity: float, m
     )
     with name_table.session(work) as connection:
         for columns_of in name_table.batches(connection, query, [*parameters, min_coverage]):
-            for row in zip(*(column.tolist() for column in columns_of), strict=True):
-                yield Match(*row)
+            yield from zip(*(column.tolist() for column in columns_of), strict=True)
 
 
 def _name(store: "Store", record: int) -> str:

@@ -22,17 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.durable import published
-from data.homology.clusters import open_clusters
+from data.homology.clusters import INT64, open_clusters, write_array
 from data.homology.split import Split, among, fingerprint_of
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at
-from data.store.token_store import new_hash
 
 if TYPE_CHECKING:
     from data.store.token_store import Store
 
 FORMAT = "zymogen.overlap/1"
-_INT64 = "<i8"
 
 
 def disjoint(splits: Sequence[Split]) -> tuple[Split, ...]:
@@ -75,18 +73,19 @@ def _not_for_training(splits: Sequence[Split]) -> tuple[NDArray[np.uint64], NDAr
 
 
 def _write(building: Path, split: Split, validating: NDArray[np.uint64], excluded: NDArray[np.uint64]) -> None:
-    content = new_hash()
     of_validation = of_excluded = 0
-    with (building / "copies.bin").open("wb") as file:
+
+    def blocks() -> Iterator[NDArray[np.int64]]:
+        nonlocal of_validation, of_excluded
         for start, digests in _digests(split.clusters.store):
             validates = among(digests, validating)
             equal = np.flatnonzero(validates | among(digests, excluded))
             equal = equal[split.is_training(start + equal)]
-            ids = (start + equal).astype(_INT64).tobytes()
-            content.update(ids)
-            file.write(ids)
             of_validation += int(np.count_nonzero(validates[equal]))
             of_excluded += int(np.count_nonzero(~validates[equal]))
+            yield start + equal
+
+    content_hash = write_array(building / "copies.bin", blocks(), INT64)
     copies = of_validation + of_excluded
     if copies == split.num_training:
         store = split.clusters.store
@@ -99,10 +98,10 @@ def _write(building: Path, split: Split, validating: NDArray[np.uint64], exclude
     facts = {
         "format": FORMAT,
         "split": split.fingerprint,
-        "fingerprint": fingerprint_of(split.fingerprint, content.hexdigest()) if copies else split.fingerprint,
+        "fingerprint": fingerprint_of(split.fingerprint, content_hash) if copies else split.fingerprint,
         "copies_of_validation": of_validation,
         "copies_of_excluded": of_excluded,
-        "copies_hash": content.hexdigest(),
+        "copies_hash": content_hash,
     }
     (building / "overlap.json").write_text(json.dumps(facts, indent=1))
 
@@ -115,7 +114,7 @@ def _opened(folder: Path, split: Split) -> Split:
         split,
         num_training=split.num_training - count,
         fingerprint=facts["fingerprint"],
-        copies=derived_array.read(folder / "copies.bin", _INT64, facts["copies_hash"], count),
+        copies=derived_array.read(folder / "copies.bin", INT64, facts["copies_hash"], count),
         copies_of_validation=facts["copies_of_validation"],
         copies_of_excluded=facts["copies_of_excluded"],
     )

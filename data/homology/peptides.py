@@ -9,7 +9,7 @@ alignment over the length of the longer sequence. Letters that are no standard r
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,18 +41,10 @@ _CODE_OF: NDArray[np.uint8] = np.full(256, _NONE, np.uint8)
 _CODE_OF[STANDARD_IDS] = np.arange(_NONE)
 
 
-class Pairs(NamedTuple):
-    """Pairs of a query and a target, of which at least one is a peptide; by query, then by falling identity."""
-
-    query: NDArray[np.int64]
-    target: NDArray[np.int64]
-    identity: NDArray[np.float64]
-    is_compared: NDArray[np.bool_]
-    """(queries,) False of a query whose pairs could not be compared: they are too many, or it has few known letters."""
-
-
-def similar(store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]) -> Pairs:
-    """All pairs of at least 30 % identity; of one query the 100 best.
+def similar(
+    store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+    """All pairs of at least 30 % identity of which at least one is a peptide; of one query the 100 best.
 
     A peptide that asks a target of `SHORT` residues or more has the identity over its own length, as an audit asks how
     much of the query is known.
@@ -62,6 +54,10 @@ def similar(store: "Store", records: NDArray[np.int64], against: "Store", target
         records: (queries,) their records.
         against: the store of the targets.
         targets: (targets,) their records.
+
+    Returns:
+        For each pair, by query and then by falling identity: place of the query, place of the target, identity. And for
+        each query whether its pairs could be compared: they are not too many, and it has enough known letters.
     """
     asked, others = store.num_residues(records), against.num_residues(targets)
     is_compared, found = np.ones(len(records), np.bool_), [np.zeros((3, 0))]
@@ -82,7 +78,7 @@ def similar(store: "Store", records: NDArray[np.int64], against: "Store", target
     query, target, identity = np.concatenate(found, axis=1)
     order = np.lexsort((target, -identity, query))
     order = order[np.arange(len(order)) - np.searchsorted(query[order], query[order]) < _MOST_PAIRS]
-    return Pairs(query[order].astype(np.int64), target[order].astype(np.int64), identity[order], is_compared)
+    return query[order].astype(np.int64), target[order].astype(np.int64), identity[order], is_compared
 
 
 def links(store: "Store", records: NDArray[np.int64], min_identity: float) -> NDArray[np.int64]:

@@ -205,13 +205,12 @@ def hits(store: "Store", records: NDArray[np.int64], against: "Store", among: ND
     longer = np.flatnonzero(store.num_residues(records) >= peptides.SHORT)
 
     def searched() -> Hits:
-        by_position = peptides.similar(store, records, against, targets)
-        found, ones = _of_longer(store, records[longer], against, targets), np.ones(len(by_position.query))
-        is_searchable = by_position.is_compared.copy()
+        query, target, identity, is_searchable = peptides.similar(store, records, against, targets)
+        found = _of_longer(store, records[longer], against, targets)
         is_searchable[longer] &= found.is_searchable
         is_of_two = against.num_residues(targets)[found.target] >= peptides.SHORT
         of_longer: list[NDArray[Any]] = [longer[found.query], *found[1:5]]
-        of_peptides: list[NDArray[Any]] = [*by_position[:3], ones, by_position.identity]
+        of_peptides: list[NDArray[Any]] = [query, target, identity, np.ones(len(query)), identity]
         columns = [np.concatenate([one[is_of_two], other]) for one, other in zip(of_longer, of_peptides, strict=True)]
         return _in_order(columns, is_searchable)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data import draw
 from data.durable import published
-from data.homology.clusters import Clusters
+from data.homology.clusters import INT64, Clusters
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at
 from data.store.token_store import new_hash
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 FORMAT = "zymogen.split/1"
 _BLOCK = 1 << 20
-_INT64 = "<i8"
 _NONE = np.zeros(0, np.int64)
 
 
@@ -99,7 +98,7 @@ def open_split(
     fields = ("fingerprint", "training", *(name + of for name in ("validation", "excluded") for of in ("", "_hash")))
     facts = derived_json.read(folder / "split.json", fields, folder)
     validation, left_out = (
-        derived_array.read(folder / f"{name}.bin", _INT64, facts[f"{name}_hash"], facts[name])
+        derived_array.read(folder / f"{name}.bin", INT64, facts[f"{name}_hash"], facts[name])
         for name in ("validation", "excluded")
     )
     return Split(clusters, validation_fraction, facts["training"], facts["fingerprint"], validation, left_out)
@@ -136,7 +135,7 @@ def _write(
             sides = {"validation": start + np.flatnonzero(held), "excluded": named[~held[named - start]]}
             for name, ids in sides.items():
                 counts[name] += len(ids)
-                content = ids.astype(_INT64).tobytes()
+                content = ids.astype(INT64).tobytes()
                 hashes[name].update(content)
                 files[name].write(content)
     num_training = store.num_records - counts["validation"] - counts["excluded"]

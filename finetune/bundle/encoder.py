@@ -11,7 +11,7 @@ import torch
 from finetune.adaptation.lora import is_adapters, merged, plain_name
 from finetune.bundle.base import base_weights
 from finetune.bundle.folder import Bundle, open_folder
-from finetune.bundle.places import bundles_at, has_bundle
+from finetune.bundle.places import bundles_in
 from pretrain.model.build import without_memory
 from pretrain.ship.source import ENCODER, Source, open_source
 
@@ -27,11 +27,11 @@ def encoder_at(model: str | Path, base: str | None = None) -> Source:
         ValueError: there is none, or several; `base` is given and nothing needs it.
     """
     path = Path(model)
-    if has_bundle(path):
-        folder, *others = bundles_at(path)
-        if others:
-            raise ValueError(f"{path} has {len(others) + 1} models; name one of them, such as {folder}")
-        return _of_bundle(open_folder(folder), base)
+    found = bundles_in(path)
+    if len(found) > 1:
+        raise ValueError(f"{path} has {len(found)} models; name one of them, such as {found[0]}")
+    if found:
+        return _of_bundle(open_folder(found[0]), base)
     if base is not None:
         raise ValueError(f"--base {base}: {model} is no bundle, so it has all of its weights; leave --base out")
     return open_source(model, ENCODER)

@@ -9,22 +9,20 @@ from data.missing_file import nearest
 from finetune.bundle.manifest import MANIFEST
 
 
-def has_bundle(path: Path) -> bool:
-    """Whether a folder is a bundle, or a run with one or several of them."""
+def bundles_in(path: Path) -> list[Path]:
+    """The folder itself if it is a bundle, else the bundles of a run, or of all of its members; empty for any other."""
     places = (MANIFEST, f"bundle/{MANIFEST}", f"*/bundle/{MANIFEST}")
-    return any(any(path.glob(place)) for place in places)
+    found = (sorted(each.parent for each in path.glob(place)) for place in places)
+    return next(filter(None, found), [])
 
 
 def bundles_at(path: Path) -> list[Path]:
-    """The folder itself if it is a bundle, else the bundles of a run, or of all of its members.
+    """The same, of which there must be one.
 
     Raises:
         ValueError: there is none.
     """
-    if (path / MANIFEST).is_file():
-        return [path]
-    found = [path / "bundle"] if (path / "bundle" / MANIFEST).is_file() else []
-    found = found or sorted(each.parent for each in path.glob(f"*/bundle/{MANIFEST}"))
+    found = bundles_in(path)
     if not found:
         raise ValueError(
             f"{path} is no bundle, and has none in bundle/ or */bundle/{nearest(path, files=False)}; name a run that "

@@ -64,9 +64,8 @@ class HeadSettings(Section):
     @property
     def kind(self) -> PoolingKind:
         """The pooling that is taken."""
-        if self.pooling == "auto":
-            return "begin" if self.form == "transformers" else "mean"
-        return self.pooling
+        kind: PoolingKind = self.resolved({"form": self.form, "pooling": self.pooling})["pooling"]
+        return kind
 
     def with_inputs(self, all_learns: bool) -> Self:
         """The same with what `inputs = "auto"` stands for, by whether all of the encoder learns."""

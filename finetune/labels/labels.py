@@ -42,3 +42,10 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+def ranges(first: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of some ranges, one range after the other, and which range each is of."""
+    counts = end - first
+    of = np.repeat(np.arange(len(first)), counts)
+    return of, np.arange(len(of)) + np.repeat(first - (np.cumsum(counts) - counts), counts)

@@ -33,7 +33,7 @@ from data.durable import published
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at, remedy
 from data.store.token_store import Store, new_hash
-from finetune.labels.labels import EXACT, Labels
+from finetune.labels.labels import EXACT, Labels, ranges
 
 FORMAT = "zymogen.labels/2"
 FACTS = "labels.json"
@@ -168,7 +168,7 @@ class LabelStore:
         if f"{objective}-along.bin" in self._maps:
             return self._along(objective, records)
         pointers = self._maps[f"{objective}-pointers.bin"]
-        of, index = _ranges(pointers[records].astype(np.int64), pointers[records + 1].astype(np.int64))
+        of, index = ranges(pointers[records].astype(np.int64), pointers[records + 1].astype(np.int64))
         positions = self._maps.get(f"{objective}-positions.bin")
         outputs, censoring = (self._maps.get(f"{objective}-{name}.bin") for name in ("outputs", "censoring"))
         return Slice(
@@ -190,7 +190,7 @@ class LabelStore:
 
     def _along(self, objective: int, records: NDArray[np.int64]) -> Slice:
         first = self.first_residues(records)
-        of, index = _ranges(first, self.first_residues(records + 1))
+        of, index = ranges(first, self.first_residues(records + 1))
         bits = self._maps[f"{objective}-observed.bin"]
         is_observed = (bits[:, index >> 3] >> (index & 7).astype(np.uint8)) & 1
         which, outputs = np.nonzero(is_observed.T)  # residue after residue
@@ -239,10 +239,3 @@ def _narrow(values: NDArray[np.int32]) -> NDArray[Any]:
 def _described(array: NDArray[Any]) -> dict[str, Any]:
     content = new_hash(array.tobytes()).hexdigest()
     return {"dtype": array.dtype.str, "shape": list(array.shape), "hash": content}
-
-
-def _ranges(first: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of some ranges, one range after the other, and which range each is of."""
-    counts = end - first
-    of = np.repeat(np.arange(len(first)), counts)
-    return of, np.arange(len(of)) + np.repeat(first - (np.cumsum(counts) - counts), counts)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.labels import EXACT, Labels
+from finetune.labels.labels import EXACT, Labels, ranges
 from finetune.metrics.ranking import expected_class
 from finetune.tasks.objective import Objective
 
@@ -118,12 +118,9 @@ def rows_of(labels: Labels, records: NDArray[np.int64]) -> Rows:
         labels: of one objective.
         records: numbers of records; one without labels has no row.
     """
-    starts, ends = labels.pointers[records], labels.pointers[records + 1]
-    counts = ends - starts
-    before = np.cumsum(counts) - counts
-    places = np.arange(counts.sum()) - np.repeat(before - starts, counts)
+    of, places = ranges(labels.pointers[records], labels.pointers[records + 1])
     return Rows(
-        np.repeat(records.astype(np.int64), counts),
+        records[of].astype(np.int64),
         labels.outputs[places].astype(np.int64),
         labels.values[places].astype(np.float64),
         None if labels.censoring is None else labels.censoring[places],

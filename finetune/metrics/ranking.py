@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics.weighted import Floats, ratio
+from finetune.metrics.weighted import Floats, mean_of_defined, ratio
 
 Ints = NDArray[np.int64]
 
@@ -65,9 +65,7 @@ def macro_auroc(outputs: Ints, index: Ints, probabilities: Floats, count: int) -
     each = outputs[:, None] * classes + np.arange(classes)
     positive = index[:, None] == np.arange(classes)
     found = auroc(each.ravel(), positive.ravel(), probabilities.ravel(), count * classes).reshape(count, classes)
-    there = np.isfinite(found)
-    present, total = there.sum(1), np.where(there, found, 0.0).sum(1)
-    return ratio(total, present.astype(np.float64))
+    return mean_of_defined(found.T)
 
 
 def spearman(outputs: Ints, truth: Floats, prediction: Floats, count: int) -> Floats:

@@ -302,10 +302,7 @@ def _mean(
         return made("mean_auroc", None, undefined=f"none of its {len(columns)} columns is defined")
 
     def statistic(weights: Floats) -> Floats:
-        values = np.stack([one(weights[rows]) for rows, one in curves])
-        there = np.isfinite(values)
-        total = np.where(there, values, 0.0).sum(0)
-        return weighted.ratio(total, there.sum(0).astype(np.float64))
+        return weighted.mean_of_defined(np.stack([one(weights[rows]) for rows, one in curves]))
 
     def mean_of(name: str) -> float:
         return float(np.mean([task.values[name] for task in defined]))

@@ -37,6 +37,12 @@ def ratio(above: Floats, below: Floats) -> Floats:
     return np.asarray(np.divide(above, below, out=np.full(len(below), np.nan), where=below > 0))
 
 
+def mean_of_defined(values: Floats) -> Floats:
+    """(b,) means of the finite ones among (n, b) values; NaN without any."""
+    there = np.isfinite(values)
+    return ratio(np.where(there, values, 0.0).sum(0), there.sum(0).astype(np.float64))
+
+
 def auroc(positive: NDArray[np.bool_], scores: Floats) -> Statistic:
     """Area under the ROC curve: the share of (positive, negative) pairs in which the positive scores higher."""
     order = Order(scores)
@@ -56,9 +62,7 @@ def macro_auroc(truth: Floats, probabilities: Floats, classes: NDArray[np.int64]
     each = [auroc(truth == index, probabilities[:, index]) for index in classes.tolist()]
 
     def statistic(weights: Floats) -> Floats:
-        values = np.stack([one(weights) for one in each])
-        there = np.isfinite(values)
-        return ratio(np.where(there, values, 0.0).sum(0), there.sum(0).astype(np.float64))
+        return mean_of_defined(np.stack([one(weights) for one in each]))
 
     return statistic
 

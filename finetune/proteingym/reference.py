@@ -10,13 +10,7 @@ from data.recipe.setting import no_such_word
 from finetune.score.rows import read_target
 from finetune.tables.read import read_table
 
-_NAME, _FILE, _PROTEIN, _LETTERS, _SELECTION = (
-    "DMS_id",
-    "DMS_filename",
-    "UniProt_ID",
-    "target_seq",
-    "coarse_selection_type",
-)
+_COLUMNS = ("DMS_id", "DMS_filename", "UniProt_ID", "target_seq", "coarse_selection_type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +36,18 @@ def read_reference(location: str) -> list[Assay]:
         ValueError: it cannot be read, lacks a column, or names an assay twice or none; a target is no protein.
     """
     table = read_table(location)
-    names, files, proteins, targets, selections = (
-        table.column(name) for name in (_NAME, _FILE, _PROTEIN, _LETTERS, _SELECTION)
-    )
     found: dict[str, Assay] = {}
-    for row, cells in enumerate(zip(names, files, proteins, targets, selections, strict=True)):
-        name, file, protein, letters, selection = ((cell or "").strip() for cell in cells)
-        if empty := [
-            each
-            for each, cell in zip((_NAME, _FILE, _PROTEIN, _LETTERS, _SELECTION), cells, strict=True)
-            if not (cell or "").strip()
-        ]:
-            raise ValueError(f"{table.row(row)}: its column {empty[0]!r} is empty")
+    for row, cells in enumerate(zip(*map(table.column, _COLUMNS), strict=True)):
+        name, file, protein, letters, selection = stripped = [(cell or "").strip() for cell in cells]
+        if "" in stripped:
+            raise ValueError(f"{table.row(row)}: its column {_COLUMNS[stripped.index('')]!r} is empty")
         if name in found:
-            raise ValueError(f"{table.row(row)}: {name!r} is the {_NAME} of an earlier row, too")
+            raise ValueError(f"{table.row(row)}: {name!r} is the DMS_id of an earlier row, too")
         if "/" in file or file in (".", ".."):
-            raise ValueError(f"{table.row(row)}: {_FILE} {file!r} must be the name of a file in the folder of assays")
-        found[name] = Assay(name, file, protein, read_target(letters, f"{table.row(row)}: {_LETTERS}"), selection)
+            raise ValueError(
+                f"{table.row(row)}: DMS_filename {file!r} must be the name of a file in the folder of assays"
+            )
+        found[name] = Assay(name, file, protein, read_target(letters, f"{table.row(row)}: target_seq"), selection)
     return list(found.values())
 
 

@@ -76,11 +76,6 @@ def fitted(
     return tuple(found)
 
 
-def none_for(objective: Objective, why_not: str) -> tuple[Calibration, ...]:
-    """No calibration of any output."""
-    return (Calibration(0, why_not=why_not),) * len(objective.outputs)
-
-
 def _fitted(objective: Objective, output: int, truth: Floats, prediction: Floats) -> Calibration:
     count, kind = len(truth), objective.settings.type
     if kind == "regression":

@@ -16,6 +16,7 @@ from data.batches.packed import BinSize, PlainContents, packed, token_ids
 from data.order.plan import Bin
 from data.progress_line import WorkLine
 from data.recipe.packing import BIN_TOKENS
+from finetune.labels.labels import ranges
 from finetune.score.plan import Plan, chunks, plan_of
 from finetune.score.schemes import Scheme, Variant
 from finetune.score.windows import WINDOW_TOKENS
@@ -96,15 +97,13 @@ class Scorer:
         contents = PlainContents(_Documents(plan), BinSize.holding(plan.lengths, self.bin_tokens))
         for part in packed(contents, plan.lengths, starts=plan.starts):
             own = part.documents
-            counts = plan.read_of[own + 1] - plan.read_of[own]
-            reads = _ranges(plan.read_of[own], counts)
-            slots = plan.reads[reads] + np.repeat(part.firsts - plan.starts[own], counts)
+            document, reads = ranges(plan.read_of[own], plan.read_of[own + 1])
+            slots = plan.reads[reads] + (part.firsts - plan.starts[own])[document]
             logits = self.model.logits(part.batch.to(device), torch.from_numpy(slots).to(device))
             found = logits.float().log_softmax(1).cpu().numpy().astype(np.float64)
             # The terms of these reads alone, so that no more probabilities are kept than those of one bin.
-            begin, end = np.searchsorted(read, reads), np.searchsorted(read, reads, side="right")
-            row = np.repeat(np.arange(len(reads)), end - begin)
-            place = of_read[_ranges(begin, end - begin)]
+            row, at = ranges(np.searchsorted(read, reads), np.searchsorted(read, reads, side="right"))
+            place = of_read[at]
             terms[place] = found[row, plan.term_new[place]]
             if plan.term_old is not None:
                 terms[place] -= found[row, plan.term_old[place]]
@@ -139,9 +138,3 @@ class _Documents:
         if self._last[0] != sequence:
             self._last = sequence, token_ids(self.plan.sequences[sequence])
         return self._last[1]
-
-
-def _ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers from each of `firsts` on, as many as `counts` says, one range after another."""
-    ranges: NDArray[np.int64] = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-    return ranges
