@@ -6,7 +6,7 @@ base class that checks values against it. Kept: nothing.
 
 import difflib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from operator import ge, gt, le, lt
@@ -144,6 +144,12 @@ def no_such_word(name: str, got: object, allowed: Collection[object]) -> str:
     near = difflib.get_close_matches(str(got), map(str, allowed), 1)
     nearest = f"the nearest is {near[0]!r}, " if near else ""
     return f"{name} is {got!r}; {nearest}allowed are {', '.join(map(repr, allowed))}"
+
+
+def listed(texts: Sequence[str], most: int, others: str = "more") -> str:
+    """The first of some texts, and how many others there are."""
+    more = f" and {len(texts) - most:,} {others}" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def no_number(name: str, got: object, beside: Collection[str]) -> str:

@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.disk_error import NO_LOCKS
-from data.durable import flush, write_whole, written_beside
+from data.durable import flush, is_locked, write_whole, written_beside
 from data.store.token_store import hash_of
 
 
@@ -87,14 +86,11 @@ def held(work: Path, out: Path) -> Iterator[None]:
     descriptor = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
                 f"{out}: another process is writing it; wait until that has ended, or give another name"
             ) from None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
         yield
     finally:
         os.close(descriptor)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.differing import meanings, number_of
+from finetune.labels.differing import meanings
 from finetune.labels.placed import Column
+from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
 from finetune.tasks.cells import Cells, written
 from finetune.tasks.settings import TaskSettings

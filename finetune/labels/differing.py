@@ -6,7 +6,6 @@ In: a table, the rows of each label. Out: for each column the labels whose rows 
 
 import re
 from collections.abc import Collection, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.tables.mutations import substitutions
+from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
 from finetune.tasks.cells import Cells, written
 from finetune.tasks.molecules import canonical_smiles, is_molecules
@@ -36,14 +36,6 @@ def meanings(column: str, texts: Sequence[str]) -> list[str]:
         return [smiles or text for smiles, text in zip(canonical_smiles(texts), texts, strict=True)]
     numbers = map(number_of, texts)
     return [text if number is None else f"{number:.12g}" for text, number in zip(texts, numbers, strict=True)]
-
-
-def number_of(text: str) -> float | None:
-    """The finite number that a text is; None for another text."""
-    with suppress(ValueError):
-        if np.isfinite(found := float(text)):
-            return found
-    return None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from data.recipe.setting import listed
 from finetune.labels.differing import OtherColumns
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.tasks.settings import TaskSettings
@@ -84,11 +85,10 @@ def merged(
         if wrong.any():
             group = int(np.argmax(wrong))
             rows = np.sort(measured.rows[order[first[group] : first[group] + counts[group]]]).tolist()
-            more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-            shown = ", ".join(where(row) for row in rows[:_SHOWN])
+            shown = listed([where(row) for row in rows], _SHOWN)
             task = outputs[int(sorted_keys[-1][first[group]])][:_SHOWN_NAME]
             others = f" ({int(wrong.sum())} labels have this)" if wrong.sum() > 1 else ""
-            raise ValueError(f"{shown}{more}: {said} of {task!r} for one sequence{others}; {remedy}")
+            raise ValueError(f"{shown}: {said} of {task!r} for one sequence{others}; {remedy}")
 
     if settings.replicates == "refuse":
         remedy = "remove all but one, or choose replicates = 'mean' or 'median' in [[tasks]]"
@@ -140,10 +140,9 @@ def merged(
 
 def _in_words(settings: TaskSettings, differing: dict[str, int]) -> str:
     most = sorted(differing, key=lambda name: (-differing[name], name))
-    shown = ", ".join(f"{name!r} ({differing[name]:,} labels)" for name in most[:_SHOWN_COLUMNS])
-    more = f" and {len(most) - _SHOWN_COLUMNS} more columns" if len(most) > _SHOWN_COLUMNS else ""
+    shown = listed([f"{name!r} ({differing[name]:,} labels)" for name in most], _SHOWN_COLUMNS, "more columns")
     return (
-        f"{settings.name}: labels are {settings.replicates}s of several rows, which differ in {shown}{more}; for an "
+        f"{settings.name}: labels are {settings.replicates}s of several rows, which differ in {shown}; for an "
         "output of each value, name the column in conditions of the task"
     )
 

@@ -6,6 +6,7 @@ In: `Results`. Out: lines for a console and sentences for a report. Kept: nothin
 from collections.abc import Sequence
 
 from data.progress_line import in_columns
+from data.recipe.setting import listed
 from finetune.metrics.scores import NO_VALIDATION, TITLES, TaskScore
 from finetune.results.results import MemberFacts, Results
 
@@ -95,8 +96,7 @@ def undefined(results: Results) -> list[str]:
         reasons.setdefault(task.undefined, []).append(task.task)
     found = []
     for reason, tasks in reasons.items():
-        more = f" and {len(tasks) - _MOST_NAMED} others" if len(tasks) > _MOST_NAMED else ""
-        found.append(f"Undefined in {results.part}: {', '.join(tasks[:_MOST_NAMED])}{more}: {reason}.")
+        found.append(f"Undefined in {results.part}: {listed(tasks, _MOST_NAMED, 'others')}: {reason}.")
     return found
 
 

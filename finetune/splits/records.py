@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from data.recipe.setting import listed
 from finetune.splits.parts import UNUSED
 from finetune.tables.table import Table
 
@@ -46,9 +47,8 @@ class Records:
 
     def rows(self, rows: NDArray[np.int64] | list[int]) -> str:
         """A few rows for an error or a note: the first three as a user counts them, and how many more there are."""
-        shown = ", ".join(self.table.shown(int(row)) for row in rows[:_SHOWN])
-        more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
-        return f"{self.table.name}: {self.table.row_word}{'s' if len(rows) > 1 else ''} {shown}{more}"
+        shown = listed([self.table.shown(int(row)) for row in rows], _SHOWN)
+        return f"{self.table.name}: {self.table.row_word}{'s' if len(rows) > 1 else ''} {shown}"
 
     def most_held_out(self, of_row: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
         """The part of each record from those of its rows, and which rows are in the part of their record.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
+from finetune.tables.numbers import number_of
 
 _TWO_NUMBERS_AND_A_YEAR = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})")
 _YEAR_AND_MONTH = re.compile(r"(\d{4})[/-](\d{1,2})")
@@ -74,7 +75,7 @@ class _Reader:
     def __init__(self, records: Records, column: str, texts: list[str | None]) -> None:
         self._records, self._column = records, column
         present = [text for text in texts if text]
-        self._numbers = bool(present) and all(map(_is_number, present))
+        self._numbers = bool(present) and None not in map(number_of, present)
         places = [found.groups() for text in present if (found := _TWO_NUMBERS_AND_A_YEAR.fullmatch(text))]
         day_first = any(int(first) > 12 for first, _, _ in places)
         month_first = any(int(second) > 12 for _, second, _ in places)
@@ -83,8 +84,8 @@ class _Reader:
     def __call__(self, text: str, row: int | None) -> float:
         """Seconds since 1970, or the number itself."""
         if self._numbers:
-            if _is_number(text):
-                return float(text)
+            if (number := number_of(text)) is not None:
+                return number
             raise ValueError(f"{self._where(row)} has {text!r}, and the column holds numbers; give a number")
         try:
             return self._date(text, row).timestamp()
@@ -116,10 +117,3 @@ class _Reader:
 
     def _where(self, row: int | None) -> str:
         return "split.cuts" if row is None else f"{self._records.table.row(row)}: {self._column!r}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False

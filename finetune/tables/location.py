@@ -111,10 +111,7 @@ class Location:
         if self.member:
             return self._read_member(limits)
         stream = ByteStream(self.place, limits)
-        if "://" not in self.place and not os.path.exists(self.place):
-            raise ValueError(f"{self.name}: no such file; check its name{nearest(Path(self.place))}")
-        if os.path.isdir(self.place):
-            raise ValueError(f"{self.name}: is a folder; name the table in it")
+        self.require_file()
         if packed and "://" not in self.place:
             return Path(self.place).read_bytes()
         if packed:
@@ -122,6 +119,17 @@ class Location:
                 file.seek(0)
                 return b"".join(iter(lambda: file.read(1 << 20), b""))
         return b"".join(stream.chunks())
+
+    def require_file(self) -> None:
+        """Refuse a path at which there is no file.
+
+        Raises:
+            ValueError: there is nothing, or a folder.
+        """
+        if "://" not in self.place and not os.path.exists(self.place):
+            raise ValueError(f"{self.name}: no such file; check its name{nearest(Path(self.place))}")
+        if os.path.isdir(self.place):
+            raise ValueError(f"{self.name}: is a folder; name the table in it")
 
     def _read_member(self, limits: IngestSettings) -> bytes:
         with self._zip() as archive:

@@ -7,9 +7,11 @@ Read are ``12``, ``-1.5e-3``, ``1,5`` in a column of decimal commas, ``1,234.5``
 one.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -78,6 +80,14 @@ class NotOneColumn(ValueError):
     def __init__(self, text: str, index: int) -> None:
         super().__init__(text)
         self.index = index
+
+
+def number_of(text: str) -> float | None:
+    """The finite number that a text is, as Python writes it; None for another text."""
+    with suppress(ValueError):
+        if math.isfinite(found := float(text)):
+            return found
+    return None
 
 
 def is_number(text: str) -> bool:

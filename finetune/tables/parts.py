@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-from data.missing_file import nearest
 from data.recipe.settings import IngestSettings
 from data.sources.tables import DATASETS
 from data.transport.byte_stream import ByteStream
@@ -68,20 +67,13 @@ def table_parts(name: str, rows: int, limits: IngestSettings | None = None) -> T
     is_text = location.suffix in (*FASTA, *DELIMITED, "") and not location.place.startswith(DATASETS)
     if is_joined or location.member or not is_text:
         return _cut(read_table(name, limits), rows)
-    if "://" not in location.place and not Path(location.place).is_file():
-        _refuse(location)
+    location.require_file()
     text = _Text(location, limits, *_encoding(location, limits))
     begin = "".join(islice(text.lines(), 1000))[:_FIRST_CHARACTERS].lstrip()
     if location.suffix in FASTA or (location.suffix not in DELIMITED and begin.startswith(">")):
         location.require_only("FASTA", "encoding")
         return _fasta_parts(text, rows)
     return _delimited_parts(text, rows)
-
-
-def _refuse(location: Location) -> None:
-    if Path(location.place).is_dir():
-        raise ValueError(f"{location.name}: is a folder; name the table in it")
-    raise ValueError(f"{location.name}: no such file; check the name{nearest(Path(location.place))}")
 
 
 def _cut(table: Table, rows: int) -> TableParts:

@@ -59,7 +59,8 @@ def read_table(name: str, limits: IngestSettings | None = None) -> Table:
     text, said = decoded(content, name, location.parameter("encoding"))
     if suffix in FASTA or (suffix not in DELIMITED and text.lstrip().startswith(">")):
         location.require_only("FASTA", "labels", "mask", "encoding")
-        return _joined(_with(fasta_table(name, text), said), location, limits)
+        table = fasta_table(name, text)
+        return _joined(replace(table, said=(*said, *table.said)), location, limits)
     location.require_only("a table of text", "labels", "separator", "encoding", "header_lines")
     found, more = lines(text, name, location.parameter("separator"))
     table = laid_out(name, found, [*said, *more], location.parameter("header_lines", ("1", "2", "3")))
@@ -74,7 +75,3 @@ def _joined(table: Table, location: Location, limits: IngestSettings) -> Table:
     if mask is not None:
         table = masked(table, read_table(location.beside(mask).name, limits))
     return table
-
-
-def _with(table: Table, said: list[str]) -> Table:
-    return replace(table, said=(*said, *table.said))

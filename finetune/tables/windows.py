@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from data.order.plan import SPECIAL_TOKENS
 from data.recipe.option import in_words
+from data.recipe.setting import listed
 from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table
 
@@ -102,8 +103,7 @@ def _require_policy(
     table: Table, joined: Sequence[str], too_long: Sequence[int], settings: TableSettings, most: int
 ) -> None:
     longest = max(too_long, key=lambda index: len(joined[index]))
-    shown = ", ".join(table.shown(index) for index in too_long[:_MOST_ROWS])
-    shown += f" and {len(too_long) - _MOST_ROWS} more" if len(too_long) > _MOST_ROWS else ""
+    shown = listed([table.shown(index) for index in too_long], _MOST_ROWS)
     found = (
         f"{table.name}: {len(too_long)} of {len(joined)} rows have a protein of more than {most} residues "
         f"(data.crop_tokens less begin and end), in {table.row_word} {shown}; the longest, in {table.row_word} "

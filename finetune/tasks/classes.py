@@ -3,10 +3,10 @@
 In: the distinct texts of a task's columns. Out: names of classes, and the index of each text. Kept: nothing.
 """
 
-import math
 from collections.abc import Collection, Sequence
 
-from data.recipe.setting import no_such_word
+from data.recipe.setting import listed, no_such_word
+from finetune.tables.numbers import number_of
 from finetune.tasks.settings import TaskSettings
 
 OPPOSITES = (
@@ -50,7 +50,7 @@ def classes_of(settings: TaskSettings, texts: Sequence[str]) -> tuple[str, ...]:
         return settings.classes
     if is_binary(settings):
         return _two(settings, texts)
-    numbers = [_number(text) for text in texts]
+    numbers = [number_of(text) for text in texts]
     if all(number is not None for number in numbers):
         first: dict[float | None, str] = {}
         for number, text in zip(numbers, texts, strict=True):
@@ -70,9 +70,9 @@ def index_of(text: str, classes: Sequence[str], settings: TaskSettings) -> int |
         return classes.index(text)
     if is_binary(settings) and not settings.classes:
         return _POLARITY.get(_word(text))
-    number = _number(text)
+    number = number_of(text)
     if number is not None:
-        return next((index for index, name in enumerate(classes) if _number(name) == number), None)
+        return next((index for index, name in enumerate(classes) if number_of(name) == number), None)
     folded = [name.casefold() for name in classes]
     return folded.index(text.casefold()) if is_binary(settings) and text.casefold() in folded else None
 
@@ -101,18 +101,9 @@ def _two(settings: TaskSettings, texts: Sequence[str]) -> tuple[str, str]:
 
 def _word(text: str) -> str:
     """The word of `OPPOSITES` that a text may be."""
-    number = _number(text)
+    number = number_of(text)
     return str(int(number)) if number is not None and number in (0, 1) else text.casefold()
 
 
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _shown(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(map(repr, texts[:_SHOWN])) + more
+    return listed([*map(repr, texts)], _SHOWN)

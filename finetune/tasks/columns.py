@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Sequence
 
+from data.recipe.setting import listed
 from finetune.tasks.settings import TaskSettings
 
 _SHOWN, _NAME = 20, 40
@@ -55,14 +56,10 @@ def no_such_column(name: str, columns: Sequence[str], place: str) -> str:
         column for column in columns if column.strip().casefold() == name.strip().casefold()
     ]
     nearest = f"the nearest is {near[0]!r}; " if near else ""
-    more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
-    what = "no column fits the pattern" if _has_wildcard(name) else "there is no column"
-    shown = ", ".join(repr(each[:_NAME]) for each in columns[:_SHOWN])
-    return f"{place}: {what} {name!r}; {nearest}its columns are {shown}{more}"
-
-
-def _has_wildcard(name: str) -> bool:
-    return "*" in name or "?" in name
+    what = "no column fits the pattern" if {*name} & {"*", "?"} else "there is no column"
+    return (
+        f"{place}: {what} {name!r}; {nearest}its columns are {listed([repr(each[:_NAME]) for each in columns], _SHOWN)}"
+    )
 
 
 def _pattern(name: str) -> re.Pattern[str]:
