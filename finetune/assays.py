@@ -275,9 +275,7 @@ def divided_and_read(
     """
     records = Records(table, proteins.record_of_row, proteins.digests, store)
     with WorkLine("dividing the records", after_s=2.0):
-        mutations = None
-        if proteins.mutated is not None and proteins.wild_types is not None:
-            mutations = of_rows(records, proteins.mutated, proteins.wild_types)
+        mutations = of_rows(records, proteins.mutated, proteins.wild_types)
         division = divide(recipe.split, records, proteins.ids, mutations)
     of_row = np.where(division.used, proteins.record_of_row, -1)
     with WorkLine("reading the labels", after_s=2.0):

@@ -10,7 +10,6 @@ this project, or that `peft.PeftModel` does; exit status 0; 78 for a mistake in 
 import argparse
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,6 @@ from finetune.bundle.places import bundles_at
 from pretrain.engine.command import Parser, answered
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from finetune.bundle.folder import Bundle
     from finetune.tasks.objective import Objective
 
@@ -68,17 +65,18 @@ def export(bundle: "Bundle", folder: Path, base: str | None = None) -> None:
             infinite, or what transformers reads is not what was trained.
     """
     from data.durable import published
+    from finetune.adaptation.lora import merged
     from finetune.bundle.transformers import save
     from finetune.predictor import whole_parameters
     from pretrain.model.weights.finite import require_finite
 
-    objective = exportable(bundle)
+    objective, adapters = exportable(bundle), bundle.manifest.adapters
     if os.path.lexists(folder):
         raise ValueError(f"{folder} exists; an export is written to a new folder: choose another, or remove this one")
     parameters = whole_parameters(bundle, base)
     require_finite(parameters, bundle.folder, _DIVERGED)
     with published(folder) as building:
-        save(building, bundle.manifest, objective, _merged(bundle, parameters))
+        save(building, bundle.manifest, objective, merged(parameters, adapters) if adapters else parameters)
         require_same(bundle, building, base)
 
 
@@ -153,13 +151,6 @@ def exportable(bundle: "Bundle") -> "Objective":
             "one column; train one column to export"
         )
     return objective
-
-
-def _merged(bundle: "Bundle", parameters: Mapping[str, "Tensor"]) -> Mapping[str, "Tensor"]:
-    from finetune.adaptation.lora import merged
-
-    adapters = bundle.manifest.adapters
-    return merged(parameters, adapters) if adapters else parameters
 
 
 def _parser() -> Parser:

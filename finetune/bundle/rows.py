@@ -6,7 +6,7 @@ predictions, not after.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -53,17 +53,14 @@ def checked_rows(parts: TableParts, settings: TableSettings, crop_tokens: int) -
     if settings.mutation:
         numbering, more = numbering_of(parts, settings, IngestSettings())
         said += more
-    lenient = replace(settings, rows_without_protein="leave_out")
     most = crop_tokens - SPECIAL_TOKENS
     crop = None if settings.too_long == "refuse" or len(settings.sequence) > 1 else crop_tokens
     num_rows = num_without = num_long = longest = 0
     first_without = first_long = row_of_longest = ""
     for part in parts:
-        proteins = proteins_of(part, lenient, crop, is_part=True, numbering=numbering)
+        proteins = proteins_of(part, settings, crop, is_part=True, numbering=numbering)
         without = np.flatnonzero(proteins.record_of_row < 0)
         if len(without):
-            if settings.rows_without_protein == "refuse":
-                _refuse(part, int(without[0]), settings, crop, numbering)
             first_without = first_without or _place(part, int(without[0]))
         long = np.flatnonzero(proteins.whole_residues > most)
         if len(long):
@@ -93,12 +90,3 @@ def checked_rows(parts: TableParts, settings: TableSettings, crop_tokens: int) -
 
 def _place(part: Table, index: int) -> str:
     return f"{part.row_word} {part.number(index)}"
-
-
-def _refuse(
-    part: Table, index: int, settings: TableSettings, crop_tokens: int | None, numbering: Numbering | None
-) -> None:
-    """Raise for a row without a protein, with the reason."""
-    row = Table(part.name, part.cells.slice(index, 1), part.number(index), None, (), part.row_word)
-    proteins_of(row, settings, crop_tokens, is_part=True, numbering=numbering)
-    raise AssertionError("it has no protein")

@@ -39,7 +39,8 @@ class Parts:
         try:
             said = json.loads(self._facts(number).read_text(encoding="utf-8"))
             with path.open("rb", buffering=0) as file:
-                return bool(said == {"rows": rows, "hash": hash_of(file).hexdigest()}) and self._has(path, rows)
+                is_written = said == {"rows": rows, "hash": hash_of(file).hexdigest()}
+                return is_written and path.stat().st_size == rows * self.row[0] * self.row[1] * self.dtype.itemsize
         except (OSError, ValueError):
             return False
 
@@ -65,9 +66,6 @@ class Parts:
         offset = first * size * self.dtype.itemsize
         found = np.fromfile(self._array(number), self.dtype, count * size, offset=offset)
         return found.reshape(count, *self.row)
-
-    def _has(self, path: Path, rows: int) -> bool:
-        return path.stat().st_size == rows * self.row[0] * self.row[1] * self.dtype.itemsize
 
     def _array(self, number: int) -> Path:
         return self.folder / f"part-{number:06d}.bin"

@@ -24,13 +24,9 @@ def objectives(tasks: Sequence[TaskLabels], training: NDArray[np.bool_]) -> tupl
         training: (N,) which records train.
 
     Raises:
-        ValueError: two tasks have one name; no training record has a label of a task; classes do not differ. Of several
+        ValueError: no training record has a label of a task; classes do not differ. Of several
             tasks in one objective, one that has labels of two classes, or numbers, is enough.
     """
-    names = [task.settings.name for task in tasks]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"tasks: {names.count(name)} of them are called {name!r}; give each its own name")
     return tuple(_objective(task, training) for task in tasks)
 
 

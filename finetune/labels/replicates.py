@@ -128,7 +128,7 @@ def merged(
     if differing and settings.is_number and said is not None:
         said.append(_in_words(settings, {name: int(found.sum()) for name, found in differing.items()}))
     return Labels(
-        pointers=_pointers(sorted_keys[0][first], num_records),
+        pointers=np.concatenate([[0], np.cumsum(np.bincount(sorted_keys[0][first], minlength=num_records))]),
         outputs=measured.outputs[order][first].astype(np.int32),
         values=merged_values.astype(np.float32),
         censoring=bounds.astype(np.int8) if bounds.any() else None,
@@ -152,11 +152,6 @@ def _begins(keys: list[NDArray[np.int64]]) -> NDArray[np.bool_]:
     begins = np.ones(len(keys[0]), np.bool_)
     begins[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
     return begins
-
-
-def _pointers(records: NDArray[np.int64], num_records: int) -> NDArray[np.int64]:
-    """(N + 1,) first label of each record, from the record of each label."""
-    return np.concatenate([[0], np.cumsum(np.bincount(records, minlength=num_records))]).astype(np.int64)
 
 
 def _medians(values: NDArray[np.float64], first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -142,11 +142,6 @@ class Column:
         """Number of cells in which something was measured."""
         return len(self.cells.rows)
 
-    @property
-    def share_missing(self) -> float:
-        """Share of the rows in which nothing was."""
-        return 1 - self.num_measured / max(self.num_rows, 1)
-
 
 def columns_of(table: Table) -> list[Column]:
     """All columns of a table.

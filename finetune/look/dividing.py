@@ -107,9 +107,7 @@ def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
         ValueError: no split is possible, not even a random one; the message is that of the last one.
     """
     variants = opened.proteins.mutated is not None or are_mostly_variants(opened.store)
-    mutations = None
-    if opened.proteins.mutated is not None and opened.proteins.wild_types is not None:
-        mutations = of_rows(opened.records, opened.proteins.mutated, opened.proteins.wild_types)
+    mutations = of_rows(opened.records, opened.proteins.mutated, opened.proteins.wild_types)
     would_take = 0.0 if variants else clustering_seconds(opened)
     may_search = would_take <= _MOST_CLUSTERING_S
     rejected: list[str] = []

@@ -50,7 +50,7 @@ def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[st
             reason += "; a guess"
         if len(names) > 1:
             reason += f" (and {len(names) - 1} more such column{'s' * (len(names) > 2)}, the last {names[-1]!r})"
-        missing = by_name[name].share_missing
+        missing = 1 - by_name[name].num_measured / max(table.num_rows, 1)
         more = f"; {missing:.0%} missing" if missing >= 0.005 and kind == "task" else ""
         head = f"{_short(name, width):{width}}  {kind:{kind_width}}"
         lines += _aligned([(head, reason + more)], name_columns=len(head) + 1)

@@ -19,6 +19,13 @@ OF_A_COLUMN = ("column", "time", "scaffold", "group")
 """What reads `split.column`."""
 WITH_FOLDS = ("homology", "scaffold", "group", "position", "random")
 """What can deal records to folds."""
+_BELONGS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("train", "validation", "test", "unused", "validation_column"), ("column",)),
+    "validation_fraction": GIVEN,
+    "cuts": ("time",),
+    "folds": WITH_FOLDS,
+}
+"""Settings that are for some values of `by` alone."""
 LEAST_FOLDS = 3
 """One fold is predicted, one chooses the checkpoint, and at least one trains."""
 
@@ -97,33 +104,18 @@ class SplitSettings(Section):
                     f"split.{name} is {value!r} and split.by is {self.by!r}, which does not read it; leave it out, or "
                     f"choose split.by among {listed}"
                 )
-        for name in ("train", "validation", "test", "unused", "validation_column"):
+        for name, readers in _BELONGS.items():
             value = getattr(self, name)
-            require(self.by == "column" or not value, f"split.{name}", value, "it belongs to split.by = 'column'")
-        listed = ", ".join(map(repr, GIVEN))
-        said = f"it belongs to split.by among {listed}; others take split.fractions"
-        require(
-            self.by in GIVEN or not self.validation_fraction,
-            "split.validation_fraction",
-            self.validation_fraction,
-            said,
-        )
-        require(self.by == "time" or not self.cuts, "split.cuts", self.cuts, "it belongs to split.by = 'time'")
+            said = f"it belongs to split.by {'among' if len(readers) > 1 else '='} {', '.join(map(repr, readers))}"
+            require(self.by in readers or not value, f"split.{name}", value, said)
         require(len(self.cuts) <= 2, "split.cuts", self.cuts, "give one, of test, or two, of validation and of test")
-        self._require_fractions()
-        if self.folds:
-            listed = ", ".join(map(repr, WITH_FOLDS))
-            said = f"folds are dealt by {listed}; split.by is {self.by!r}"
-            require(self.by in WITH_FOLDS, "split.folds", self.folds, said)
-            said = f"give 0, or at least {LEAST_FOLDS}: one fold is predicted, one validates, the others train"
-            require(self.folds >= LEAST_FOLDS, "split.folds", self.folds, said)
+        said = "give three shares, of training, validation and test, that add up to 1; training must have some"
+        holds = len(self.fractions) == 3 and abs(sum(self.fractions) - 1.0) < 1e-6 and self.fractions[0] > 0
+        require(holds, "split.fractions", self.fractions, said)
+        said = f"give 0, or at least {LEAST_FOLDS}: one fold is predicted, one validates, the others train"
+        require(not self.folds or self.folds >= LEAST_FOLDS, "split.folds", self.folds, said)
 
     @property
     def audited_identities(self) -> tuple[float, ...]:
         """Identities at which an audit counts relatives: 30, 50 and 90 %, and that of a split by homology."""
         return tuple(sorted({*IDENTITIES, *([self.identity] if self.by == "homology" else [])}))
-
-    def _require_fractions(self) -> None:
-        said = "give three shares, of training, validation and test, that add up to 1; training must have some"
-        holds = len(self.fractions) == 3 and abs(sum(self.fractions) - 1.0) < 1e-6 and self.fractions[0] > 0
-        require(holds, "split.fractions", self.fractions, said)

@@ -93,14 +93,18 @@ def of_sequences(records: Records, parent: NDArray[np.uint8] | None, asked_by: s
     return Mutations(records.count, compared[record], position, parent is None, tuple(others.tolist()))
 
 
-def of_rows(records: Records, mutated: Sequence[Sequence[int]], wild_types: Sequence[str]) -> Mutations:
-    """Mutations as a table writes them, of one protein or of several.
+def of_rows(
+    records: Records, mutated: Sequence[Sequence[int]] | None, wild_types: Sequence[str] | None
+) -> Mutations | None:
+    """Mutations as a table writes them, of one protein or of several; None where it has none.
 
     Args:
         records: the records.
         mutated: (rows,) positions, from 0, in which a row differs from its wild type.
         wild_types: (rows,) name of the protein that the row changes.
     """
+    if mutated is None or wild_types is None:
+        return None
     first = np.full(records.count, len(records.of_row))
     used = np.flatnonzero(records.of_row >= 0)
     np.minimum.at(first, records.of_row[used], used)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data.recipe.settings import IngestSettings
-from data.sources.tables import LOADERS, TableSource
+from data.sources.tables import TableSource
 from finetune.tables.layout import laid_out
 from finetune.tables.location import Location
 from finetune.tables.table import Table
@@ -77,13 +77,8 @@ def _damaged(name: str, error: Exception) -> ValueError:
     return ValueError(f"{name}: cannot be read as Parquet: {said}; download it again")
 
 
-def dataset_source(location: Location, limits: IngestSettings) -> TableSource:
-    """JSON, or what `datasets` loads by name, as pretraining reads it."""
-    return TableSource(location.place, location.suffix if location.suffix in LOADERS else "", "refuse", limits)
-
-
 def dataset_table(location: Location, source: TableSource) -> Table:
-    """All rows and columns of a source.
+    """All rows and columns of JSON, or of what `datasets` loads by name, as pretraining reads it.
 
     Raises:
         ValueError: it cannot be loaded, or has no row.

@@ -6,8 +6,8 @@ In: a location (`finetune.tables.location`). Out: a `Table`. Kept: nothing. The 
 from dataclasses import replace
 
 from data.recipe.settings import IngestSettings
-from data.sources.tables import DATASETS, LOADERS
-from finetune.tables.columnar import dataset_source, dataset_table, parquet_table, sheet_table
+from data.sources.tables import DATASETS, LOADERS, TableSource
+from finetune.tables.columnar import dataset_table, parquet_table, sheet_table
 from finetune.tables.fasta import fasta_table, masked, with_labels
 from finetune.tables.layout import laid_out
 from finetune.tables.location import Location
@@ -42,7 +42,7 @@ def read_table(name: str, limits: IngestSettings | None = None) -> Table:
         location.require_only("JSON and data sets")
         if location.member:
             raise ValueError(f"{name}: JSON inside a zip file is not read; unpack it")
-        source = dataset_source(location, limits)
+        source = TableSource(location.place, suffix if suffix in LOADERS else "", "refuse", limits)
         files = source.csv_files()
         if len(files) > 1:
             raise ValueError(f"{name}: consists of {len(files)} CSV files; name each as a table, such as {files[0]!r}")

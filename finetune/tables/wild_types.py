@@ -16,7 +16,7 @@ from data.homology.record_names import names
 from data.recipe.option import in_words
 from data.recipe.setting import no_such_word
 from data.recipe.settings import IngestSettings
-from data.sources.protein import letters_of, refusal
+from data.sources.protein import is_missing, letters_of, refusal
 from finetune.tables.fasta import fasta_records
 from finetune.tables.location import Location
 from finetune.tables.settings import TableSettings
@@ -126,7 +126,9 @@ def own_wild_types(table: Table, column: str, limits: IngestSettings) -> WildTyp
     reasons: dict[str | None, str] = {}
     for cell in dict.fromkeys(cells):
         raw = letters_of((cell or "").encode("ascii", "replace")).upper()
-        if refused := refusal(b"protein", raw, "refuse", limits):
+        if is_missing(raw):
+            reasons[cell] = f"its column {column!r} {f'says {cell!r}' if raw else 'is empty'}"
+        elif refused := refusal(b"protein", raw, "refuse", limits):
             reasons[cell] = f"its column {column!r} {refused.reason}"
         else:
             letters[cell] = raw.decode("ascii")

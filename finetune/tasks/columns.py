@@ -13,11 +13,6 @@ from finetune.tasks.settings import TaskSettings
 _SHOWN, _NAME = 20, 40
 
 
-def named_columns(settings: TaskSettings) -> tuple[str, ...]:
-    """The columns, or patterns of columns, that a task names; its own name where it names none."""
-    return settings.columns or (settings.name,)
-
-
 def columns_of(settings: TaskSettings, columns: Sequence[str], place: str) -> tuple[str, ...]:
     """The columns of a task, each once, in the order in which they are named and then in that of the table.
 
@@ -32,7 +27,7 @@ def columns_of(settings: TaskSettings, columns: Sequence[str], place: str) -> tu
         ValueError: a column is not there, with the nearest one, or a pattern fits none.
     """
     found: dict[str, None] = {}
-    for name in named_columns(settings):
+    for name in settings.columns or (settings.name,):
         if name in columns:
             found[name] = None
             continue

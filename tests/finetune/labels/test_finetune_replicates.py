@@ -150,8 +150,6 @@ def test_a_task_that_cannot_be_learned_is_refused() -> None:
         objectives([binary], train)
     with pytest.raises(ValueError, match="no training record has a label of 'y', and 1 of other parts"):
         objectives([read({"y": [None, None, "3"]})], train)
-    with pytest.raises(ValueError, match="tasks: 2 of them are called 'y'"):
-        objectives([binary, binary], np.ones(3, bool))
 
 
 def test_one_of_many_tasks_may_have_one_class() -> None:

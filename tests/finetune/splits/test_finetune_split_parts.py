@@ -161,7 +161,10 @@ def test_ids_must_differ_and_the_file_must_be_there(tmp_path: Path) -> None:
         ({"by": "random", "fractions": (0.5, 0.5)}, "give three shares"),
         ({"by": "random", "fractions": (0.5, 0.2, 0.2)}, "add up to 1"),
         ({"by": "random", "folds": 2}, "give 0, or at least 3"),
-        ({"by": "time", "column": "x", "folds": 5}, "folds are dealt by 'homology', 'scaffold'"),
+        (
+            {"by": "time", "column": "x", "folds": 5},
+            "split.folds is 5; it belongs to split.by among 'homology', 'scaffold'",
+        ),
         ({"by": "homologous"}, "the nearest is 'homology'"),
         ({"by": "homology", "identity": 0.0}, "split.identity is 0.0; it must lie in"),
     ],
