@@ -145,15 +145,20 @@ class FineTuneJob(Job[FineTuneScores]):
             return AdapterPlan.from_dict(described["adapters"])
         return adapter.plan if adapter is not None else plan_of(self.recipe.adaptation, self.shape)
 
+    def _pooling_of_levels(self) -> dict[str, Pooling]:
+        """What heads of residues, or pairs of them, and of sequences read; attention too has the mean."""
+        levels, found = {task.settings.level for task in self.tasks}, dict[str, Pooling]()
+        if levels & {"residue", "pair"}:
+            found["residue"] = "residue"
+        if "sequence" in levels:
+            found["sequence"] = "begin" if self.recipe.heads.kind == "begin" else "mean"
+        return found
+
     def poolings(self) -> list[Pooling]:
         """What is kept of a frozen encoder; nothing where it learns, or where the heads learn what they pool."""
-        heads, levels = self.recipe.heads, {task.settings.level for task in self.tasks}
-        if self.recipe.adaptation.kind != "frozen" or ("sequence" in levels and heads.kind == "attention"):
-            return []
-        poolings: list[Pooling] = ["residue"] if levels & {"residue", "pair"} else []
-        if "sequence" in levels:
-            poolings.append("begin" if heads.kind == "begin" else "mean")
-        return poolings
+        of_levels = self._pooling_of_levels()
+        learns_to_pool = "sequence" in of_levels and self.recipe.heads.kind == "attention"
+        return [] if self.recipe.adaptation.kind != "frozen" or learns_to_pool else [*of_levels.values()]
 
     def _cached(self, start: Source) -> CachedFeatures | None:
         """The features of a frozen encoder, where they can be kept; collective."""
@@ -181,12 +186,6 @@ class FineTuneJob(Job[FineTuneScores]):
         if self.recipe.heads.inputs == "as_they_are":
             return {}
         chosen = self.assays.drawn_of_training(self.recipe.run.seed, _MEASURED)
-        levels = {task.settings.level for task in self.tasks}
-        poolings: dict[str, Pooling] = {}
-        if "sequence" in levels:
-            poolings["sequence"] = "begin" if self.recipe.heads.kind == "begin" else "mean"
-        if levels & {"residue", "pair"}:
-            poolings["residue"] = "residue"
 
         def measured() -> dict[str, InputScale]:
             is_whitened = self.recipe.heads.inputs == "whitened"
@@ -198,7 +197,7 @@ class FineTuneJob(Job[FineTuneScores]):
                     else vectors_of(self.source, documents, shelves, self.recipe.data, pooling, chosen, device),
                     is_whitened,
                 )
-                for level, pooling in poolings.items()
+                for level, pooling in self._pooling_of_levels().items()
             }
 
         with WorkLine("measuring the vectors that heads read", after_s=2.0, speaks=self.engine.is_main):

@@ -8,7 +8,6 @@ JSON, data sets, members of zip files, files joined by id) is read whole, then c
 import codecs
 import io
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -109,41 +108,29 @@ def _encoding(location: Location, limits: IngestSettings) -> tuple[str, list[str
     first = next(ByteStream(location.place, limits).chunks(), b"")
     if first.startswith(PARQUET):
         raise ValueError(f"{location.name}: is a Parquet file; give it the suffix .parquet")
-    of_mark = next((found for mark, found in BOMS if first.startswith(mark)), None)
-    if sure := named or of_mark:
-        try:
-            _read_as(sure, location, limits)
-        except (LookupError, UnicodeDecodeError) as error:
-            what = f"with encoding={named}: {error}; leave it out, or correct it"
-            what = what if named else f"as {sure}, as which it begins: {error}; save it as UTF-8"
-            raise ValueError(f"{location.name}: cannot be read {what}") from None
-        return sure, []
+    sure = named or next((found for mark, found in BOMS if first.startswith(mark)), None)
+    if sure is None:
+        wrong = _misfit("utf-8", location, limits, is_guess=True)
+        others = [each for each in ("cp1252", "latin-1") if wrong and not _misfit(each, location, limits)]
+        return (others[0], [not_utf8(*wrong[:2], others[0])]) if wrong else ("utf-8", [])
     try:
-        _read_as("utf-8", location, limits, is_guess=True)
-        return "utf-8", []
-    except _NotInEncoding as error:
-        wrong = error
-    for encoding in ("cp1252", "latin-1"):
-        with suppress(UnicodeDecodeError):
-            _read_as(encoding, location, limits)
-            return encoding, [not_utf8(wrong.byte, wrong.line, encoding)]
-    raise AssertionError("latin-1 has a letter for every byte")
+        error: object = (_misfit(sure, location, limits) or (0, 0, None))[2]
+    except LookupError as unknown:
+        error = unknown
+    if error is not None:
+        what = f"with encoding={named}: {error}; leave it out, or correct it"
+        what = what if named else f"as {sure}, as which it begins: {error}; save it as UTF-8"
+        raise ValueError(f"{location.name}: cannot be read {what}") from None
+    return sure, []
 
 
-class _NotInEncoding(Exception):
-    """A byte that is no part of a text."""
-
-    def __init__(self, byte: int, line: int) -> None:
-        super().__init__(byte, line)
-        self.byte, self.line = byte, line
-
-
-def _read_as(encoding: str, location: Location, limits: IngestSettings, *, is_guess: bool = False) -> None:
-    """Read the whole file in an encoding.
+def _misfit(
+    encoding: str, location: Location, limits: IngestSettings, *, is_guess: bool = False
+) -> tuple[int, int, UnicodeDecodeError] | None:
+    """The first byte of a file that is in no text of an encoding, its line, and the error; None if there is none.
 
     Raises:
-        UnicodeDecodeError: it is not in it.
-        _NotInEncoding: the same of a guess.
+        LookupError: there is no such encoding.
         ValueError: a guess is wrong, as the file is no text.
     """
     decoder, line = codecs.getincrementaldecoder(encoding)(), 1
@@ -153,11 +140,9 @@ def _read_as(encoding: str, location: Location, limits: IngestSettings, *, is_gu
         try:
             decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
-            if not is_guess:
-                raise
-            before = error.object[: error.start]
-            raise _NotInEncoding(error.object[error.start], line + before.count(b"\n")) from None
+            return error.object[error.start], line + error.object[: error.start].count(b"\n"), error
         line += chunk.count(b"\n")
+    return None
 
 
 def _fasta_parts(text: _Text, rows: int) -> TableParts:
