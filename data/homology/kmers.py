@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_IDS
+from data.homology.linked import components
 
 if TYPE_CHECKING:
     from data.store.token_store import Store
@@ -62,9 +63,6 @@ def clusters(store: "Store", min_identity: float) -> NDArray[np.uint64]:
     Returns:
         (records,) for each record the lowest digest of its cluster.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     digests, of_distinct = np.unique(np.asarray(store.digests), return_inverse=True)
     records = np.zeros(len(digests), np.int64)
     records[of_distinct[::-1]] = np.arange(store.num_records)[::-1]
@@ -72,9 +70,7 @@ def clusters(store: "Store", min_identity: float) -> NDArray[np.uint64]:
     labels = np.arange(len(digests))
     for query, target, shared, sizes in _pairs(words, words):
         close = (shared / np.minimum(sizes, _sizes(words)[target])) ** (1 / LENGTH) >= min_identity
-        ends = labels[query[close]], labels[target[close]]
-        graph = coo_array((np.ones(len(ends[0]), np.bool_), ends), shape=(len(digests),) * 2)
-        labels = connected_components(graph, directed=False)[1][labels].astype(np.int64)
+        labels = components(len(digests), labels[query[close]], labels[target[close]])[labels]
     lowest = np.full(len(digests), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(lowest, labels, digests)
     return np.asarray(lowest[labels][of_distinct])

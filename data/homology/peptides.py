@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_IDS
+from data.homology.linked import components
 
 if TYPE_CHECKING:
     from data.store.token_store import Store
@@ -107,15 +108,10 @@ def joined(hashes: NDArray[np.uint64], ends: NDArray[np.uint64]) -> NDArray[np.u
         hashes: (n,) of records.
         ends: (2, links) the clusters that are linked.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     clusters, of_ends = np.unique(ends, return_inverse=True)
     if not len(clusters):
         return hashes
-    ones = np.ones(ends.shape[1], np.bool_)
-    graph = coo_array((ones, tuple(of_ends.reshape(ends.shape))), shape=(len(clusters),) * 2)
-    component = connected_components(graph, directed=False)[1]
+    component = components(len(clusters), *of_ends.reshape(ends.shape))
     lowest = clusters[np.unique(component, return_index=True)[1]][component]  # clusters rise, so the first is lowest
     at = np.minimum(np.searchsorted(clusters, hashes), len(clusters) - 1)
     return np.where(clusters[at] == hashes, lowest[at], hashes)

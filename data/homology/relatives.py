@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from data.durable import replaced
 from data.homology import kmers, name_table, peptides, program
+from data.homology.linked import components
 from data.homology.mmseqs import COVERAGE, cluster_by_identity
 from data.progress_line import WorkLine
 from data.store.derived import found_at, kept_at
@@ -117,9 +118,6 @@ def groups_within(
     Raises:
         ValueError: MMseqs2 failed; the message has the end of its output.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     if not len(records):
         return {each: np.zeros(0, np.int64) for each in identities}
     if program.obstacle():
@@ -141,8 +139,7 @@ def groups_within(
         place[first] = np.arange(len(first))
         pairs = rows[rows[:, 2] >= identity - 1e-9, :2].astype(np.int64)
         pairs = np.concatenate([pairs, place[peptides.links(store, first, identity)].T])
-        graph = coo_array((np.ones(len(pairs), np.bool_), (pairs[:, 0], pairs[:, 1])), shape=(len(first),) * 2)
-        found[identity] = connected_components(graph, directed=False)[1].astype(np.int64)[of_distinct]
+        found[identity] = components(len(first), pairs[:, 0], pairs[:, 1])[of_distinct]
     return found
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.homology.linked import components
 from finetune.splits.parts import Parts, in_order_of_first
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
@@ -78,20 +79,14 @@ def by_homology(records: Records, settings: SplitSettings) -> tuple[NDArray[np.i
 
 def joined(records: Records, values: list[str | None]) -> NDArray[np.int64]:
     """(N,) connected components of records by the values of their rows; None joins nothing."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     rows = np.array([row for row, value in enumerate(values) if value is not None and records.of_row[row] >= 0], int)
     if not len(rows):
         return np.arange(records.count)
     numbers: dict[str, int] = {}
     of_value = np.array([numbers.setdefault(values[row] or "", len(numbers)) for row in rows.tolist()])
     # Nodes are records, then values; a row is an edge between the two.
-    nodes = records.count + len(numbers)
-    edges = (records.of_row[rows], records.count + of_value)
-    graph = coo_array((np.ones(len(rows), np.int8), edges), shape=(nodes, nodes))
-    _, labels = connected_components(graph, directed=False)
-    return in_order_of_first(labels[: records.count])
+    found = components(records.count + len(numbers), records.of_row[rows], records.count + of_value)
+    return in_order_of_first(found[: records.count])
 
 
 def resampling_units(parts: Parts, store: "Store") -> NDArray[np.uint64]:
