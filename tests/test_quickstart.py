@@ -39,7 +39,7 @@ def test_every_step_asserts_what_it_shows() -> None:
     assert sum("assert " in cell for cell in source) >= 8
 
 
-@pytest.mark.prove  # it takes a hundred seconds, and tests of README and how-tos start what its cells start
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_it_runs() -> None:
     notebook = with_parameters(nbformat.read(NOTEBOOK, as_version=4), seconds=SECONDS)
