@@ -301,8 +301,8 @@ class TableSource(OneFile):
                 if not (self.suffix and place.startswith(WEB)):
                     raise
             try:
-                with closing(RemoteFile(place)) as file:
-                    file.seek(0)
+                with closing(RemoteFile(place).chunks()) as chunks:
+                    next(chunks, b"")
             except ValueError as error:
                 raise _Refused(str(error)) from error
         return self._builder({})

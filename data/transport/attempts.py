@@ -1,7 +1,7 @@
 """Attempts to reach a server that fails: whether another may help, its wait, and what is printed about it.
 
-In: the exception that a library raised. Out: whether another attempt may help, its wait, and words for a message. Kept,
-while the process lives: which hosts have answered, and what was printed once.
+In: the exception that a library raised. Out: a wait, or the error that ends the attempts. Kept, while the process
+lives: which hosts have answered, and what was printed once.
 """
 
 import random
@@ -10,9 +10,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
+from typing import Any
 from urllib.parse import urlsplit
 
 from data.safe_text import tell
+from data.transport.broken_stream import BrokenOff
 
 ATTEMPTS = 5
 """How many attempts are made in a row without receiving a byte."""
@@ -30,38 +32,49 @@ WEB = ("http://", "https://")
 
 _TOLD_S = 4.0
 """A wait of this length or more is reported."""
+_LOST = ("ReadError", "RemoteProtocolError", "ConnectionResetError")
 _jitter = random.Random()
 _answered: set[str] = set()
 """Hosts that have answered. If one of them then refuses a connection, its name is right and it is likely to return."""
 
 
-def is_passing(location: str, error: Exception) -> bool:
-    """Whether another attempt may succeed."""
-    cause = _cause(error)
-    status = getattr(cause, "status", None)
-    if isinstance(status, int) and status:
-        answered(location)
-        return status >= 500 or status in (408, 416, 425, 429)
-    if not location.startswith(WEB):
-        return not isinstance(cause, (FileNotFoundError, PermissionError))
-    import aiohttp
+def wait(location: str, error: Exception, number: int, happened: str = "") -> None:
+    """Wait before attempt `number`, which counts from 1, and report a long wait.
 
-    if isinstance(cause, aiohttp.ClientConnectorError) and urlsplit(location).netloc not in _answered:
-        return False  # the name or port is probably wrong, rather than the server away for a moment
-    lasting = (aiohttp.InvalidURL, aiohttp.ClientConnectorCertificateError, FileNotFoundError)
-    return isinstance(cause, (aiohttp.ClientError, OSError)) and not isinstance(cause, lasting)
+    Args:
+        location: the source.
+        error: what a library raised.
+        number: of the attempt.
+        happened: where reading broke off; empty if nothing was read yet.
 
-
-def wait(location: str, error: Exception, happened: str, number: int) -> None:
-    """Wait before attempt `number`, which counts from 1, and report a long wait."""
+    Raises:
+        ValueError: it cannot be reached.
+        BrokenOff: it cannot be reached any more.
+    """
+    if number > ATTEMPTS or not _may_pass(location, error, happened):
+        raise refusal(location, error, number - 1, happened) from error
     own_s = FIRST_WAIT_S * 2 ** (number - 1) * (1 - _jitter.random() / 2)
-    wait_s = min(max(own_s, _asked_s(_cause(error))), MOST_WAIT_S)
+    wait_s = min(max(own_s, _asked_s(error)), MOST_WAIT_S)
     if wait_s >= _TOLD_S:
         tell(
-            f"{location}: {happened} ({said(error)}); waiting {wait_s:.0f} s, then trying again "
-            f"({number} of {ATTEMPTS})"
+            f"{location}: {happened or 'cannot be reached'} ({_said(error)}); waiting {wait_s:.0f} s, then trying "
+            f"again ({number} of {ATTEMPTS})"
         )
     sleep(wait_s)
+
+
+def refusal(location: str, error: Exception, num_attempts: int = 0, happened: str = "") -> ValueError:
+    """The error of a file that cannot be reached after `num_attempts` more attempts than the first."""
+    if happened:
+        tried = f", and {num_attempts} attempts to continue failed" if num_attempts else ""
+        remedy = f"{_said(error)}{tried}; start again when it can be reached, the same command continues"
+        return BrokenOff(location, happened, remedy)
+    if _status(error) == 404 or (isinstance(error, FileNotFoundError) and not error.__cause__):
+        return ValueError(f"{location}: no such file; check data.sources")
+    tried = f", also after {num_attempts} more attempts" if num_attempts else ""
+    return ValueError(
+        f"{location}: cannot be reached: {_said(error)}{tried}; check the address, network and credentials"
+    )
 
 
 def answered(location: str) -> None:
@@ -69,14 +82,33 @@ def answered(location: str) -> None:
     _answered.add(urlsplit(location).netloc)
 
 
-def _cause(error: Exception) -> BaseException:
-    """The exception that caused `error`: fsspec turns every failure to read a web page into FileNotFoundError."""
-    return error.__cause__ or error if isinstance(error, (FileNotFoundError, TimeoutError)) else error
+@cache
+def tell_once(location: str, text: str) -> None:
+    """Print a message about a source on standard error, each once."""
+    tell(f"{location}: {text}")
 
 
-def _asked_s(cause: BaseException) -> float:
+def _may_pass(location: str, error: Exception, happened: str) -> bool:
+    """Whether another attempt may succeed."""
+    if not location.startswith(WEB):
+        return bool(happened) and not isinstance(error, (FileNotFoundError, PermissionError))
+    import httpx2
+
+    if status := _status(error):
+        return status >= 500 or status in (408, 416, 425, 429)
+    if isinstance(error, httpx2.ConnectError) and urlsplit(location).netloc not in _answered:
+        return False  # the name or port is probably wrong, rather than the server away for a moment
+    return isinstance(error, (httpx2.TransportError, OSError)) and not isinstance(error, httpx2.UnsupportedProtocol)
+
+
+def _status(error: Any) -> int:
+    """The status of a web server's answer; 0 for another error."""
+    return getattr(getattr(error, "response", None), "status_code", 0)
+
+
+def _asked_s(error: Any) -> float:
     """Seconds that a server asks to wait (RFC 9110, 10.2.3); 0 if it does not."""
-    asked = (getattr(cause, "headers", None) or {}).get("Retry-After", "")
+    asked = error.response.headers.get("Retry-After", "") if _status(error) else ""
     if asked.isdecimal():
         return float(asked)
     try:
@@ -85,30 +117,13 @@ def _asked_s(cause: BaseException) -> float:
         return 0.0
 
 
-def said(error: Exception) -> str:
+def _said(error: Any) -> str:
     """What a library raised, in plain words where we have some."""
-    cause = _cause(error)
-    if status := getattr(cause, "status", 0):
-        return f"{status} {getattr(cause, 'message', '')}".strip()
-    if type(cause).__name__ == "SocketTimeoutError":
+    if status := _status(error):
+        return f"{status} {error.response.reason_phrase}".strip()
+    if type(error).__name__ == "ReadTimeout":
         return f"nothing came for {SILENCE_S:.0f} s"
-    if type(cause).__name__ in ("ClientPayloadError", "ServerDisconnectedError", "ConnectionResetError"):
+    if type(error).__name__ in _LOST:
         return "the connection was lost"
+    cause = error.__cause__ or error
     return " ".join(str(cause).split()) or type(cause).__name__
-
-
-def unreachable(location: str, error: Exception, num_attempts: int) -> ValueError:
-    """The error of a file of which nothing was read yet, after `num_attempts` more attempts than the first."""
-    cause = _cause(error)
-    if isinstance(error, FileNotFoundError) and (cause is error or getattr(cause, "status", 0) == 404):
-        return ValueError(f"{location}: no such file; check data.sources")
-    tried = f", also after {num_attempts} more attempts" if num_attempts else ""
-    return ValueError(
-        f"{location}: cannot be reached: {said(error)}{tried}; check the address, network and credentials"
-    )
-
-
-@cache
-def tell_once(location: str, text: str) -> None:
-    """Print a message about a source on standard error, each once."""
-    tell(f"{location}: {text}")

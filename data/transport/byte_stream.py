@@ -8,15 +8,15 @@ The decompressed size has a limit, and memory holds only a few chunks at a time.
 
 import io
 import os
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
 from data.missing_file import nearest
 from data.recipe.settings import IngestSettings
 from data.transport.broken_stream import BrokenStream
-from data.transport.compression import HEAD_BYTES, UNPACK, Stored, compression, gunzip, in_pieces, plain, unzstd
+from data.transport.compression import DECOMPRESS, HEAD_BYTES, PIECE_BYTES, UNPACK, Stored, compression, in_pieces
 from data.transport.remote_file import RemoteFile
 
 STANDARD_INPUT = "-"
@@ -24,7 +24,6 @@ _LEAST_BYTES = 1 << 18
 """Smallest chunk, except for the last one and for one before an error."""
 _INFLATION_FROM = 16 << 20
 """Decompressed bytes from which the inflation ratio is checked, as a small file of repeats compresses very well."""
-_DECOMPRESS = {"": plain, "gzip": gunzip, "zstd": unzstd}
 
 
 def require_no_pipe(place: str, name: str) -> None:
@@ -97,7 +96,7 @@ class ByteStream:
             ValueError: a URL does not exist or cannot be reached.
         """
         if self._remote is not None:
-            return self._remote.num_bytes
+            return self._remote.info().size
         if self.location == STANDARD_INPUT or not Path(self.location).is_file():
             return None
         return Path(self.location).stat().st_size
@@ -113,8 +112,8 @@ class ByteStream:
             ValueError: it does not exist or cannot be reached.
         """
         if self._remote is not None:
-            size = self._remote.num_bytes
-            return [self.location, -1 if size is None else size, *self._remote.version]
+            size, version = self._remote.info()
+            return [self.location, -1 if size is None else size, *(f"{key}={value}" for key, value in version.items())]
         if self.location == STANDARD_INPUT:
             return [STANDARD_INPUT]
         try:
@@ -137,21 +136,21 @@ class ByteStream:
             BrokenOff: the connection was lost and could not be opened again.
             Changed: the source changed while it was read.
         """
-        at = self.bytes_read = 0
-        with closing(self._open()) as file:
-            stored = Stored(self.name, partial(self._read, file))
+        at = 0
+        with ExitStack() as files:
+            stored = Stored(self.name, files.enter_context(closing(self._stored())))
             head = stored.peek(HEAD_BYTES)
             kind = compression(head)
-            if kind not in _DECOMPRESS:
+            if kind not in DECOMPRESS:
                 raise ValueError(
                     f"{self.name}: is a {kind} file; plain text, gzip (bgzip) and zstd are read: unpack it "
                     f"({UNPACK[kind]})"
                 )
-            if not kind and offset > len(head) and file.seekable():
-                size = self.num_bytes
-                at = self.bytes_read = file.seek(offset if size is None else min(offset, size))
-                stored = Stored(self.name, partial(self._read, file))
-            for chunk in in_pieces(_DECOMPRESS[kind](stored), _LEAST_BYTES):
+            if not kind and offset > len(head) and (self._remote or self.num_bytes is not None):
+                files.close()
+                at = offset if self.num_bytes is None else min(offset, self.num_bytes)
+                stored = Stored(self.name, files.enter_context(closing(self._stored(at))))
+            for chunk in in_pieces(DECOMPRESS[kind](stored), _LEAST_BYTES):
                 if kind and not at:
                     self._require_plain(chunk, kind)
                 at += len(chunk)
@@ -187,21 +186,20 @@ class ByteStream:
                 "is to be trusted",
             )
 
-    def _read(self, file: io.FileIO | RemoteFile, size: int) -> bytes:
-        try:
-            content = file.read(size) or b""
-        except OSError as error:
-            raise BrokenStream(self.name, "cannot be read", str(error)) from error
-        self.bytes_read += len(content)
-        return content
+    def _stored(self, offset: int = 0) -> Generator[bytes, None, None]:
+        """Its bytes as stored, from `offset` on."""
+        self.bytes_read = offset
+        for chunk in self._remote.chunks(offset) if self._remote else self._local(offset):
+            self.bytes_read += len(chunk)
+            yield chunk
 
-    def _open(self) -> io.FileIO | RemoteFile:
-        if self._remote is not None:
-            self._remote.seek(0)
-            return self._remote
+    def _local(self, offset: int) -> Iterator[bytes]:
         try:
-            return io.FileIO(0, closefd=False) if self.location == STANDARD_INPUT else io.FileIO(self.location)
+            with io.FileIO(0, closefd=False) if self.location == STANDARD_INPUT else io.FileIO(self.location) as file:
+                if offset:
+                    file.seek(offset)
+                yield from iter(partial(file.read, PIECE_BYTES), b"")
         except FileNotFoundError:
             raise ValueError(f"{self.location}: no such file; check data.sources") from None
         except OSError as error:
-            raise BrokenStream(self.location, "cannot be read", str(error)) from error
+            raise BrokenStream(self.name, "cannot be read", str(error)) from error

@@ -1,6 +1,6 @@
 """Decompression: gzip (bgzip too) and zstd, in bounded pieces, with an error where a stream is cut short or damaged.
 
-In: a function that reads stored bytes. Out: decompressed pieces, none above 1 MB. Kept: nothing.
+In: stored bytes. Out: decompressed pieces, none above 1 MB. Kept: nothing.
 
 bgzip writes a gzip of many small members, each of which gives its length in a field "BC". An empty member, the end
 block, comes last (SAM format specification, 4.1). A copy that stops between two members is a valid gzip, so only the
@@ -19,10 +19,9 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-PIECE_BYTES = 1 << 20
-"""How much is read of an uncompressed file at a time: large enough that work done once per read does not matter."""
+PIECE_BYTES = 1 << 17
+"""How much is read at a time: little, as the rest of it is copied after each member of a compressed file."""
 _MOST_BYTES = 1 << 19
-_COMPRESSED_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _SKIPPABLE = b"\x2a\x4d\x18"
@@ -70,15 +69,11 @@ def compression(head: bytes) -> str:
     """
     if head.startswith(_GZIP):
         return "gzip"
-    if head.startswith(_ZSTD) or _skippable(head):
+    if head.startswith(_ZSTD) or (head[1:4] == _SKIPPABLE and head[0] >> 4 == 5):
         return "zstd"
     if head[_TAR_AT:HEAD_BYTES] == _TAR:
         return "tar"
     return next((name for magic, name in _OTHERS.items() if head.startswith(magic)), "")
-
-
-def _skippable(head: bytes) -> bool:
-    return head[1:4] == _SKIPPABLE and head[0] >> 4 == 5
 
 
 class Stored:
@@ -86,24 +81,24 @@ class Stored:
 
     Args:
         name: the source, for an error.
-        read: reads at most as many bytes as it is given; none at the end.
+        chunks: its bytes, in chunks that are not empty.
     """
 
-    def __init__(self, name: str, read: Callable[[int], bytes]) -> None:
-        self._name, self._read = name, read
+    def __init__(self, name: str, chunks: Iterator[bytes]) -> None:
+        self.name, self._chunks = name, chunks
         self._rest = b""
         self.position = 0
         """How many bytes were taken."""
 
     def peek(self, size: int) -> bytes:
         """At least `size` of the next bytes, which stay to be taken; fewer at the end."""
-        while len(self._rest) < size and (more := self._read(_COMPRESSED_BYTES)):
+        while len(self._rest) < size and (more := next(self._chunks, b"")):
             self._rest += more
         return self._rest
 
-    def take(self, size: int) -> bytes:
-        """The next bytes: those that were read already, or else at most `size` of them; empty at the end."""
-        content, self._rest = self._rest or self._read(size), b""
+    def take(self) -> bytes:
+        """The next bytes: those that were read already, or else the next chunk; empty at the end."""
+        content, self._rest = self.peek(1), b""
         self.position += len(content)
         return content
 
@@ -111,16 +106,6 @@ class Stored:
         """Undo the taking of the last bytes."""
         self._rest = content
         self.position -= len(content)
-
-    def damaged(self, happened: str, remedy: str = "copy or download it again") -> BrokenStream:
-        """The error of a stream that cannot be decoded: what is wrong and where, in bytes as stored."""
-        return BrokenStream(self._name, happened, remedy)
-
-
-def plain(stored: Stored) -> Iterator[bytes]:
-    """The bytes as they are."""
-    while chunk := stored.take(PIECE_BYTES):
-        yield chunk
 
 
 def in_pieces(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
@@ -130,7 +115,7 @@ def in_pieces(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
         for chunk in chunks:
             parts.append(chunk)
             if sum(map(len, parts)) >= size:
-                yield b"".join(parts) if len(parts) > 1 else chunk
+                yield b"".join(parts)
                 parts = []
     except Exception:
         if parts:
@@ -153,39 +138,33 @@ def gunzip(stored: Stored) -> Iterator[bytes]:
     from isal import igzip_lib
 
     open_bgzip = False
-    while head := stored.peek(_extra_end(stored.peek(len(_END_BLOCK)))):
-        is_bgzip = _is_bgzip(head)
+    while (head := stored.peek(len(_END_BLOCK))) or open_bgzip:
+        is_bgzip = _is_bgzip(stored)
         if open_bgzip and not is_bgzip:
-            raise _without_end_block(stored)
+            raise BrokenStream(
+                stored.name,
+                f"the bgzip stream ends at byte {stored.position} without its end block",
+                "the file was cut short; copy or download it again; if it is known to be whole, pack it again (gunzip "
+                "-c OLD | bgzip > NEW)",
+            )
         open_bgzip = is_bgzip and not head.startswith(_END_BLOCK)
-        if head[:2] != _GZIP[: len(head)]:
-            raise _followed(stored, head, "gzip")
         yield from _decoded(igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP), stored, "gzip", "member")
-        while content := stored.take(_COMPRESSED_BYTES):
+        while content := stored.take():
             if content := content.lstrip(b"\0"):  # a tape fills its last block with zeros
                 stored.give_back(content)
                 break
-    if open_bgzip:
-        raise _without_end_block(stored)
 
 
-def _extra_end(head: bytes) -> int:
-    """How many bytes of a gzip member show whether bgzip wrote it, and whether it is the end block."""
-    if len(head) < 12 or not head[3] & 4:
-        return 1
-    return 12 + int.from_bytes(head[10:12], "little")
-
-
-def _is_bgzip(head: bytes) -> bool:
-    """Whether one of the extra fields of a gzip member is "BC" (RFC 1952, 2.3.1.1)."""
-    if len(head) < 12 or not head[3] & 4:
+def _is_bgzip(stored: Stored) -> bool:
+    """Whether one of the extra fields of the next gzip member is "BC" (RFC 1952, 2.3.1.1)."""
+    head, at = stored.peek(12), 12
+    if len(head) < at or not head[3] & 4:
         return False
-    at, end = 12, 12 + int.from_bytes(head[10:12], "little")
-    while at + 4 <= end:
-        if head[at : at + 2] == b"BC":
-            return True
-        at += 4 + int.from_bytes(head[at + 2 : at + 4], "little")
-    return False
+    end = at + int.from_bytes(head[10:12], "little")
+    fields = stored.peek(end)[:end]
+    while fields[at : at + 2] not in (b"BC", b""):
+        at += 4 + int.from_bytes(fields[at + 2 : at + 4], "little")
+    return at < end
 
 
 def unzstd(stored: Stored) -> Iterator[bytes]:
@@ -196,9 +175,7 @@ def unzstd(stored: Stored) -> Iterator[bytes]:
             dictionary.
     """
     while head := stored.peek(_FRAME_HEAD_BYTES):
-        if not _skippable(head):
-            if head[:4] != _ZSTD[: len(head)]:
-                raise _followed(stored, head, "zstd")
+        if head.startswith(_ZSTD):
             _require_readable(stored, head)
         yield from _decoded(zstd.ZstdDecompressor(), stored, "zstd", "frame")
 
@@ -209,16 +186,18 @@ def _require_readable(stored: Stored, head: bytes) -> None:
         frame = zstd.get_frame_info(head)
     except zstd.ZstdError:  # cut short or damaged; the decoder reports which
         return
+    # The window of a single-segment frame is its whole content; other frames give it in a byte (RFC 8878, 3.1.1.1).
+    window_bytes = frame.decompressed_size if head[4] & 32 else 8 + (head[5] & 7) << (head[5] >> 3) + 7
     if frame.dictionary_id:
-        raise stored.damaged(
+        raise BrokenStream(
+            stored.name,
             f"the zstd frame at byte {stored.position} needs the dictionary {frame.dictionary_id}, which is no part of "
             "the file",
             "unpack it where the dictionary is (unzstd -D DICTIONARY), or pack it without one",
         )
-    # The window of a single-segment frame is its whole content; other frames give it in a byte (RFC 8878, 3.1.1.1).
-    window_bytes = frame.decompressed_size if head[4] & 32 else 8 + (head[5] & 7) << (head[5] >> 3) + 7
     if window_bytes > _WINDOW_BYTES:
-        raise stored.damaged(
+        raise BrokenStream(
+            stored.name,
             f"the zstd frame at byte {stored.position} was packed with a window of {window_bytes >> 20} MB, which "
             f"takes as much memory to unpack; {_WINDOW_BYTES >> 20} MB are allowed",
             "pack it again without --long or --ultra (unzstd --long=31 -c OLD | zstd > NEW)",
@@ -226,7 +205,7 @@ def _require_readable(stored: Stored, head: bytes) -> None:
 
 
 def _decoded(decoder: Any, stored: Stored, kind: str, part: str) -> Iterator[bytes]:
-    """What one gzip member or zstd frame holds; bytes that were read after its end are given back.
+    """The content of one gzip member or zstd frame; bytes that were read after its end are given back.
 
     Args:
         decoder: a new decoder of isal or zstd.
@@ -234,39 +213,38 @@ def _decoded(decoder: Any, stored: Stored, kind: str, part: str) -> Iterator[byt
         kind: name of the compression, for an error.
         part: member or frame, for an error.
     """
-    begin, content = stored.position, b""
-    size = _COMPRESSED_BYTES  # begins small, as what is read after the end of a member is copied
+    begin, head, content = stored.position, stored.peek(len(_ZSTD)), b""
+    if compression(head) != kind and not (_GZIP if kind == "gzip" else _ZSTD).startswith(head):
+        shown = head[:20].decode("latin-1").encode("unicode_escape").decode()
+        raise BrokenStream(
+            stored.name,
+            f"what follows the {kind} data at byte {begin} is no {kind} ('{shown}')",
+            f"copy or download it again; if only this end is wrong, cut it off (head -c {begin} OLD > NEW)",
+        )
     while not decoder.eof:
-        if decoder.needs_input:
-            content = stored.take(size := min(2 * size, _MOST_BYTES))
-            if not content:
-                raise stored.damaged(
-                    f"the {kind} stream ends early, at byte {stored.position}",
-                    "the file was cut short; copy or download it again",
-                )
+        if decoder.needs_input and not (content := stored.take()):
+            raise BrokenStream(
+                stored.name,
+                f"the {kind} stream ends early, at byte {stored.position}",
+                "the file was cut short; copy or download it again",
+            )
         try:
             chunk = decoder.decompress(content, _MOST_BYTES)
         except Exception as error:  # isal's stub calls its error class an instance
             said = re.sub(r"^(Error -?\d+|Unable to decompress .* data:) ", "", str(error))
             where = f"{kind} {part} that begins at byte {begin}, before byte {stored.position}"
-            raise stored.damaged(f"is damaged in the {where} ({said})") from error
+            raise BrokenStream(
+                stored.name, f"is damaged in the {where} ({said})", "copy or download it again"
+            ) from error
         content = b""
         if chunk:
             yield chunk
     stored.give_back(decoder.unused_data)
 
 
-def _without_end_block(stored: Stored) -> BrokenStream:
-    return stored.damaged(
-        f"the bgzip stream ends at byte {stored.position} without its end block",
-        "the file was cut short; copy or download it again; if it is known to be whole, pack it again (gunzip -c OLD "
-        "| bgzip > NEW)",
-    )
-
-
-def _followed(stored: Stored, content: bytes, kind: str) -> BrokenStream:
-    shown = content[:20].decode("latin-1").encode("unicode_escape").decode()
-    return stored.damaged(
-        f"what follows the {kind} data at byte {stored.position} is no {kind} ('{shown}')",
-        f"copy or download it again; if only this end is wrong, cut it off (head -c {stored.position} OLD > NEW)",
-    )
+DECOMPRESS: dict[str, Callable[[Stored], Iterator[bytes]]] = {
+    "": lambda stored: iter(stored.take, b""),
+    "gzip": gunzip,
+    "zstd": unzstd,
+}
+"""The decoder of each compression that is read."""

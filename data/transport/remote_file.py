@@ -1,6 +1,6 @@
 """A file at a URL, as stored: what the server reports about it, and its bytes from any offset on.
 
-In: a URL that fsspec opens. Out: size, version, bytes. Kept: nothing.
+In: a URL of the web, or another that fsspec opens. Out: size, version, bytes. Kept: nothing.
 
 A connection that fails is opened again, and reading continues at the byte that was reached (`data.transport.attempts`).
 What was read before must belong to the same file as what comes after. If the server gives a version (a strong ETag or
@@ -8,30 +8,24 @@ Last-Modified; for an object store what its library knows), the versions must ag
 from its beginning, what was read before is read again and compared.
 """
 
+import os
 import re
 import zlib
-from collections.abc import Callable
-from functools import cached_property
-from typing import Any
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data.safe_text import remembered, whole
-from data.transport.attempts import (
-    ATTEMPTS,
-    SILENCE_S,
-    WEB,
-    answered,
-    is_passing,
-    said,
-    tell_once,
-    unreachable,
-    wait,
-)
-from data.transport.broken_stream import BrokenOff, BrokenStream, Changed
+from data.transport.attempts import SILENCE_S, WEB, answered, refusal, tell_once, wait
+from data.transport.broken_stream import BrokenStream, Changed
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 _CONNECT_S = 30.0
 """How long connecting may take."""
 _READ_BYTES = 1 << 17
-"""How many bytes are read at a time; aiohttp reads twice as much ahead."""
 _WEB_VERSION = ("ETag", "Last-Modified")
 _VERSION_FIELDS = (
     *("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
@@ -39,8 +33,39 @@ _VERSION_FIELDS = (
 )
 
 
+class FileInfo(NamedTuple):
+    """What a server reports about a file."""
+
+    size: int | None
+    """In bytes, as stored."""
+    version: dict[str, str]
+    """By field; the first is the one to compare."""
+
+    @property
+    def validator(self) -> str | None:
+        """Shows that two answers are of the same file. A weak ETag does not (RFC 9110, 13.1.5)."""
+        return next((value for value in self.version.values() if not value.startswith("W/")), None)
+
+    def is_other(self, later: "FileInfo") -> bool:
+        """Whether `later` is of another file, or of another version of this one."""
+        both = next((key for key in later.version if key in self.version), None)
+        has_other_size = None not in (self.size, later.size) and self.size != later.size
+        return has_other_size or (both is not None and self.version[both] != later.version[both])
+
+
+class Answer(NamedTuple):
+    """A file that is open to be read."""
+
+    begin: int
+    """Offset of the first byte; not the one that was asked for if a server sends only whole files."""
+    info: FileInfo
+    chunks: Iterator[bytes]
+    shows_end: bool = True
+    """Whether an early end is an error although the size is not known."""
+
+
 class RemoteFile:
-    """One file at a URL, which `seek` opens.
+    """One file at a URL.
 
     Args:
         location: the URL, whole or as it is shown.
@@ -51,258 +76,184 @@ class RemoteFile:
 
     def __init__(self, location: str) -> None:
         self.location = remembered(location, "a source")
-        self.is_web = location.startswith(WEB)
-        self.position = 0
-        """Offset in the file of the next byte to be read."""
-        self._filesystem, self._path = _filesystem(self.location)
-        self._file: Any = None
-        self._is_new = True
-        """Whether nothing was read since the last `seek`."""
-        self._lost: Exception | None = None
-        """The error that ended the connection, kept until the bytes that came before it are handed out."""
-        self._begin = self._checksum = 0
-        """Where reading began, and the CRC-32 of the bytes from there to `position`."""
-        self._size: int | None = None
-        self._version: dict[str, str] | None = None
-        """Version by the first answer with content; None before it."""
+        self._url = whole(self.location)
+        self._is_web = location.startswith(WEB)
+        if not self._is_web:
+            self._filesystem, self._path = _filesystem(self.location, self._url)
+        self._first: FileInfo | None = None
+        """By the first answer with content; later ones must agree with it."""
         self._ranges = True
         """Whether the server can be asked for a part of the file."""
 
-    @property
-    def num_bytes(self) -> int | None:
-        """Its size; None if the server does not report it.
+    def info(self) -> FileInfo:
+        """Its size and version, without its content.
 
         Raises:
             ValueError: it does not exist or cannot be reached.
         """
-        size: int | None = self._retrying(lambda: self._info).get("size")
-        return size
+        number = 0
+        while True:
+            try:
+                return self._info
+            except Exception as error:
+                wait(self.location, error, number := number + 1)
 
-    @property
-    def version(self) -> list[str]:
-        """The version that the server reports, as ``field=value``; empty if it reports none.
-
-        Raises:
-            ValueError: it does not exist or cannot be reached.
-        """
-        info = self._retrying(lambda: self._info)
-        return [f"{key}={value}" for key, value in _version(info, _VERSION_FIELDS).items()]
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def seek(self, offset: int) -> int:
-        """Continue at `offset`, or at 0 if the server sends only whole files; return that place.
+    def chunks(self, offset: int = 0) -> Generator[bytes, None, None]:
+        """Its bytes from `offset` on, as they come.
 
         Raises:
             ValueError: it does not exist or cannot be reached.
-            Changed: the file changed since it was opened.
-        """
-        self.close()
-        self.position, self._is_new = offset, True
-        self._retrying(self._connect)
-        return self.position
-
-    def read(self, size: int) -> bytes:
-        """The next bytes, at most `size` of them; empty at the end.
-
-        Raises:
             BrokenOff: the connection was lost and cannot be opened again.
             Changed: the file changed since it was opened.
         """
-        content: bytes = self._retrying(lambda: self._next(size))
-        self._checksum = zlib.crc32(content, self._checksum)
-        self.position += len(content)
-        return content
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._file is not None:
-            self._file.close()
-        self._file = self._lost = None
-
-    def _next(self, size: int) -> bytes:
-        if self._lost is not None:
-            raise self._lost
-        if self._file is None:
-            self._connect()
-        try:
-            content: bytes = self._file.read(min(size, _READ_BYTES)) or b""
-        except Exception as error:
-            content, self._lost = self._had_come(), error
-            if not content:
+        number, checksum, position = 0, 0, offset
+        begin: int | None = None  # where reading began; the checksum is that of the bytes from there to `position`
+        while True:
+            try:
+                goes_on = begin is None or (self._ranges and self._first and self._first.validator)
+                with self._open(position if goes_on else begin or 0) as answer:
+                    size = self._agreed_size(answer)
+                    at, again = answer.begin, 0
+                    if begin is None:
+                        begin = position = at
+                    for chunk in answer.chunks:
+                        known = max(0, position - at)
+                        again = zlib.crc32(chunk[max(0, begin - at) : known], again)
+                        at += len(chunk)
+                        if 0 < known <= len(chunk) and again != checksum:
+                            raise self._changed()
+                        if fresh := chunk[known:]:
+                            number, checksum, position = 0, zlib.crc32(fresh, checksum), at
+                            if wanted := fresh[max(0, offset - at + len(fresh)) :]:
+                                yield wanted
+                    if at < max(position, size or 0):
+                        raise ConnectionError("there is more of it")
+                    return
+            except BrokenStream:
                 raise
-        if not content and self._size is not None and self.position < self._size:
-            raise ConnectionError("there is more of it")
-        return content
+            except Exception as error:
+                of = f" of {self._first.size}" if self._first and self._first.size is not None else ""
+                happened = "" if begin is None else f"breaks off after {position}{of} bytes"
+                wait(self.location, error, number := number + 1, happened)
 
-    def _had_come(self) -> bytes:
-        """The bytes that arrived before a connection was lost: aiohttp raises the loss before it returns them."""
-        if not self.is_web or self._file.r.content.exception() is None:
-            return b""
-        self._file.r.content.set_exception(None)
-        content: bytes = self._file.r.content.read_nowait(-1)
-        return content
-
-    def _connect(self) -> None:
-        """Open it at `position`, after a check that it is still the same file."""
-        goes_on = self._is_new or (self._ranges and self._validator is not None)
-        at, size, version = self._open(self.position if goes_on else self._begin)
-        if self._version is None:
-            self._size, self._version = size, version
-        both = next((key for key in version if key in self._version), None)
-        is_other = both is not None and version[both] != self._version[both]
-        if is_other or (None not in (size, self._size) and size != self._size):
-            raise self._changed()
-        if self._is_new:
-            self.position = self._begin = at
-            self._checksum, self._is_new = 0, False
-            return
-        checksum, compared = 0, at <= self._begin
-        while at < self.position:
-            content = self._file.read(min(_READ_BYTES, self.position - at))
-            if not content:
-                raise ConnectionError("it ends before the place that was reached")
-            checksum = zlib.crc32(content[max(0, self._begin - at) :], checksum)
-            at += len(content)
-        if compared and checksum != self._checksum:
-            raise self._changed()
-
-    @property
-    def _validator(self) -> str | None:
-        """Shows that two answers are of the same file. A weak ETag does not (RFC 9110, 13.1.5)."""
-        return next((value for value in (self._version or {}).values() if not value.startswith("W/")), None)
-
-    def _changed(self) -> Changed:
-        return Changed(self.location, "changed while it was read", "the same command reads it again")
-
-    def _open(self, offset: int) -> tuple[int, int | None, dict[str, str]]:
-        """Open it, and return the offset at which it stands, `offset` or 0, its size and its version.
-
-        Raises:
-            Exception: whatever its library raises.
-        """
-        if self.is_web:
-            return self._open_web(offset)
-        if self._version is not None:
-            self._filesystem.invalidate_cache()
-        info = self._filesystem.info(self._path)
-        self._file = self._filesystem.open(self._path, "rb")
-        at = self._file.seek(offset) if offset and self._file.seekable() else 0
-        return at, info.get("size"), _version(info, _VERSION_FIELDS)
-
-    def _open_web(self, offset: int) -> tuple[int, int | None, dict[str, str]]:
-        # The whole rest is one streamed answer: single pieces would need a server that supports ranges. Compression
-        # during the transfer would make the size differ from the announced one.
-        headers = {**self._filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
-        if offset and self._ranges:
-            headers["Range"] = f"bytes={offset}-"
-            if self._validator:
-                headers["If-Range"] = self._validator
-        # Given any size, fsspec does not ask the server for it first.
-        self._file = self._filesystem.open(self._path, "rb", block_size=0, size=-1, headers=headers)
-        answered(self.location)
-        answer = self._file.r
-        version = _version(answer.headers, _WEB_VERSION)
-        if answer.status == 206:
-            part = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
-            if part is None or int(part[1]) != offset:
-                self._ranges = False
-                raise ConnectionError("the server sends another part of the file than it was asked for")
-            return offset, None if part[2] == "*" else int(part[2]), version
-        if "Content-Length" in answer.headers and not answer.headers.get("Content-Encoding"):
-            return 0, int(answer.headers["Content-Length"]), version
-        size = self._info.get("size")
-        if size is None and version and "Transfer-Encoding" not in answer.headers:
+    def _agreed_size(self, answer: Answer) -> int | None:
+        """The size of the file, if this answer is of the same file as the first one."""
+        size = self._info.size if answer.info.size is None else answer.info.size
+        if size is None and answer.info.version and not answer.shows_end:
             tell_once(
                 self.location,
                 "the server does not say the size of this file: if the connection ends early, that is not noticed, "
                 "unless the file is compressed",
             )
-        return 0, size, version
+        info = answer.info._replace(size=size)
+        self._first = self._first or info
+        if self._first.is_other(info):
+            raise self._changed()
+        return self._first.size
+
+    def _changed(self) -> Changed:
+        return Changed(self.location, "changed while it was read", "the same command reads it again")
 
     @cached_property
-    def _info(self) -> dict[str, Any]:
-        info: dict[str, Any] = self._filesystem.info(self._path)
-        if self.is_web:
-            answered(self.location)
-            if info.get("size") is None and not _version(info, _VERSION_FIELDS):
-                tell_once(
-                    self.location,
-                    "the server says neither size nor version of this file: if it changes, that is not noticed, and a "
-                    "store that was built from it is used again; an early end is noticed only where the answer comes "
-                    "in chunks or the file is compressed",
-                )
+    def _info(self) -> FileInfo:
+        if not self._is_web:
+            return self._stored_info()
+        import httpx2
+
+        info = FileInfo(None, {})
+        with suppress(httpx2.HTTPError), self._request("HEAD") as answer:
+            info = answer.info
+        if info.size is None:  # some servers do not answer HEAD, or without the size
+            with self._request("GET") as answer:
+                info = FileInfo(answer.info.size, info.version | answer.info.version)
+        if info == (None, {}):
+            tell_once(
+                self.location,
+                "the server says neither size nor version of this file: if it changes, that is not noticed, and a "
+                "store that was built from it is used again; an early end is noticed only where the answer comes "
+                "in chunks or the file is compressed",
+            )
         return info
 
-    def _retrying(self, step: Callable[[], Any]) -> Any:
-        """What `step` returns, with as many attempts as may help.
+    def _open(self, offset: int) -> AbstractContextManager[Answer]:
+        return self._request("GET", offset) if self._is_web else self._stored(offset)
 
-        Raises:
-            ValueError: it cannot be reached.
-            BrokenOff: it cannot be reached any more.
+    @contextmanager
+    def _request(self, method: str, offset: int = 0) -> Iterator[Answer]:
+        """Ask a web server.
+
+        The whole rest is one streamed answer: single pieces would need a server that supports ranges.
         """
-        num_attempts = 0
-        while True:
-            try:
-                return step()
-            except BrokenStream:
-                raise
-            except Exception as error:
-                self.close()
-                if getattr(error, "status", 0) == 416:  # no such part, if only the end of the answer was lost
+        import httpx2
+
+        # Compression during the transfer would make the size differ from the announced one.
+        headers = {"Accept-Encoding": "identity"}
+        if offset and self._ranges:
+            headers["Range"] = f"bytes={offset}-"
+            if self._first and self._first.validator:
+                headers["If-Range"] = self._first.validator
+        # There is no limit to the time of a whole answer, as a corpus takes hours.
+        options: dict[str, Any] = {"timeout": httpx2.Timeout(SILENCE_S, connect=_CONNECT_S), "verify": _certificates()}
+        with suppress(FileNotFoundError):
+            options["auth"] = httpx2.NetRCAuth(os.path.expanduser(os.environ.get("NETRC", "~/.netrc")))
+        with httpx2.stream(method, self._url, headers=headers, follow_redirects=True, **options) as answer:
+            answered(self.location)
+            if answer.status_code == 416:  # no such part, if only the end of the answer was lost
+                self._ranges = False
+            answer.raise_for_status()
+            begin, size = 0, answer.headers.get("Content-Length")
+            if answer.status_code == 206:
+                part = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+                if part is None or int(part[1]) != offset:
                     self._ranges = False
-                may_help = (self.is_web or not self._is_new) and is_passing(self.location, error)
-                if num_attempts == ATTEMPTS or not may_help:
-                    raise self._refusal(error, num_attempts) from error
-                num_attempts += 1
-                wait(self.location, error, "cannot be reached" if self._is_new else self._happened, num_attempts)
+                    raise ConnectionError("the server sends another part of the file than it was asked for")
+                begin, size = offset, part[2].strip("*")
+            elif answer.headers.get("Content-Encoding"):
+                size = None
+            info = FileInfo(int(size) if size else None, _version(answer.headers, _WEB_VERSION))
+            yield Answer(begin, info, answer.iter_raw(), "Transfer-Encoding" in answer.headers)
 
-    @property
-    def _happened(self) -> str:
-        return f"breaks off after {self.position}{'' if self._size is None else f' of {self._size}'} bytes"
+    @contextmanager
+    def _stored(self, offset: int) -> Iterator[Answer]:
+        """Open a file of another file system than the web."""
+        if self._first is not None:
+            self._filesystem.invalidate_cache()
+        info = self._stored_info()
+        with self._filesystem.open(self._path, "rb") as file:
+            at = file.seek(offset) if offset and file.seekable() else 0
+            yield Answer(at, info, iter(partial(file.read, _READ_BYTES), b""))
 
-    def _refusal(self, error: Exception, num_attempts: int) -> ValueError:
-        if self._is_new:
-            return unreachable(self.location, error, num_attempts)
-        tried = f", and {num_attempts} attempts to continue failed" if num_attempts else ""
-        return BrokenOff(
-            self.location,
-            self._happened,
-            f"{said(error)}{tried}; start again when it can be reached, the same command continues",
-        )
+    def _stored_info(self) -> FileInfo:
+        info = self._filesystem.info(self._path)
+        return FileInfo(info.get("size"), _version(info, _VERSION_FIELDS))
+
+
+@cache
+def _certificates() -> "SSLContext":
+    """The authorities that are trusted; reading them takes longer than a short answer."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def _version(found: Any, fields: tuple[str, ...]) -> dict[str, str]:
     return {key: str(found[key]) for key in fields if found.get(key) is not None}
 
 
-def _filesystem(location: str) -> tuple[Any, str]:
+def _filesystem(location: str, url: str) -> tuple[Any, str]:
     """The file system of fsspec for a URL, and the file's path in it.
 
     Raises:
         ValueError: there is none.
     """
-    url = whole(location)
     try:
         import fsspec
-        from fsspec.config import conf
 
-        options: dict[str, Any] = {}
-        if location.startswith(WEB):
-            import aiohttp
-
-            # aiohttp's own limit is 5 minutes for a whole answer; a corpus takes longer.
-            patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=SILENCE_S)
-            options["encoded"] = re.search("[^!-~]", url) is None  # sent byte for byte, as it may be signed
-            given = conf.get(location.partition(":")[0], {}).get("client_kwargs", {})
-            options["client_kwargs"] = {"timeout": patience, "auto_decompress": False, "trust_env": True, **given}
-        filesystem, path = fsspec.url_to_fs(url, **options)
+        filesystem, path = fsspec.url_to_fs(url)
         return filesystem, path
     except ImportError as error:
         raise ValueError(f"{location}: a package is missing to read it: {error}") from error
     except ValueError as error:
         raise ValueError(f"{location}: cannot be opened: {error}; check data.sources") from error
     except Exception as error:
-        raise unreachable(location, error, 0) from error
+        raise refusal(location, error) from error

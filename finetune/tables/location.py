@@ -11,7 +11,6 @@ In: the location as a recipe has it. Out: its parts, and its bytes, decompressed
 import os
 import posixpath
 import zipfile
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -115,9 +114,7 @@ class Location:
         if packed and "://" not in self.place:
             return Path(self.place).read_bytes()
         if packed:
-            with closing(RemoteFile(self.place)) as file:
-                file.seek(0)
-                return b"".join(iter(lambda: file.read(1 << 20), b""))
+            return b"".join(RemoteFile(self.place).chunks())
         return b"".join(stream.chunks())
 
     def require_file(self) -> None:

@@ -4,18 +4,19 @@ No test waits: a server that stalls turns the clock of the reading side until th
 between two attempts.
 """
 
+import select
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import fsspec.asyn
 import pytest
+from httpcore2 import ReadTimeout
+from httpcore2._backends.sync import SyncStream
 
 from data.transport import attempts
 
@@ -23,7 +24,7 @@ MODIFIED = "Sat, 21 Nov 2026 10:00:0{} GMT"
 
 
 class Clock:
-    """The time by which a remote reading waits and gives up: that of fsspec's event loop, and of the pauses.
+    """The time by which a remote reading waits and gives up: that of httpx2's sockets, and of the pauses.
 
     Args:
         patch: undoes it.
@@ -33,8 +34,8 @@ class Clock:
         self.waits: list[float] = []
         """Seconds of each pause so far."""
         self._ahead_s = 0.0
-        self._loop = fsspec.asyn.get_loop()
-        patch.setattr(self._loop, "time", lambda: time.monotonic() + self._ahead_s)
+        self._read = SyncStream.read
+        patch.setattr(SyncStream, "read", lambda stream, size, timeout=None: self._received(stream, size, timeout))
         patch.setattr(attempts, "sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
@@ -43,7 +44,14 @@ class Clock:
 
     def turn(self, seconds: float) -> None:
         self._ahead_s += seconds
-        self._loop.call_soon_threadsafe(lambda: None)  # it looks at its clock when it is woken
+
+    def _received(self, stream: SyncStream, size: int, timeout_s: float | None) -> bytes:
+        """What a socket receives, while this clock is watched."""
+        begin_s, connection = self._ahead_s, stream.get_extra_info("socket")
+        while not select.select([connection], [], [], 0.005)[0]:
+            if timeout_s is not None and self._ahead_s - begin_s > timeout_s:
+                raise ReadTimeout("timed out")
+        return self._read(stream, size, timeout_s)
 
 
 @dataclass(frozen=True)
