@@ -16,6 +16,7 @@ from Bio.Seq import Seq
 from Bio.SeqFeature import SeqFeature, SimpleLocation
 from Bio.SeqRecord import SeqRecord
 
+from data.alphabet import STANDARD_RESIDUES
 from data.commands.statistics import lines, statistics
 from data.corpus.lengths import count_lengths
 from data.recipe.settings import CorpusSettings, IngestSettings
@@ -178,10 +179,11 @@ def test_labels_below_sequences_are_no_residues(tmp_path: Path) -> None:
             list(source.blocks())
         any_content = FastaSource(str(path), "refuse", IngestSettings(content="any"))
         assert sum(len(block.lengths) for block in any_content.blocks()) >= 20
-    wrapped = "".join(f">p{at}\n{GOOD}\n{GOOD}\n" for at in range(20))
-    path.write_text(wrapped)
-    (block,) = FastaSource(str(path), "refuse", IngestSettings()).blocks()
-    assert block.lengths.tolist() == [2 * len(GOOD)] * 20
+    # Proteins in two lines of one length: equal ones, and a second one that lacks a residue.
+    for first, second in ((GOOD, GOOD), (STANDARD_RESIDUES * 3, STANDARD_RESIDUES[1:] * 3 + "LLL")):
+        path.write_text("".join(f">p{at}\n{first}\n{second}\n" for at in range(20)))
+        (block,) = FastaSource(str(path), "refuse", IngestSettings()).blocks()
+        assert block.lengths.tolist() == [2 * len(first)] * 20
 
 
 # Counts and the budget ----------------------------------------------------------------------------
