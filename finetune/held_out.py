@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from finetune.assays import Assays
 from finetune.evaluate import predict
@@ -119,10 +119,10 @@ def best_model(trained: Trained, device: torch.device) -> tuple[int, nn.Module]:
     parameters = dict(built.model.named_parameters())
     has_frozen = not all(parameter.requires_grad for parameter in parameters.values())
     # Of a frozen encoder whose features are cached the model has no weights, so there is nothing else to read.
-    frozen, whole = built.first if has_frozen else None, dict[str, Tensor]()
-    checkpoint = best_valid(trained.run.checkpoints, lambda found: whole.update(read_whole(found, parameters, frozen)))
+    frozen = built.first if has_frozen else None
+    checkpoint = best_valid(trained.run.checkpoints, lambda found: read_whole(found, parameters, frozen))
     model = built.model.to_empty(device=device)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(whole[name])
+            parameter.copy_(checkpoint.tensors[name])
     return checkpoint.trainer.step, model.train(False)

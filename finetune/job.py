@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from data.batches.loader import Loader, Step
 from data.order.plan import Cursor, Seen
@@ -287,8 +287,8 @@ class FineTuneJob(Job[FineTuneScores]):
 
     def publish(self, run: RunDirectory) -> None:
         """The bundle, of the best checkpoint."""
-        whole, assays, recipe = dict[str, Tensor](), self.assays, self.recipe
-        checkpoint = best_valid(run.checkpoints, lambda found: whole.update(read_tensors(found, "model")))
+        assays, recipe = self.assays, self.recipe
+        checkpoint = best_valid(run.checkpoints, lambda found: read_tensors(found, "model"))
         described, step = run.model(), checkpoint.trainer.step
         scored = [
             line["validation"]
@@ -320,7 +320,7 @@ class FineTuneJob(Job[FineTuneScores]):
         write_bundle(
             run.root / "bundle",
             manifest,
-            whole,
+            checkpoint.tensors,
             [assays.store.header(record) for record in range(assays.store.num_records)],
             assays.parts,
             read_wild_types(recipe.data.wild_type, recipe.data.ingest) if recipe.data.wild_type else None,

@@ -23,6 +23,7 @@ from pretrain.engine.command import (
     positive,
     require_free,
     takes_output,
+    takes_scored_set,
     write_output,
 )
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
@@ -132,23 +133,13 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
         return engine.on_main(found)
 
 
-def _crop(text: str) -> int:
-    if positive(text) < 3:
-        raise argparse.ArgumentTypeError(f"got {text!r}; begin, one residue and end are 3 tokens")
-    return int(text)
-
-
 def _parser() -> Parser:
     parser = Parser(prog="python -m pretrain.evaluate", description=str(__doc__).split("\n")[0])
     add = parser.add_argument
     add("model", help="run, checkpoint, export, folder of transformers' or Hub name")
-    add("--data", nargs="+", metavar="WHAT", help="a run, whose held-out proteins are scored, or sources of proteins")
+    takes_scored_set(parser)
     add("--training", nargs="+", metavar="WHAT", help="a run or sources that the model trained on; or 'none'")
-    add("--sequences", type=positive, metavar="N", help="most proteins, chosen by hash; that of the run, or 2,000")
-    add("--crop-tokens", type=_crop, metavar="N", help="most tokens of a protein; that of the run, or 1,024")
     add("--bin-tokens", type=positive, metavar="N", help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
-    add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the model computes in")
-    add("--store-dir", metavar="FOLDER", help="where token stores are kept; that of the run, or runs/stores")
     add("--unknown-letters", choices=["refuse", "count"], help="letters outside the alphabet: an error, or <unk>")
     takes_output(parser)
     return parser

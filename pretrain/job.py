@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from data.batches.loader import Loader, Step
 from data.order.plan import Cursor, Seen
 from data.recipe.packing import PackingSettings
+from pretrain.engine.settings import LaunchSettings
 from pretrain.optimizer.groups import ParameterGroup
-from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
+from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import CheckpointError
 from pretrain.run.launcher import command_line
-from pretrain.run.settings import RunSettings
 from pretrain.run.stop import Stopped
 from pretrain.step import Reading
 
@@ -229,14 +229,13 @@ def publish(job: "Job[Any]", run: RunDirectory) -> None:
         ) from error
 
 
-class TrainingRecipe(Protocol):
+class TrainingRecipe(LaunchSettings, Protocol):
     """What the loop reads of a recipe, whatever else stands in it."""
 
     @property
-    def run(self) -> RunSettings: ...  # noqa: D102
+    def data(self) -> PackingSettings:
+        """Sizes of crops, bins and steps."""
+
     @property
-    def data(self) -> PackingSettings: ...  # noqa: D102
-    @property
-    def optimizer(self) -> OptimizerSettings: ...  # noqa: D102
-    @property
-    def schedule(self) -> ScheduleSettings: ...  # noqa: D102
+    def schedule(self) -> ScheduleSettings:
+        """How long it trains, and its learning rates."""

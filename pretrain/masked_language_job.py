@@ -115,7 +115,10 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         shape, model = self.shape, self.recipe.model
         kind = f"{'ESM C' if shape.is_modern else 'ESM-2'}, {shape.layers} layers, width {shape.dim}"
         parameters = f"{model.preset or model.init}, {self.num_parameters:,} parameters: {kind}"
-        return [("model", parameters), *self.corpora.facts(), ("memory", self._memory())]
+        expected = self._expected(shape)
+        parts = f"{gigabytes(expected.activations)} activations, {gigabytes(expected.state)} model"
+        memory = f"about {gigabytes(expected.total)} a process ({parts})"
+        return [("model", parameters), *self.corpora.facts(), ("memory", memory)]
 
     def _expected(self, shape: EsmShape) -> Memory:
         data = self.recipe.data
@@ -123,12 +126,6 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
 
     def _require_memory(self, shape: EsmShape) -> None:
         require_memory(self._expected(shape).total, machine_of(self.engine))
-
-    def _memory(self) -> str:
-        """About how much memory training takes."""
-        expected = self._expected(self.shape)
-        parts = f"{gigabytes(expected.activations)} activations, {gigabytes(expected.state)} model"
-        return f"about {gigabytes(expected.total)} a process ({parts})"
 
     def set_up(self, model: nn.Module) -> list[str]:
         """Set the encoder up."""

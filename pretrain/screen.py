@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from data.order.extent import Extent, extent
 from data.order.plan import Plan
@@ -282,7 +282,7 @@ class TimeLeft:
         return seconds / sum(tokens for _, tokens in chunks)
 
 
-class Screen:
+class Screen(ProgressLine):
     """The lines of one attempt, on standard error.
 
     Args:
@@ -294,27 +294,19 @@ class Screen:
     """
 
     def __init__(self, plan: Plan | None, total_tokens: int, seen: int, step: int, pauses: Sequence[Pause]) -> None:
+        super().__init__(total_tokens, speaks=plan is not None)
         self._extent = extent(plan) if plan else None
-        self._total, self._seen, self._step = total_tokens, seen, step
-        self._line = ProgressLine(total_tokens, speaks=plan is not None)
+        self._total_tokens, self._seen, self._step = total_tokens, seen, step
         self._left = TimeLeft(step, pauses)
         self._has_told = False
-        self.say = self._line.say
         self.pause = self._left.pause
-
-    def __enter__(self) -> Self:
-        self._line.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._line.__exit__(*error)
 
     def open(self, facts: Sequence[Row], directory: Path, more: Sequence[str], *, is_over: bool) -> None:
         """Say what is trained, and `more` lines after it; `is_over` where an earlier start has finished it."""
         if self._extent is None:
             return
         step, seen = self._step, self._seen
-        block = opening(facts, self._extent, total_tokens=self._total, seen=seen, step=step, directory=directory)
+        block = opening(facts, self._extent, total_tokens=self._total_tokens, seen=seen, step=step, directory=directory)
         for line in (*block, *more):
             self.say(line)
         if step:
@@ -328,8 +320,8 @@ class Screen:
         if self._has_told or self._extent is None or not self._left.is_timed:
             return
         self._has_told = True
-        steps = self._extent.steps(self._seen, self._total)
-        seconds = self._left.seconds(self._total - self._seen, steps)
+        steps = self._extent.steps(self._seen, self._total_tokens)
+        seconds = self._left.seconds(self._total_tokens - self._seen, steps)
         if steps and seconds is not None:
             for line in expected(seconds, steps, most_bytes(), datetime.now()):
                 self.say(line)
@@ -338,10 +330,10 @@ class Screen:
         """Show a line of progress for the step that was counted last, as `progress` writes it."""
         if self._extent is None:
             return
-        steps = self._extent.steps(self._seen, self._total)
-        seconds = self._left.seconds(max(0, self._total - self._seen), steps)
-        share = min(1.0, self._seen / self._total)
+        steps = self._extent.steps(self._seen, self._total_tokens)
+        seconds = self._left.seconds(max(0, self._total_tokens - self._seen), steps)
+        share = min(1.0, self._seen / self._total_tokens)
         text = progress(
             report, step=self._step, steps=self._step + steps, share=share, left_s=seconds, shows_mfu=shows_mfu
         )
-        self._line.update(self._seen, text)
+        self.update(self._seen, text)

@@ -5,14 +5,14 @@ each checkpoint of a job that selects one. Retention leaves that checkpoint alon
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from data.safe_text import tell
 from pretrain.checkpoint.canonical import InvalidCheckpoint, require_fields
-from pretrain.checkpoint.load import Verified, newest_valid, unread, verify
+from pretrain.checkpoint.load import Check, Verified, newest_valid, unread, verify
 from pretrain.checkpoint.manifest import BEST, TrainerState, checkpoint_name
 from pretrain.run.errors import CheckpointError
 
@@ -50,7 +50,7 @@ class Best:
         return cls(**require_fields(f"trainer.entries.{BEST}", kept, {"score": (float, type(None)), **counts}))
 
 
-def best_valid(checkpoints_dir: Path, check: Callable[[Verified], None] | None = None) -> Verified:
+def best_valid(checkpoints_dir: Path, check: Check | None = None) -> Verified:
     """The best checkpoint of a run.
 
     Args:

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from torch import Tensor
+
 from data.durable import flush
 from data.safe_text import tell
 from pretrain.checkpoint.canonical import InvalidCheckpoint
@@ -55,6 +57,8 @@ class Verified:
     """Where the tensors of each part are; parsed once."""
     rejected: tuple[str, ...] = ()
     """One line for each newer checkpoint that did not verify."""
+    tensors: dict[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
+    """Those that were read when it was verified, whole, by name."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -65,6 +69,10 @@ class Verified:
     def digests(self) -> dict[str, str]:
         """Digest of every stored tensor, likewise."""
         return {f"{part}/{name}": each for part, index in self.index.items() for name, each in index.digests.items()}
+
+
+Check = Callable[[Verified], dict[str, Tensor] | None]
+"""Reads the data files of a checkpoint, as far as they are needed; the tensors of it that are wanted."""
 
 
 def find(checkpoints_dir: Path) -> list[Path]:
@@ -81,9 +89,7 @@ def newest_step(checkpoints_dir: Path) -> int:
     return max((step_of_name(path.name) or 0 for path in find(checkpoints_dir)), default=0)
 
 
-def newest_valid(
-    checkpoints_dir: Path, writer: bool, check: Callable[[Verified], None] | None = None
-) -> Verified | None:
+def newest_valid(checkpoints_dir: Path, writer: bool, check: Check | None = None) -> Verified | None:
     """The newest checkpoint of which everything that is read matches its manifest.
 
     Each one that does not is reported on stderr and in `rejected`, and with `writer` moved to
@@ -150,7 +156,7 @@ def reject(path: Path, error: InvalidCheckpoint, *, writer: bool) -> str:
     return line
 
 
-def verify(path: Path, check: Callable[[Verified], None] | None = None) -> Verified:
+def verify(path: Path, check: Check | None = None) -> Verified:
     """Check a whole checkpoint: manifest, list of files, sizes, hashes, index, headers.
 
     Args:
@@ -164,8 +170,7 @@ def verify(path: Path, check: Callable[[Verified], None] | None = None) -> Verif
     """
     checkpoint = _open(path, lists=True)
     with storage_errors(path):
-        (check or check_data)(checkpoint)
-    return checkpoint
+        return replace(checkpoint, tensors=(check or check_data)(checkpoint) or {})
 
 
 def check_data(checkpoint: Verified) -> None:

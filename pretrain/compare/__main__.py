@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from pretrain.compare.comparison import Comparison, command
-from pretrain.engine.command import Parser, importing_torch, positive
+from pretrain.engine.command import Parser, importing_torch, takes_scored_set
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def _compare(options: argparse.Namespace) -> Comparison:
         from pretrain.compare.models import compare_models
         from pretrain.evaluation.opened import Asked
     asked = Asked(
-        data=tuple(options.data),
+        data=tuple(options.data or ()),
         max_sequences=options.sequences,
         crop_tokens=options.crop_tokens,
         store_dir=options.store_dir,
@@ -40,20 +40,11 @@ def _compare(options: argparse.Namespace) -> Comparison:
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m pretrain.compare", description=str(__doc__).split("\n")[0])
-    add = parser.add_argument
-    add("a", metavar="A", help="current model: run, checkpoint, export, folder of transformers' or Hub name")
-    add("b", metavar="B", help="candidate model, named in the same ways")
-    add(
-        "--data",
-        nargs="+",
-        default=(),
-        metavar="WHAT",
-        help="a run, whose held-out proteins are scored, or sources of proteins",
+    parser.add_argument(
+        "a", metavar="A", help="current model: run, checkpoint, export, folder of transformers' or Hub name"
     )
-    add("--sequences", type=positive, metavar="N", help="most proteins, chosen by hash; that of the run, or 2,000")
-    add("--crop-tokens", type=positive, metavar="N", help="most tokens of a protein; that of the run, or 1,024")
-    add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the models compute in")
-    add("--store-dir", metavar="FOLDER", help="where token stores are kept; that of the run, or runs/stores")
+    parser.add_argument("b", metavar="B", help="candidate model, named in the same ways")
+    takes_scored_set(parser)
     return parser
 
 

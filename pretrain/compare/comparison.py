@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from data.recipe.json_file import as_json
-from pretrain.engine.command import Parser, judged, require_free, takes_output, write_output
+from data.recipe.setting import listed
+from pretrain.engine.command import Parser, answered, require_free, takes_output, write_output
 from pretrain.evaluation.verdict import Judgement
 
 FORMAT = "zymogen.comparison/1"
@@ -82,11 +83,10 @@ class Comparison:
         """The judgement as a sentence, with the differences that it follows from."""
         judgement = self.judgement
         decisive = [each for each in self.differences if each.name in self.decide and each.judgement is judgement]
-        gains = [f"{each.name} {each.shown}" for each in decisive[:_MOST_NAMED]]
-        more = f", and {len(decisive) - _MOST_NAMED} others" if len(decisive) > _MOST_NAMED else ""
+        gains = listed([f"{each.name} {each.shown}" for each in decisive], _MOST_NAMED, "others")
         relation = "cannot be told from" if judgement is Judgement.UNDECIDED else f"is {judgement} than"
         first, second = self.models
-        return f"{second} {relation} {first}: gain in {self.unit} (paired 95 % interval): {', '.join(gains)}{more}"
+        return f"{second} {relation} {first}: gain in {self.unit} (paired 95 % interval): {gains}"
 
     def lines(self) -> list[str]:
         """The table, and the judgement."""
@@ -116,7 +116,7 @@ def command(parser: Parser, arguments: list[str] | None, compare: Callable[[argp
         write_output(options.output, as_json(comparison, judgement=comparison.judgement))
         return comparison.judgement is Judgement.WORSE
 
-    return judged(is_worse)
+    return answered(is_worse, is_alone=True)
 
 
 def _signed(gain: float) -> str:

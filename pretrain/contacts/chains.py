@@ -8,8 +8,7 @@ a place: where two neighbours are not bonded, the numbers between theirs say how
 """
 
 import gzip
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -86,8 +85,9 @@ def chains_of(path: Path) -> list[Chain]:
     """
     parser = _parser(path)
     name = path.name.removesuffix(".gz").rpartition(".")[0]
+    opens: Callable[..., IO[str]] = gzip.open if path.name.lower().endswith(".gz") else open
     try:
-        with _opened(path) as file:
+        with opens(path, "rt", encoding="utf-8", errors="replace") as file:
             structure = parser(QUIET=True).get_structure(name, file)
         model = next(iter(structure), None)
     except (OSError, EOFError, ValueError, KeyError, PDBConstructionException) as error:
@@ -108,16 +108,6 @@ def _parser(path: Path) -> Any:
     except KeyError:
         kinds = ", ".join(sorted(_PARSERS))
         raise ValueError(f"{path} is no structure; its name must end in one of {kinds}, also with .gz") from None
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
-    if path.name.lower().endswith(".gz"):
-        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
-            yield file
-    else:
-        with path.open(encoding="utf-8", errors="replace") as plain:
-            yield plain
 
 
 def _chain(path: Path, name: str, chain: Any) -> Chain | None:

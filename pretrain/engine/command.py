@@ -36,11 +36,12 @@ _PATIENCE_S = 5.0
 """How long a rank waits for the one that failed first, or may report the same mistake, to end."""
 
 
-def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
+def answered(body: Callable[[], int | None], *, is_alone: bool = False) -> int:
     """Run `body` and report what ends it; the exit status.
 
     Args:
-        body: what the command does.
+        body: what the command does; a command that judges returns its exit status, True being 1. An error that prevents
+            the judgement has the status of its class, which is never 1.
         is_alone: whether it cannot be shared by several processes, and refuses to be launched as several. Without a
             launcher it is one, whatever RANK and WORLD_SIZE are: operators set them in each pod for what is trained.
 
@@ -58,7 +59,7 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
                 f"{world_size} processes were started, and each would do and write the same; this command is one "
                 "process: start it with python -m, without a launcher"
             )
-        body()
+        return int(body() or 0)
     except Stopped as stopped:
         return _stopped(stopped, rank)
     except KeyboardInterrupt:
@@ -72,7 +73,6 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
         return _mistake(error, rank) if is_line else _report(error, rank)
     finally:
         use_options(None)
-    return 0
 
 
 @contextmanager
@@ -207,20 +207,20 @@ def _ended_while_waiting() -> int | None:
     return None
 
 
-def judged(body: Callable[[], int]) -> int:
-    """Run a command that judges; the exit status: what `body` returns, True being 1.
-
-    An error that prevents the judgement has the status of its class, which is never 1.
-    """
-    said: list[int] = []
-    status = answered(lambda: said.append(body()), is_alone=True)
-    return status or int(said[0])
-
-
 def takes_output(parser: argparse.ArgumentParser) -> None:
     """Add the options for the file that `write_output` writes."""
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument("--overwrite", action="store_true", help="replace the file where it exists")
+
+
+def takes_scored_set(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which proteins are scored, and in which type."""
+    add = parser.add_argument
+    add("--data", nargs="+", metavar="WHAT", help="a run, whose held-out proteins are scored, or sources of proteins")
+    add("--sequences", type=positive, metavar="N", help="most proteins, chosen by hash; that of the run, or 2,000")
+    add("--crop-tokens", type=_crop, metavar="N", help="most tokens of a protein; that of the run, or 1,024")
+    add("--compute", choices=["float32", "bfloat16"], default="float32", help="type that the model computes in")
+    add("--store-dir", metavar="FOLDER", help="where token stores are kept; that of the run, or runs/stores")
 
 
 def write_output(out: Path | None, text: str) -> None:
@@ -263,6 +263,12 @@ def positive(text: str) -> int:
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
+    return int(text)
+
+
+def _crop(text: str) -> int:
+    if positive(text) < 3:
+        raise argparse.ArgumentTypeError(f"got {text!r}; begin, one residue and end are 3 tokens")
     return int(text)
 
 

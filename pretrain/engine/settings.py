@@ -47,7 +47,8 @@ class StepSettings(Protocol):
     """What a launch reads of a recipe's data."""
 
     @property
-    def bins_per_step(self) -> int: ...  # noqa: D102
+    def bins_per_step(self) -> int:
+        """How many bins the ranks share in a step."""
 
 
 class LaunchSettings(Protocol):
@@ -59,7 +60,7 @@ class LaunchSettings(Protocol):
 
     @property
     def data(self) -> StepSettings:
-        """How many bins the ranks share."""
+        """Its steps."""
 
     @property
     def optimizer(self) -> OptimizerSettings:

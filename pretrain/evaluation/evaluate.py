@@ -6,7 +6,7 @@ score finished models (`pretrain.evaluate`, `pretrain.compare`) take the same pa
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from torch import nn
 
 from data.alphabet import IS_TARGET
 from data.batches.batch import Batch
+from data.batches.contents import Contents
 from data.batches.packed import in_turn
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin
@@ -87,7 +88,6 @@ def evaluate(
     return engine.on_main(lambda: {name: of_one(merged(rows)) for name, rows in sums.items()})
 
 
-@torch.no_grad()
 def sums_of(
     model: nn.Module,
     scored: FrozenSet,
@@ -107,20 +107,43 @@ def sums_of(
         autocast: what the model computes in; None for the engine's own.
     """
     bins = scored.bins(settings)
-    was_training = model.training
-    model.train(False)
     found: dict[str, list[list[Row]]] = {}
     for name, mask in CORRUPTIONS.items():
-        contents = scored.contents(mask, settings)
         rows: list[Row] = []
-        for bin_, batch, is_own in in_turn(bins, contents, engine):
-            with (autocast or engine.autocast)():
-                losses = model(batch.to(engine.device), each=True).cpu().numpy().astype(np.float64)
-            if is_own:
-                rows += _by_document(bin_, batch, losses, unigram)
+        for bin_, batch, losses in losses_in_turn(model, bins, scored.contents(mask, settings), engine, autocast):
+            rows += _by_document(bin_, batch, losses, unigram)
         found[name] = engine.gather(rows)
-    model.train(was_training)
     return found
+
+
+@torch.no_grad()
+def losses_in_turn(
+    model: nn.Module,
+    bins: Sequence[Bin],
+    contents: Contents,
+    engine: Engine,
+    autocast: Callable[[], AbstractContextManager[None]] | None = None,
+) -> Iterator[tuple[Bin, Batch, NDArray[np.float64]]]:
+    """Losses of the bins that are this process's own, one bin after the other; collective.
+
+    Args:
+        model: a `MaskedLanguageModel`; in evaluation mode meanwhile, and then in the mode it was in.
+        bins: those of all processes.
+        contents: of the bins.
+        engine: the engine to whose ranks the bins are dealt.
+        autocast: what the model computes in; None for the engine's own.
+
+    Yields:
+        A bin, its batch on the host, and (targets,) their losses in nats.
+    """
+    was_training = model.training
+    model.train(False)
+    for bin_, batch, is_own in in_turn(bins, contents, engine):
+        with (autocast or engine.autocast)():
+            losses = model(batch.to(engine.device), each=True).cpu().numpy().astype(np.float64)
+        if is_own:
+            yield bin_, batch, losses
+    model.train(was_training)
 
 
 def with_floor(

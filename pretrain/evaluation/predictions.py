@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -18,12 +17,13 @@ from data import draw
 from data.alphabet import IS_TARGET, MASK, TOKENS
 from data.batches.contents import Contents
 from data.batches.filling import FilledBin, filled
-from data.batches.packed import TokenArrays, bins_of, in_turn
+from data.batches.packed import TokenArrays, bins_of
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin, crop
 from data.order.sampler import CORPUS_BITS
 from data.recipe.settings import DataSettings
 from pretrain.engine.engine import Engine
+from pretrain.evaluation.evaluate import losses_in_turn
 from pretrain.evaluation.scores import Prediction
 
 TURNS = 7
@@ -36,7 +36,6 @@ _SEED = 0
 """Seed of what is shown; not the run's seed, so that runs can be compared."""
 
 
-@torch.no_grad()
 def predict(
     model: nn.Module, corpora: Corpora, settings: DataSettings, engine: Engine, unigram: NDArray[np.float64]
 ) -> list[Prediction]:
@@ -70,15 +69,10 @@ def _hidden_in_turn(
     contents = _Copies(TokenArrays(proteins), settings)
     lengths = np.repeat([len(tokens) for tokens in proteins], TURNS)
     bins = bins_of(np.arange(len(lengths)), np.zeros_like(lengths), lengths, settings)
-    was_training = model.training
-    model.train(False)
     rows: list[tuple[int, int, float]] = []
-    for bin_, batch, is_own in in_turn(bins, contents, engine):
-        with engine.autocast():
-            losses = model(batch.to(engine.device), each=True).cpu().numpy().astype(np.float64)
-        slots = contents.slots(bin_)[batch.targets[0].slots.numpy()].tolist() if is_own else []
+    for bin_, batch, losses in losses_in_turn(model, bins, contents, engine):
+        slots = contents.slots(bin_)[batch.targets[0].slots.numpy()].tolist()
         rows += [(copy // TURNS, place, loss) for (copy, place), loss in zip(slots, losses.tolist(), strict=True)]
-    model.train(was_training)
     nats = [np.full(len(tokens), np.nan) for tokens in proteins]
     for protein, place, loss in (row for part in engine.gather(rows) for row in part):
         nats[protein][place] = loss

@@ -18,7 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pretrain.engine.command import Parser, judged, positive
+from pretrain.engine.command import Parser, answered, positive
 from pretrain.run.classes import CLASSES
 
 
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] and (Path(words[0]).is_dir() or "/" in words[0]):
         words = ["attempts", *words]
-    return judged(lambda: _answer(_parser().parse_args(words)))
+    return answered(lambda: _answer(_parser().parse_args(words)), is_alone=True)
 
 
 def _answer(options: argparse.Namespace) -> int:

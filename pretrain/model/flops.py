@@ -59,14 +59,9 @@ def encoder_flops(shape: EsmShape, tokens: float, squared_lengths: float, read: 
     """
     dim, read = shape.dim, min(read, tokens)
     keys_and_values = 2 * dim * 2 * dim
-    of_query = 2 * dim * dim + 2 * dim * dim + _feed_forward(shape)  # query, output projection
+    feed_forward = (3 if shape.is_modern else 2) * 2 * dim * shape.feed_forward_dim
+    of_query = 2 * dim * dim + 2 * dim * dim + feed_forward  # query, output projection
     attention = 4 * dim * squared_lengths  # scores, and the weighted sum of the values
     everywhere = shape.layers * keys_and_values * tokens + (shape.layers - 1) * (of_query * tokens + attention)
     last = of_query * read + (attention * read / tokens if tokens else 0)
     return float(everywhere + last)
-
-
-def _feed_forward(shape: EsmShape) -> int:
-    """FLOPs of one layer's feed-forward for one token."""
-    matrices = 3 if shape.is_modern else 2
-    return matrices * 2 * shape.dim * shape.feed_forward_dim

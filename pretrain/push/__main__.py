@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from data.commands.arguments import PathParser
 from data.progress_line import WorkLine
 from data.safe_text import redacted
-from pretrain.engine.command import judged
+from pretrain.engine.command import answered
 
 if TYPE_CHECKING:
     from pretrain.run.directory import RunDirectory
@@ -44,7 +44,7 @@ class _Parser(PathParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Push what the command line names; the exit status."""
-    return judged(lambda: not _push(_parser().parse_args(arguments)))
+    return answered(lambda: not _push(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ checkpoint, once a bin was left out. One of an early version has none, because i
 from typing import Any
 
 from data.recipe.packing import PackingSettings
+from data.recipe.setting import listed
 from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.manifest import SKIPPED_BINS, TrainerState
 
@@ -50,6 +51,4 @@ def require_left_out(checkpoint: Verified, data: PackingSettings) -> None:
 
 
 def _shown(bins: set[int]) -> str:
-    first = ", ".join(map(str, sorted(bins)[:_SHOWN]))
-    more = f" and {len(bins) - _SHOWN} more" if len(bins) > _SHOWN else ""
-    return f"{'the bins' if len(bins) > 1 else 'the bin'} {first}{more}"
+    return f"{'the bins' if len(bins) > 1 else 'the bin'} {listed([*map(str, sorted(bins))], _SHOWN)}"

@@ -138,9 +138,7 @@ def _map(found: ContactFigures) -> ContactMap | None:
     return ContactMap(
         name="contact-map",
         title=f"Contacts of {found.map.name}",
-        residues=found.map.residues,
-        touching=found.map.touching,
-        predicted=found.map.predicted,
+        pairs=found.map,
         note=f"Grey, below the diagonal: pairs that touch. Above it the {len(found.map.predicted)} most probable pairs "
         f"of {found.model}, blue where they touch, orange where not. Of all chains this one's precision is in the "
         "middle.",

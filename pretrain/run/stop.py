@@ -115,10 +115,10 @@ def obey(sum_of_words: int) -> None:
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
-    """Context in which a signal is only noted, until the ranks agree to stop."""
+def deferred(holds: bool = True) -> Iterator[None]:
+    """Context in which a signal is only noted, until the ranks agree to stop; with `holds` False it is obeyed."""
     before = _state.deferred
-    _state.deferred = True
+    _state.deferred = holds
     try:
         yield
     finally:
@@ -152,13 +152,9 @@ def at_once(holds: bool = True) -> Iterator[None]:
     Args:
         holds: False leaves everything as it is.
     """
-    before = _state.deferred
-    _state.deferred = before and not holds
-    try:
+    with deferred(_state.deferred and not holds):
         heed()
         yield
-    finally:
-        _state.deferred = before
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from transformers.utils import logging
 
 from data.disk_error import refusal, said
@@ -17,7 +16,7 @@ from pretrain.card.pretrained import Exported, was_measured, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.checkpoint.frozen import read_whole
-from pretrain.checkpoint.load import Verified, find, newest_valid, removed, verify
+from pretrain.checkpoint.load import Check, Verified, find, newest_valid, removed, verify
 from pretrain.checkpoint.manifest import CONTACT_HEAD, checkpoint_name
 from pretrain.engine.named_state import Weights
 from pretrain.model.build import without_memory
@@ -62,7 +61,9 @@ def export(
     """
     shape = EsmShape(**run.model())
     model = without_memory(shape).eval()
-    checkpoint, weights = _read(run, step, [name for name, _ in model.named_parameters()], frozen)
+    names = [name for name, _ in model.named_parameters()]
+    checkpoint = _read(run, step, lambda found: read_whole(found, names, frozen))
+    weights = checkpoint.tensors
     rounded = getattr(torch, dtype)
     require_finite(weights, checkpoint.path, "the training diverged there: export an earlier checkpoint with --step")
     require_fits(weights, rounded, checkpoint.path)
@@ -96,27 +97,19 @@ def export(
     return run.export, step
 
 
-def _read(
-    run: RunDirectory, step: int | None, names: list[str], frozen: Weights | None
-) -> tuple[Verified, dict[str, Tensor]]:
-    """A checkpoint and its parameters; where a run that trains removes it meanwhile, the newest one is read instead."""
-    whole: dict[str, Tensor] = {}
-
-    def read(checkpoint: Verified) -> None:
-        whole.clear()
-        whole.update(read_whole(checkpoint, names, frozen))
-
+def _read(run: RunDirectory, step: int | None, read: Check) -> Verified:
+    """A checkpoint and its parameters; where a run that trains removes it meanwhile, the newest is read instead."""
     if step is None:
         checkpoint = newest_valid(run.checkpoints, writer=False, check=read)
         if checkpoint is None:
             raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")
-        return checkpoint, whole
+        return checkpoint
     path = run.checkpoints / checkpoint_name(step)
     if path not in (present := find(run.checkpoints)):
         steps = ", ".join(path.name.removeprefix("step-").lstrip("0") or "0" for path in reversed(present)) or "none"
         raise ValueError(f"{run.root} has no checkpoint of step {step}; it has those of the steps {steps}")
     try:
-        return verify(path, read), whole
+        return verify(path, read)
     except InvalidCheckpoint as error:
         if not os.path.lexists(path):
             raise removed(path) from error

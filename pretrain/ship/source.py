@@ -90,12 +90,10 @@ def _name(source: str | Path) -> str:
 
 def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Source:
     """The newest checkpoint of a run, or the one that was `chosen`."""
-    whole: dict[str, Tensor] = {}
 
-    def read(checkpoint: Verified) -> None:
-        whole.clear()
+    def read(checkpoint: Verified) -> dict[str, Tensor]:
         names = [name for name in checkpoint.index["model"].names if name.startswith(part)]
-        whole.update(read_tensors(checkpoint, "model", names))
+        return read_tensors(checkpoint, "model", names)
 
     try:
         checkpoint = newest_valid(run.checkpoints, writer=False, check=read) if chosen is None else verify(chosen, read)
@@ -114,7 +112,7 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Source:
             "or the published model that it started from"
         ) from error
     names = [name for name, _ in without_memory(shape).named_parameters() if name.startswith(part)]
-    if missing := [name for name in names if name not in whole]:
+    if missing := [name for name in names if name not in checkpoint.tensors]:
         of = "encoder" if part == ENCODER else "model"
         raise ValueError(
             f"{checkpoint.path} lacks {len(missing)} of the {of}'s {len(names)} weights, such as {missing[0]!r}, "
@@ -122,7 +120,7 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Source:
         )
     step = checkpoint.trainer.step
     name = _name(run.root) if chosen is None else f"{_name(run.root)}-step-{step}"
-    weights = {name: partial(Tensor.detach, whole[name]) for name in names}
+    weights = {name: partial(Tensor.detach, checkpoint.tensors[name]) for name in names}
     return Source(shape, weights, f"{run.root}, step {step}", name)
 
 

@@ -44,6 +44,7 @@ class Block(NamedTuple):
     file: int
     """Number of the rank that wrote it."""
     number: int
+    num_bytes: int
 
 
 class _Part:
@@ -54,10 +55,6 @@ class _Part:
         self._into = [wanted[name].into if name in wanted else None for name in index.names]
         spans = [wanted[name][:2] if name in wanted else (0, 0) for name in index.names]
         self._starts, self._stops = np.array(spans, np.int64).reshape(-1, 2).T
-
-    def num_bytes(self, file: int, number: int) -> int:
-        """Size of a block."""
-        return block_bytes(self.index.files[file].size, number)
 
     def numbers(self, file: int) -> list[int]:
         """The blocks of a file that hold what is wanted."""
@@ -105,9 +102,9 @@ class TensorReads:
     def needed(self) -> list[Block]:
         """The blocks that hold some of it, in order."""
         return [
-            Block(part, file, number)
+            Block(part, file, number, block_bytes(entry.size, number))
             for part, of_part in self._parts.items()
-            for file in sorted(of_part.index.files)
+            for file, entry in sorted(of_part.index.files.items())
             for number in of_part.numbers(file)
         ]
 
@@ -118,12 +115,12 @@ class TensorReads:
         done = 0
         for block in every:
             dealt[done * ranks // whole].append(block)
-            done += self._size(block)
+            done += block.num_bytes
         return dealt
 
     def num_bytes(self, chosen: Iterable[Block]) -> int:
         """Bytes of some blocks."""
-        return sum(map(self._size, chosen))
+        return sum(block.num_bytes for block in chosen)
 
     def read(self, chosen: Iterable[Block]) -> None:
         """Read some blocks, and take what is needed of them.
@@ -190,14 +187,15 @@ class TensorReads:
         """The bytes of a block that a rank has read, on every rank."""
         if rank == ranks.rank and mine is not None:
             return ranks.send(mine.to(ranks.device), rank)
-        return ranks.send(torch.empty(self._size(block), dtype=torch.uint8, device=ranks.device), rank)
+        return ranks.send(torch.empty(block.num_bytes, dtype=torch.uint8, device=ranks.device), rank)
 
     def _all(self) -> list[Block]:
         files = [(name, file, entry) for name, part in self._parts.items() for file, entry in part.index.files.items()]
-        return [Block(part, file, n) for part, file, entry in files for n in range(len(entry.sha256))]
-
-    def _size(self, block: Block) -> int:
-        return self._parts[block.part].num_bytes(block.file, block.number)
+        return [
+            Block(part, file, n, block_bytes(entry.size, n))
+            for part, file, entry in files
+            for n in range(len(entry.sha256))
+        ]
 
 
 def read_tensors(checkpoint: Verified, part: str, names: Collection[str] | None = None) -> dict[str, Tensor]:

@@ -143,20 +143,16 @@ def save_pretrained(theirs: PreTrainedModel, folder: str | Path, state: dict[str
 
 def save_tokenizer(shape: EsmShape, folder: str | Path, max_tokens: int | None = None) -> None:
     """Write the tokenizer files of `save`."""
-    if max_tokens is None:
-        max_tokens = MAX_TOKENS[shape.architecture]
-    _tokenizer(shape, max_tokens).save_pretrained(folder)
-
-
-def _tokenizer(shape: EsmShape, max_tokens: int) -> Any:
+    most: Any = {"model_max_length": MAX_TOKENS[shape.architecture] if max_tokens is None else max_tokens}
     if shape.is_modern:
         # Its vocabulary is built in. It is ours except for id 31, its chain break `|`, which is <null_1> here: no
         # letter becomes it, so its embedding was not trained.
-        return EsmcTokenizer(model_max_length=max_tokens)
+        EsmcTokenizer(**most).save_pretrained(folder)
+        return
     with tempfile.TemporaryDirectory() as scratch:
         vocabulary = Path(scratch, "vocab.txt")
         vocabulary.write_text("\n".join(TOKENS), encoding="utf-8")
-        return EsmTokenizer(str(vocabulary), model_max_length=max_tokens)
+        EsmTokenizer(str(vocabulary), **most).save_pretrained(folder)
 
 
 def _described(model: MaskedLanguageModel, contact_head: ContactHead | None) -> tuple[Any, dict[str, Tensor]]:

@@ -117,6 +117,7 @@ def test_the_exit_status_is_the_answer(run: Path, tmp_path: Path, capfd: pytest.
         ([first, str(tmp_path)], "is a fine-tuned model: python -m finetune.compare"),
         ([str(tmp_path / "a"), str(tmp_path / "b")], "lies in a run, whose held-out proteins could be scored"),
         ([first, str(run / "checkpoints/step-000000009")], "step-000000009"),
+        ([first, str(run), "--crop-tokens", "2"], "begin, one residue and end are 3 tokens"),
     ):
         assert main(arguments) == 78
         (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]

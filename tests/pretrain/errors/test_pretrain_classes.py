@@ -10,7 +10,7 @@ from signal import Signals
 import pytest
 from torch.distributed import DistBackendError, DistNetworkError
 
-from pretrain.engine.command import answered, judged
+from pretrain.engine.command import answered
 from pretrain.run.classes import CLASSES, class_of, class_of_record
 from pretrain.run.errors import CheckpointError, CopiesDiffer, PeerError, StorageError
 from pretrain.run.stop import Stopped
@@ -57,13 +57,13 @@ def test_an_error_has_its_class_and_ends_a_command_with_its_status(
 
     found = class_of(error)
     assert (found.name, found.status) == (name, status)
-    assert answered(lambda: [body(), None][1]) == judged(body) == status
+    assert answered(lambda: [body(), None][1]) == answered(body) == status
     said = capfd.readouterr().err
     assert ("Traceback" in said) == (status in (70, 71) and not isinstance(error, CheckpointError))
 
 
 def test_a_comparison_answers_with_0_or_1() -> None:
-    assert (judged(lambda: False), judged(lambda: True)) == (0, 1)
+    assert (answered(lambda: False), answered(lambda: True), answered(lambda: None)) == (0, 1, 0)
 
 
 @pytest.mark.parametrize(
