@@ -73,6 +73,4 @@ def _order(key: tuple[int, *tuple[str, ...]]) -> tuple[object, ...]:
 def _values(table: Table, column: str) -> list[str]:
     """(rows,) the cells of a column, equal where they mean the same; "not given" for an empty one."""
     cells = written(table, column)
-    values, found = meanings(column, cells.texts), np.full(table.num_rows, _NOT_GIVEN, object)
-    found[cells.rows] = np.array(values, object)[cells.which]
-    return list(found)
+    return list(cells.over_rows(np.array(meanings(column, cells.texts), object), table.num_rows, _NOT_GIVEN))

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.tables.mutations import substitutions
+from finetune.tables.mutations import substitutions_or
 from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
 from finetune.tasks.cells import Cells, written
@@ -83,7 +83,11 @@ class OtherColumns:
         found = {}
         for name in self.names:
             cells = written(self.table, name)
-            changes = [_changes(text) for text in cells.texts]
+            read_of = [substitutions_or(text, None) for text in cells.texts]
+            changes = [
+                None if read is None else frozenset((each.number, each.new) for each in read if each.new != each.old)
+                for read in read_of
+            ]
             read = [each for each in changes if each is not None]
             if any(read) and len(read) >= _MOST_SHARE * len(changes):
                 found[name] = self._codes(cells, changes)
@@ -111,14 +115,6 @@ class OtherColumns:
 
 def _are_numbers(texts: Collection[str]) -> bool:
     return sum(number_of(text.lstrip("<>=~ ")) is not None for text in texts) >= _MOST_SHARE * len(texts)
-
-
-def _changes(text: str) -> frozenset[tuple[int, str]] | None:
-    """The changes that a cell names, none for the wild type; None for a cell that is no mutation."""
-    try:
-        return frozenset((each.number, each.new) for each in substitutions(text) if each.new != each.old)
-    except ValueError:
-        return None
 
 
 def _differ(codes: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.bool_]:

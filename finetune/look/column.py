@@ -3,6 +3,7 @@
 In: a table. Out: `Column`. Kept: nothing.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,8 +59,7 @@ class Column:
         if not len(cells.rows) or self.is_text:
             return None
         counts = np.bincount(cells.which, minlength=len(cells.texts))
-        shown = list(zip(cells.texts, counts.tolist(), strict=True))
-        if len(shown) > 50 and not any(is_number(text) for text, _ in shown[:50]):
+        if len(cells.texts) > 50 and not any(map(is_number, cells.texts[:50])):
             return None
         try:
             found = parse(cells.texts, unit=self.unit or name_and_unit(self.name)[1], decimal=self.decimal)
@@ -74,8 +74,6 @@ class Column:
 
     def _with_a_unit(self, texts: Sequence[str]) -> Numbers | None:
         """The texts with the unit that most cells have, for a column some of whose cells have none."""
-        from collections import Counter
-
         tally = Counter[str]()
         for text, count in zip(self.all.texts, np.bincount(self.all.which).tolist(), strict=True):
             _, _, unit = text.rpartition(" ")

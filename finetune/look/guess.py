@@ -16,7 +16,7 @@ from finetune.look.column import Column
 from finetune.tables.numbers import is_number
 from finetune.tables.units import molar, name_and_unit
 from finetune.tasks.cells import items
-from finetune.tasks.classes import OPPOSITES
+from finetune.tasks.classes import POLARITY
 from finetune.tasks.residues import along
 from finetune.tasks.settings import MISSING
 
@@ -31,7 +31,6 @@ _SPAN = 3.0
 """The same where some numbers are bounds such as '>100': the spread at the top is not seen."""
 _LINEAR = ("°C", "C", "K", "%")
 """Units of which no logarithm is learned."""
-_POLAR = {word for pair in OPPOSITES for word in pair}
 _CASES = 0.95
 _SAMPLE = 300
 _LEAST_LISTS, _SHARED = 0.05, 0.8
@@ -197,7 +196,7 @@ def _of_words(column: Column, is_named: bool) -> Guess | None:
         return None
     shown = ", ".join(f"{text} {count / total:.0%}" for text, count in _ordered(folded)[:5])
     more = f" and {len(folded) - 5} more" if len(folded) > 5 else ""
-    if set(folded) == {"+", "-"} or (set(folded) <= _POLAR and len({_polarity(text) for text in folded}) == 2):
+    if set(folded) == {"+", "-"} or (set(folded) <= POLARITY.keys() and len({POLARITY[text] for text in folded}) == 2):
         return Guess((column.name,), {"type": "binary"}, name, f"yes or no: {shown}{more}")
     scale = next((scale for scale in words.SCALES if set(folded) <= set(scale)), None)
     if scale is not None and len(folded) > 2 and len(texts) == len(folded):
@@ -217,10 +216,6 @@ def _of_words(column: Column, is_named: bool) -> Guess | None:
     if len(texts) != len(folded):
         said += "; some differ only in upper and lower case and count as two: correct the table if they are one"
     return Guess((column.name,), {"type": "multiclass"}, name, said)
-
-
-def _polarity(text: str) -> int:
-    return next(pair.index(text) for pair in OPPOSITES if text in pair)
 
 
 def _ordered(counts: dict[str, int]) -> list[tuple[str, int]]:

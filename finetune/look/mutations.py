@@ -5,7 +5,7 @@ nothing. What two columns claim of each other is compared in every row, as names
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from data.recipe.settings import IngestSettings
 from finetune.look import words
 from finetune.look.column import Column
-from finetune.tables.mutations import NoSubstitution, mutation_cells, substitutions, variants
+from finetune.tables.mutations import mutation_cells, substitutions_or, variants
 from finetune.tables.table import Table
 from finetune.tables.wild_types import Substitution, own_wild_types
 from finetune.tasks.cells import written
@@ -46,7 +46,7 @@ class Mutations:
     def unreadable(self) -> dict[str, int]:
         """Texts that give a row no sequence, and how many rows have each."""
         counts = self.column.counts.tolist()
-        return {text: counts[at] for at, text in enumerate(self.column.texts) if _read(text) is None}
+        return {text: counts[at] for at, text in enumerate(self.column.texts) if substitutions_or(text, None) is None}
 
 
 def mutations_of(table: Table, columns: Sequence[Column]) -> list[Mutations]:
@@ -72,7 +72,7 @@ def changed(table: Table, sequence: Column, mutated: Sequence[Mutations]) -> tup
     """
     cells = table.column(sequence.name)
     for each in mutated:
-        parsed = [_read(text or "WT") or () for text in mutation_cells(table, each.names)]
+        parsed = [substitutions_or(text or "WT", ()) or () for text in mutation_cells(table, each.names)]
         evidence = _Evidence.of(cells, parsed)
         if not len(evidence.rows):
             continue
@@ -177,27 +177,8 @@ def _is_mutation(column: Column) -> bool:
     texts = column.texts[:_SAMPLE]
     if not texts or column.numbers is not None:
         return False
-    read = list(_sorts(texts))
+    read = [substitutions_or(text, ()) for text in texts]
     is_named = words.MUTATION.search(column.name) is not None
     num_old = sum(found is not None and any(change.old for change in found) for found in read)
     changes = any(read) if is_named else num_old >= len(texts) / 2
     return changes and sum(found is not None for found in read) >= _SHARE * len(texts)
-
-
-def _sorts(texts: Sequence[str]) -> Iterator[tuple[Substitution, ...] | None]:
-    """The substitutions of each text; none for the wild type and other changes, None for what is no mutation."""
-    for text in texts:
-        try:
-            yield substitutions(text)
-        except NoSubstitution:
-            yield ()
-        except ValueError:
-            yield None
-
-
-def _read(text: str) -> tuple[Substitution, ...] | None:
-    """The substitutions of a text; None where it gives its row no sequence."""
-    try:
-        return substitutions(text)
-    except ValueError:
-        return None

@@ -68,8 +68,8 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
         sequences = [column for column in columns if _is_sequence(column, any_name=True)]
     roles: dict[str, tuple[str, str]] = {}
     for column in columns:
-        if column not in sequences and (said := _nucleotides(column)):
-            roles[column.name] = "nucleotides", said
+        if column not in sequences and _are_nucleotides(column):
+            roles[column.name] = "nucleotides", "A, C, G and T; a protein language model reads its translation"
     if named:
         chosen = [column for column in columns if column.name in named]
         return _of_sequences(chosen, sequences, roles, "named by you")
@@ -135,9 +135,9 @@ def _of_mutations(
     place = Place({}, roles)
     _add_mutations(place, mutated)
     if len(records) > 1:
-        protein = next(
-            (each for each in columns if each.name not in mutated.names and _names_records(each, records)), None
-        )
+        others = [each for each in columns if each.name not in mutated.names and each.texts]
+        naming = (each for each in others if all(record_named(text, records) for text in each.texts[:_SAMPLE]))
+        protein = next(naming, None)
         if protein is not None:
             place.settings["protein"] = protein.name
             place.reasons["protein"] = "the column that names the record of the wild type's file that a row changes"
@@ -183,10 +183,6 @@ def _parent(table: Table, mutated: Mutations, records: dict[str, str], file: str
     )
 
 
-def _names_records(column: Column, records: dict[str, str]) -> bool:
-    return bool(column.texts) and all(record_named(text, records) is not None for text in column.texts[:_SAMPLE])
-
-
 def _chosen(sequences: Sequence[Column]) -> list[Column]:
     """The column that is read, or two chains."""
     if len(sequences) > 1:
@@ -228,7 +224,7 @@ def _is_part(column: Column, other: Column) -> bool:
 def _is_sequence(column: Column, *, any_name: bool = False) -> bool:
     """Whether most cells are letters of amino acids; under any name, also distinct peptides."""
     texts = [text for text in column.texts[:_SAMPLE] if text]
-    if not texts or column.numbers is not None or _nucleotides(column):
+    if not texts or column.numbers is not None or _are_nucleotides(column):
         return False
     named = words.SEQUENCE.search(column.name) is not None
     lengths, kinds, good = [], set[int](), 0
@@ -252,10 +248,11 @@ def _is_sequence(column: Column, *, any_name: bool = False) -> bool:
 
 def _without_labels(sequences: Sequence[Column]) -> list[Column]:
     """Columns of proteins without those of labels: as long as a protein row by row, and of half as many letters."""
-    lengths = {column.name: np.zeros(column.num_rows, np.int64) for column in sequences}
+    lengths = {
+        column.name: column.cells.over_rows(np.array([*map(len, column.texts)], np.int64), column.num_rows, 0)
+        for column in sequences
+    }
     letters = {column.name: len(set("".join(column.texts[:_SAMPLE]).upper())) for column in sequences}
-    for column in sequences:
-        lengths[column.name][column.cells.rows] = np.array([len(text) for text in column.texts])[column.cells.which]
     return [
         column
         for column in sequences
@@ -272,16 +269,14 @@ def _are_equal(lengths: NDArray[np.int64], others: NDArray[np.int64]) -> bool:
     return bool(both.mean() > 0.5 and (lengths[both] == others[both]).mean() > _NEARLY_ALL)
 
 
-def _nucleotides(column: Column) -> str:
-    """What kind of nucleotides a column holds, in words; empty if it is none."""
+def _are_nucleotides(column: Column) -> bool:
+    """Whether nearly all letters of a column are nucleotides."""
     texts = [text.upper() for text in column.texts[:_SAMPLE]]
     if not texts or column.numbers is not None:
-        return ""
+        return False
     joined = "".join(texts)
     share = sum(map(joined.count, "ACGTU")) / max(len(joined), 1)
-    if share > 0.97 and np.median([len(text) for text in texts]) >= _LEAST_LETTERS:
-        return "A, C, G and T; a protein language model reads its translation"
-    return ""
+    return share > 0.97 and bool(np.median([len(text) for text in texts]) >= _LEAST_LETTERS)
 
 
 def _without_protein(

@@ -122,9 +122,8 @@ def _completed(column: Column, units: Column | None, bounds: tuple[Column, dict[
     if bounds is None:
         return column
     cells, directions = bounds[0].all, bounds[1]
-    of_rows = np.zeros(column.num_rows, np.int8)
-    of_rows[cells.rows] = np.array([directions.get(text, 0) for text in cells.texts], np.int8)[cells.which]
-    return replace(column, bounds=of_rows)
+    of_texts = np.array([directions.get(text, 0) for text in cells.texts], np.int8)
+    return replace(column, bounds=cells.over_rows(of_texts, column.num_rows, 0))
 
 
 def _join(task: Guess, units: Column | None, bounds: tuple[Column, dict[str, int]] | None) -> None:

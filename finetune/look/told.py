@@ -18,7 +18,7 @@ from finetune.look.protein import Place
 from finetune.look.roles import Roles
 from finetune.look.sizes import LONGEST, Sizes
 from finetune.look.timing import Expected
-from finetune.tables.table import Table
+from finetune.tables.table import Table, cut
 from pretrain.proposal.machine import Machine
 
 _aligned = partial(aligned, columns=110, indent="  ")
@@ -52,7 +52,7 @@ def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[st
             reason += f" (and {len(names) - 1} more such column{'s' * (len(names) > 2)}, the last {names[-1]!r})"
         missing = 1 - by_name[name].num_measured / max(table.num_rows, 1)
         more = f"; {missing:.0%} missing" if missing >= 0.005 and kind == "task" else ""
-        head = f"{_short(name, width):{width}}  {kind:{kind_width}}"
+        head = f"{cut(name, width):{width}}  {kind:{kind_width}}"
         lines += _aligned([(head, reason + more)], name_columns=len(head) + 1)
     if len(tasks) > _MOST_TASKS:
         lines += _aligned(
@@ -139,7 +139,3 @@ def _labels(guess: Guess, labels: Any) -> str:
     if labels.censoring is not None:
         words += f", {int((labels.censoring != 0).sum()):,} bounds"
     return words
-
-
-def _short(name: str, width: int) -> str:
-    return name if len(name) <= width else name[: width - 3] + "..."

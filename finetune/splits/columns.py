@@ -19,7 +19,7 @@ USUAL = {
     "unused": ("unused", "none", "nan", "na"),
 }
 """Words that a column uses for a part, in any case."""
-_TRUE, _FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0", "nan", "na")
+TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0", "nan", "na")
 
 
 def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8], NDArray[np.bool_], list[str]]:
@@ -94,11 +94,11 @@ def _validate(records: Records, column: str, of_row: NDArray[np.int8]) -> None:
     """Move the training rows for which a column is true to validation."""
     for row, text in enumerate(records.texts(column, "split.validation_column")):
         word = (text or "false").lower()
-        if word not in _TRUE + _FALSE:
+        if word not in TRUE + FALSE:
             raise ValueError(
                 f"{records.table.row(row)}: split.validation_column {column!r} has {text!r}; it must be true or false"
             )
-        if word in _TRUE and of_row[row] == TRAIN:
+        if word in TRUE and of_row[row] == TRAIN:
             of_row[row] = VALIDATION
 
 

@@ -74,6 +74,16 @@ def substitutions(text: str) -> tuple[Substitution, ...]:
     return tuple(found for part in _SEPARATORS.split(bare) if part for found in _substitution(part))
 
 
+def substitutions_or(text: str, otherwise: tuple[Substitution, ...] | None) -> tuple[Substitution, ...] | None:
+    """The substitutions of one cell; `otherwise` for another change, None for a text that is no mutation."""
+    try:
+        return substitutions(text)
+    except NoSubstitution:
+        return otherwise
+    except ValueError:
+        return None
+
+
 def _substitution(part: str) -> tuple[Substitution, ...]:
     """The substitution that a part of a cell is; none where it names residues that stay as they are."""
     part = re.sub(r"^p\.", "", part)

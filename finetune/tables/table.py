@@ -69,7 +69,7 @@ class Table:
     def shown_columns(self) -> str:
         """The first names of columns, each cut to a few words, for errors."""
         more = ", ..." if len(self.columns) > _SHOWN_COLUMNS else ""
-        return ", ".join(map(_cut, self.columns[:_SHOWN_COLUMNS])) + more
+        return ", ".join(map(cut, self.columns[:_SHOWN_COLUMNS])) + more
 
     @property
     def num_rows(self) -> int:
@@ -127,7 +127,7 @@ class Table:
             ValueError: there is no such column; the nearest one is named.
         """
         if name not in self.cells.column_names:
-            raise ValueError(f"{self.name}: {no_such_word(asked_by, name, [_cut(each) for each in self.columns])}")
+            raise ValueError(f"{self.name}: {no_such_word(asked_by, name, [cut(each) for each in self.columns])}")
 
 
 def sequence_column(table: Table) -> str:
@@ -207,8 +207,9 @@ def _short(name: str) -> str:
     return Path(location.member or location.place).name.split(".")[0]
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
+def cut(name: str, most: int = _NAME) -> str:
+    """The first letters of a name that is longer than `most`."""
+    return name if len(name) <= most else f"{name[: most - 3]}..."
 
 
 def are_row_numbers(ids: Iterable[str]) -> bool:

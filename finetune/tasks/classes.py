@@ -14,7 +14,8 @@ OPPOSITES = (
     *(("negative", "positive"), ("neg", "pos"), ("non-binder", "binder"), ("insoluble", "soluble"), ("off", "on")),
 )
 """Negative and positive words that need no explanation, in any case; numbers that equal 0 and 1 are '0' and '1'."""
-_POLARITY = {word: index for pair in OPPOSITES for index, word in enumerate(pair)}
+POLARITY = {word: index for pair in OPPOSITES for index, word in enumerate(pair)}
+"""Word of `OPPOSITES` -> 1 for a positive one, 0 for a negative one."""
 _SHOWN = 8
 
 
@@ -69,7 +70,7 @@ def index_of(text: str, classes: Sequence[str], settings: TaskSettings) -> int |
     if text in classes:
         return classes.index(text)
     if is_binary(settings) and not settings.classes:
-        return _POLARITY.get(_word(text))
+        return POLARITY.get(_word(text))
     number = number_of(text)
     if number is not None:
         return next((index for index, name in enumerate(classes) if number_of(name) == number), None)
@@ -87,7 +88,7 @@ def unknown_class(text: str, classes: Sequence[str], settings: TaskSettings) -> 
 
 def _two(settings: TaskSettings, texts: Sequence[str]) -> tuple[str, str]:
     """The negative and the positive one of words that are `OPPOSITES`, as they are written first."""
-    if any(_word(text) not in _POLARITY for text in texts):
+    if any(_word(text) not in POLARITY for text in texts):
         raise ValueError(
             f"tasks: {settings.name!r} is of type {settings.type} and its labels are {_shown(texts)}; say which one is "
             "positive by naming it second, as in classes = ['unstable', 'stable'], or, for more than two classes, "

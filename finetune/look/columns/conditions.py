@@ -52,9 +52,7 @@ def _cells_of_records(cells: NDArray[np.int64], of: NDArray[np.int64]) -> tuple[
 
 def numbered(column: Column) -> NDArray[np.int64]:
     """(R,) number of each row's text, -1 without one."""
-    found = np.full(column.num_rows, -1)
-    found[column.cells.rows] = column.cells.which
-    return found
+    return column.cells.over_rows(np.arange(len(column.texts)), column.num_rows, -1)
 
 
 def follows(values: NDArray[np.int64], groups: NDArray[np.int64]) -> bool:

@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 from finetune.look.column import Column
 from finetune.look.words import FOLD, IS_PART, PART, VALIDATION, plain
-from finetune.splits.columns import USUAL
+from finetune.splits.columns import FALSE, TRUE, USUAL
 
-_FALSE = ("false", "f", "no", "n", "0", "0.0")
-_TRUE = ("true", "t", "yes", "y", "1", "1.0")
 _TESTED = (
     "pred",
     "predict",
@@ -80,7 +78,7 @@ def _parts(column: Column) -> _Names | None:
     if is_part and _is_flag(column):
         held_out = not is_part["part"].startswith("train")
         for text in column.texts:
-            found.setdefault("test" if (text.casefold() in _TRUE) == held_out else "train", []).append(text)
+            found.setdefault("test" if (text.casefold() in TRUE) == held_out else "train", []).append(text)
         return found
     if not 2 <= len(column.texts) <= _MOST_PARTS or column.numbers is not None:
         return None
@@ -117,4 +115,4 @@ def _is_fold(column: Column) -> bool:
 
 def _is_flag(column: Column) -> bool:
     folded = {text.casefold() for text in column.texts}
-    return len(folded) == 2 and folded <= {*_TRUE, *_FALSE}
+    return len(folded) == 2 and folded <= {*TRUE, *FALSE}

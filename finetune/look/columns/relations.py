@@ -14,8 +14,8 @@ from finetune.look.column import Column
 from finetune.tables.units import is_unit, molar, name_and_unit
 from finetune.tasks.bounds import USUAL, bare
 
-_REPLICATES_AGREE = 0.5
-"""Correlation from which on columns of one name with numbers are replicates of each other."""
+_REPLICATES_AGREE, _SAID_TO_AGREE = 0.5, 0.2
+"""Correlation from which on columns of one name with numbers are replicates of each other; of a name that says so."""
 _SUMMARY = 0.9
 _FEW = 10
 """Rows below which a correlation means nothing, and names alone decide."""
@@ -86,8 +86,7 @@ def _resolved(column: Column, directions: Mapping[str, int | None], owner: Colum
     """Directions, where a word such as 'upper' is of the end of the numbers at which its rows are."""
     found = {}
     for text, direction in directions.items():
-        mine = np.zeros(column.num_rows, np.bool_)
-        mine[column.all.rows[column.all.which == column.all.texts.index(text)]] = True
+        mine = column.all.over_rows(np.array([each == text for each in column.all.texts]), column.num_rows, False)
         known = ~np.isnan(owner.values)
         above = np.median(owner.values[mine & known]) if (mine & known).any() else np.inf
         others = np.median(owner.values[~mine & known]) if (~mine & known).any() else -np.inf
@@ -171,38 +170,30 @@ def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column]]
         families.setdefault(base, []).append(column)
         said_so |= {base} if found["word"] and len(found["word"]) > 2 else set()
     groups: list[tuple[str, list[Column]]] = []
-    gone: set[str] = set()
-    summarized = 0
+    num_summed_up = 0
     for base, members in families.items():
         own = by_name.get(base)
         everyone = [*([own] if own is not None else []), *members]
         if len(everyone) < 2 or not _agree(everyone, base in said_so):
             continue
         if own is not None and _is_summary(own, members):
-            summarized += 1
-            for member in members:
-                roles[member.name] = "replicate", f"of {own.name!r}, which sums them up"
-            gone |= {member.name for member in members}
+            num_summed_up += 1
+            roles |= {each.name: ("replicate", f"of {own.name!r}, which sums them up") for each in members}
         else:
             groups.append((base, everyone))
-            gone |= {member.name for member in everyone}
-    for base, members in families.items():
-        if len(members) == 1 and base not in by_name and summarized > 1 and members[0].name not in gone:
+    repeated = {column.name for _, everyone in groups for column in everyone}
+    for base, members in families.items() if num_summed_up > 1 else ():
+        if len(members) == 1 and base not in by_name and members[0].name not in repeated:
             roles[members[0].name] = "replicate", f"of {base!r}, which has no column of its own as the others have"
-            gone.add(members[0].name)
     return groups, roles
 
 
 def _agree(columns: Sequence[Column], said_so: bool) -> bool:
     """Whether columns rise and fall together; of few rows, whether their names call them replicates."""
-    first = columns[0].values
+    first, least = columns[0].values, _SAID_TO_AGREE if said_so else _REPLICATES_AGREE
     for column in columns[1:]:
         both = ~np.isnan(first) & ~np.isnan(column.values)
-        if both.sum() < _FEW:
-            if not said_so:
-                return False
-            continue
-        if not _correlation(first[both], column.values[both]) > (0.2 if said_so else _REPLICATES_AGREE):
+        if not (said_so if both.sum() < _FEW else _correlation(first[both], column.values[both]) > least):
             return False
     return True
 
