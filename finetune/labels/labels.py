@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-EXACT, BELOW, ABOVE = 0, -1, 1
-"""Censoring of a label: the true value is the stored one, is below it (``<v``), or above it (``>v``)."""
+from finetune.tables.numbers import ABOVE as ABOVE
+from finetune.tables.numbers import BELOW as BELOW
+from finetune.tables.numbers import EXACT as EXACT
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.look.words import NOT_MEASURED, SCALES
-from finetune.tables.numbers import Decimal, NotOneColumn, Numbers, is_number, parse
+from finetune.tables.numbers import MISSING, Decimal, NotOneColumn, Numbers, is_number, parse
 from finetune.tables.table import Table
 from finetune.tables.units import name_and_unit
 from finetune.tasks.cells import Cells, written
-from finetune.tasks.settings import MISSING
 
 _NUMBERS = 0.8
 """Share of cells that are numbers from which on a column is one of numbers, and its other texts mean 'missing'."""

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from finetune.labels.lists import SIGNS
 from finetune.look import words
 from finetune.look.column import Column
-from finetune.tables.numbers import is_number
+from finetune.tables.numbers import MISSING, is_number
 from finetune.tables.units import molar, name_and_unit
 from finetune.tasks.cells import items
 from finetune.tasks.classes import POLARITY
 from finetune.tasks.residues import along
-from finetune.tasks.settings import MISSING
 
 _MOST_CLASSES = 50
 _MOST_OF_RESIDUES = 20

@@ -21,6 +21,7 @@ from finetune.labels.placed import Rows
 from finetune.labels.reading import TaskLabels, read_task
 from finetune.look.guess import Guess
 from finetune.splits.records import Records
+from finetune.tables.numbers import MISSING
 from finetune.tables.proteins import Proteins, proteins_of
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
@@ -169,8 +170,6 @@ def _nearest(guess: Guess, error: str, num_records: int) -> list[Guess]:
 
 def _without_rare(rows: Rows, guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
     """The labels of a guess; of many classes without those of one or two labels, which no split has in all parts."""
-    from finetune.tasks.settings import MISSING
-
     found = _labels(rows, guess, decimal)
     if guess.settings["type"] != "multiclass" or guess.settings.get("level", "sequence") != "sequence":
         return found, guess

@@ -18,6 +18,7 @@ from finetune.look.columns.evidence import of_text, own_role
 from finetune.look.columns.own_split import OwnSplit, own_split
 from finetune.look.columns.relations import copies, fits, replicates, units_and_bounds
 from finetune.look.guess import Guess, guess, is_along
+from finetune.tables.numbers import MISSING
 from finetune.tables.units import molar
 from finetune.tasks.bounds import USUAL, bare
 
@@ -205,8 +206,6 @@ def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.in
 
 def _widen(task: Guess, members: Sequence[Column]) -> None:
     """Give a task of several columns what all of them need: the texts that mean 'missing', a scale that holds all."""
-    from finetune.tasks.settings import MISSING
-
     texts = dict.fromkeys(text for member in members for text in member.missing)
     if texts:
         task.settings["missing"] = [*MISSING, *texts]

@@ -23,6 +23,7 @@ from finetune.tables.units import MOLAR, is_unit, molar
 MISSING = ("NA", "N/A", "NaN", "ND", "n.d.", "-")
 """Texts that mean that nothing was measured, unless a recipe names others; upper or lower case."""
 EXACT, BELOW, ABOVE = 0, -1, 1
+"""Censoring of a number: the true value is as it is written, is below it (``<v``), or above it (``>v``)."""
 
 _PLAIN = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _BOUNDS = {">": ABOVE, ">=": ABOVE, "≥": ABOVE, ">>": ABOVE, "<": BELOW, "<=": BELOW, "≤": BELOW, "<<": BELOW}
@@ -159,12 +160,8 @@ def _parsed(text: str, decimal: Decimal) -> _Cell | None:
         body = body.replace(other, "")
     if body.count(decimal) > 1:
         return None
-    value = float(found["sign"] + body.replace(decimal, "."))
-    power = found["power"] or ""
-    if power[:1] in ("e", "E"):
-        value = float(f"{found['sign']}{body.replace(decimal, '.')}{power}")
-    elif power:
-        value *= 10.0 ** int(re.split(r"10\^?", power, maxsplit=1)[1])
+    power = re.sub(r"\s?[x×*·]\s?10\^?", "e", found["power"] or "")
+    value = float(f"{found['sign']}{body.replace(decimal, '.')}{power}")
     return _Cell(value, _BOUNDS.get(bound, EXACT), molar(unit) or unit, bound in ("~", "≈"), found["error"] is not None)
 
 

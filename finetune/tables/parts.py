@@ -5,7 +5,6 @@ Delimited text, FASTA and plain Parquet files are read as they come, decompresse
 JSON, data sets, members of zip files, files joined by id) is read whole, then cut.
 """
 
-import codecs
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ from finetune.tables.columnar import parquet_parts
 from finetune.tables.fasta import HeaderLayout, fasta_stream, record_table
 from finetune.tables.layout import laid_out, table_of
 from finetune.tables.location import Location
-from finetune.tables.read import DELIMITED, FASTA, PARQUET, read_table
+from finetune.tables.read import DELIMITED, FASTA, read_table
 from finetune.tables.table import Table
-from finetune.tables.text import BOMS, Kept, Line, as_they_come, decoded, not_utf8
+from finetune.tables.text import PARQUET, Kept, Line, as_they_come, encoding_of
 
 _FIRST_LINES = 1000
 """Lines that show where the header is and what its columns are; more than are looked at."""
@@ -67,7 +66,11 @@ def table_parts(name: str, rows: int, limits: IngestSettings | None = None) -> T
     if is_joined or location.member or not is_text:
         return _cut(read_table(name, limits), rows)
     location.require_file()
-    text = _Text(location, limits, *_encoding(location, limits))
+
+    def chunks() -> Iterator[bytes]:
+        return ByteStream(location.place, limits).chunks()
+
+    text = _Text(location, chunks, *encoding_of(chunks, location.name, location.parameter("encoding")))
     begin = "".join(islice(text.lines(), 1000))[:_FIRST_CHARACTERS].lstrip()
     if location.suffix in FASTA or (location.suffix not in DELIMITED and begin.startswith(">")):
         location.require_only("FASTA", "encoding")
@@ -92,57 +95,14 @@ class _Text:
     """A file of text."""
 
     location: Location
-    limits: IngestSettings
+    chunks: Callable[[], Iterator[bytes]]
+    """Its bytes from the beginning."""
     encoding: str
     said: list[str]
 
     def lines(self, newline: str | None = "") -> Iterator[str]:
         """Its lines from the beginning."""
-        chunks = ByteStream(self.location.place, self.limits).chunks()
-        return iter(io.TextIOWrapper(io.BufferedReader(ChunkFile(chunks)), self.encoding, newline=newline))
-
-
-def _encoding(location: Location, limits: IngestSettings) -> tuple[str, list[str]]:
-    """The encoding that `finetune.tables.text.decoded` finds, and what is said about it; reads the file once."""
-    named = location.parameter("encoding")
-    first = next(ByteStream(location.place, limits).chunks(), b"")
-    if first.startswith(PARQUET):
-        raise ValueError(f"{location.name}: is a Parquet file; give it the suffix .parquet")
-    sure = named or next((found for mark, found in BOMS if first.startswith(mark)), None)
-    if sure is None:
-        wrong = _misfit("utf-8", location, limits, is_guess=True)
-        others = [each for each in ("cp1252", "latin-1") if wrong and not _misfit(each, location, limits)]
-        return (others[0], [not_utf8(*wrong[:2], others[0])]) if wrong else ("utf-8", [])
-    try:
-        error: object = (_misfit(sure, location, limits) or (0, 0, None))[2]
-    except LookupError as unknown:
-        error = unknown
-    if error is not None:
-        what = f"with encoding={named}: {error}; leave it out, or correct it"
-        what = what if named else f"as {sure}, as which it begins: {error}; save it as UTF-8"
-        raise ValueError(f"{location.name}: cannot be read {what}") from None
-    return sure, []
-
-
-def _misfit(
-    encoding: str, location: Location, limits: IngestSettings, *, is_guess: bool = False
-) -> tuple[int, int, UnicodeDecodeError] | None:
-    """The first byte of a file that is in no text of an encoding, its line, and the error; None if there is none.
-
-    Raises:
-        LookupError: there is no such encoding.
-        ValueError: a guess is wrong, as the file is no text.
-    """
-    decoder, line = codecs.getincrementaldecoder(encoding)(), 1
-    for chunk in chain(ByteStream(location.place, limits).chunks(), [b""]):
-        if is_guess and b"\0" in chunk:
-            decoded(chunk, location.name)  # which refuses it
-        try:
-            decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            return error.object[error.start], line + error.object[: error.start].count(b"\n"), error
-        line += chunk.count(b"\n")
-    return None
+        return iter(io.TextIOWrapper(io.BufferedReader(ChunkFile(self.chunks())), self.encoding, newline=newline))
 
 
 def _fasta_parts(text: _Text, rows: int) -> TableParts:

@@ -9,6 +9,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,10 @@ from data.recipe.option import in_words
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
-from data.sources.protein import is_missing, letters_of, refusal
 from finetune.tables.mutations import variants
 from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table, ids_of, sequence_column
-from finetune.tables.wild_types import Numbering, wild_types_of
+from finetune.tables.wild_types import Numbering, letters_in, wild_types_of
 from finetune.tables.windows import check_lengths, kept_residues
 
 _TOKENS = np.where(LETTER_IDS == REFUSED, UNK, LETTER_IDS).astype(np.uint8).tobytes()
@@ -246,25 +246,16 @@ def _cleaned(
     Raises:
         ValueError: a cell holds something else than a protein, and such rows are refused.
     """
-    known: dict[str, str] = {}
+    read = {cell: letters_in(cell, settings.unknown_letters, limits) for cell in dict.fromkeys(chain(*chains))}
     cleaned = []
     for index, cells in enumerate(zip(*chains, strict=True)):
-        row = []
-        for column, cell in zip(columns, cells, strict=True):
-            letters = known.get(cell or "")
-            if letters is None:
-                raw = letters_of((cell or "").encode("ascii", "replace")).upper()
-                if is_missing(raw):
-                    unusable.setdefault(index, f"its column {column!r} {f'says {cell!r}' if raw else 'is empty'}")
-                    break
-                if refused := refusal(b"protein", raw, settings.unknown_letters, limits):
-                    if settings.rows_without_protein == "refuse":
-                        raise ValueError(f"{table.row(index)}, column {column!r}: {refused.reason}")
-                    unusable.setdefault(index, f"its column {column!r} {refused.reason}")
-                    break
-                letters = known[cell or ""] = raw.decode("ascii")
-            row.append(letters)
-        cleaned.append(tuple(row) if len(row) == len(columns) else ())
+        row = [read[cell] for cell in cells]
+        cleaned.append(() if any(why for _, why in row) else tuple(letters for letters, _ in row))
+        for column, (letters, why) in zip(columns, row, strict=True):
+            if letters and why and settings.rows_without_protein == "refuse":
+                raise ValueError(f"{table.row(index)}, column {column!r}: {why}")
+            if why:
+                unusable.setdefault(index, f"its column {column!r} {why}")
     return cleaned
 
 

@@ -18,7 +18,6 @@ FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
 DELIMITED = (".csv", ".tsv", ".txt", ".tab")
 SHEETS = (".xlsx", ".xlsm")
 _TABLES = (*DELIMITED, *FASTA, *SHEETS, *LOADERS)
-PARQUET = b"PAR1"
 
 
 def read_table(name: str, limits: IngestSettings | None = None) -> Table:
@@ -53,10 +52,7 @@ def read_table(name: str, limits: IngestSettings | None = None) -> Table:
     if suffix in SHEETS:
         location.require_only("an Excel file", "sheet", "header_lines")
         return sheet_table(location, limits)
-    content = location.read(limits)
-    if content.startswith(PARQUET):
-        raise ValueError(f"{name}: is a Parquet file; give it the suffix .parquet")
-    text, said = decoded(content, name, location.parameter("encoding"))
+    text, said = decoded(location.read(limits), name, location.parameter("encoding"))
     if suffix in FASTA or (suffix not in DELIMITED and text.lstrip().startswith(">")):
         location.require_only("FASTA", "labels", "mask", "encoding")
         table = fasta_table(name, text)

@@ -8,7 +8,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -23,6 +23,8 @@ _MUTATION = r"(?:p\.)?\(?[A-Z]{1,3}-?\d+(?:[A-Z]{1,3}|=|\*)\)?"
 _MUTATIONS = re.compile(rf"(?:p\.)?[\[(]?{_MUTATION}(?:[,;|]\s?{_MUTATION})+[\])]?", re.I)
 _PADDED = 0.9
 _MOST_FIELD_BYTES = 64 << 20
+PARQUET = b"PAR1"
+"""What a Parquet file begins with."""
 BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
@@ -36,51 +38,69 @@ class Line:
 
 
 def decoded(content: bytes, name: str, encoding: str | None = None) -> tuple[str, list[str]]:
-    """The text of a file, and what was decided about its encoding.
+    """The text of a file, and what was decided about its encoding; arguments and errors as of `encoding_of`."""
+    found, said = encoding_of(lambda: iter([content]), name, encoding)
+    return content.decode(found), said
+
+
+def encoding_of(chunks: Callable[[], Iterator[bytes]], name: str, named: str | None = None) -> tuple[str, list[str]]:
+    """The encoding of a file, and what was decided about it.
 
     A byte order mark decides; otherwise it is UTF-8, or else Windows-1252 or Latin-1, which is said.
 
     Args:
-        content: bytes of the file.
+        chunks: the bytes of the file from the beginning, as often as they are asked for.
         name: the file, for an error.
-        encoding: the encoding, if the user names it.
+        named: the encoding, if the user names it.
 
     Raises:
-        ValueError: it is not text, or not in the encoding that was named.
+        ValueError: it is not text, or not in the encoding that was named, or as which it begins.
     """
-    if encoding is not None:
-        try:
-            return content.decode(encoding), []
-        except (LookupError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"{name}: cannot be read with encoding={encoding}: {error}; leave it out, or correct it"
-            ) from None
-    for mark, found in BOMS:
-        if content.startswith(mark):
-            try:
-                return content.decode(found), []
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{name}: begins as {found}, and is not: {error}; save it as UTF-8") from None
-    if b"\0" in content:
-        raise ValueError(f"{name}: holds NUL bytes: it is no text, or UTF-16 without its mark; save it as UTF-8")
+    first = next(chunks(), b"")
+    if first.startswith(PARQUET):
+        raise ValueError(f"{name}: is a Parquet file; give it the suffix .parquet")
+    sure = named or next((found for mark, found in BOMS if first.startswith(mark)), None)
+    if sure is None:
+        wrong = _misfit("utf-8", chunks(), name)
+        if wrong is None:
+            return "utf-8", []
+        byte, line, _ = wrong
+        found = next(each for each in ("cp1252", "latin-1") if not _misfit(each, chunks()))
+        shown = f"it was read as {found}, where that is {bytes([byte]).decode(found)!r}"
+        return found, [f"it is not UTF-8 (byte 0x{byte:02x} in line {line}); {shown}"]
     try:
-        return content.decode("utf-8"), []
-    except UnicodeDecodeError as error:
-        wrong = error
-    line = content.count(b"\n", 0, wrong.start) + 1
-    for found in ("cp1252", "latin-1"):
+        error: object = (_misfit(sure, chunks()) or (0, 0, None))[2]
+    except LookupError as unknown:
+        error = unknown
+    if error is not None:
+        what = f"with encoding={named}: {error}; leave it out, or correct it"
+        what = what if named else f"as {sure}, as which it begins: {error}; save it as UTF-8"
+        raise ValueError(f"{name}: cannot be read {what}") from None
+    return sure, []
+
+
+def _misfit(encoding: str, chunks: Iterator[bytes], name: str = "") -> tuple[int, int, UnicodeDecodeError] | None:
+    """The first byte of a file that is in no text of an encoding, its line, and the error; None if there is none.
+
+    Args:
+        encoding: that it may have.
+        chunks: the bytes of the file.
+        name: the file, where the encoding is a guess, which is wrong of what is no text.
+
+    Raises:
+        LookupError: there is no such encoding.
+        ValueError: it is no text.
+    """
+    decoder, line = codecs.getincrementaldecoder(encoding)(), 1
+    for chunk in chain(chunks, [b""]):
+        if name and b"\0" in chunk:
+            raise ValueError(f"{name}: holds NUL bytes: it is no text, or UTF-16 without its mark; save it as UTF-8")
         try:
-            text = content.decode(found)
-        except UnicodeDecodeError:
-            continue
-        return text, [not_utf8(content[wrong.start], line, found)]
-    raise AssertionError("latin-1 has a letter for every byte")
-
-
-def not_utf8(byte: int, line: int, encoding: str) -> str:
-    """What is said of text that is read in another encoding, as a byte in a line shows."""
-    letter = bytes([byte]).decode(encoding)
-    return f"it is not UTF-8 (byte 0x{byte:02x} in line {line}); it was read as {encoding}, where that is {letter!r}"
+            decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            return error.object[error.start], line + error.object[: error.start].count(b"\n"), error
+        line += chunk.count(b"\n")
+    return None
 
 
 def lines(text: str, name: str, separator: str | None = None) -> tuple[list[Line], list[str]]:

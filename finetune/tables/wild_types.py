@@ -15,7 +15,7 @@ import numpy as np
 from data.homology.record_names import names
 from data.recipe.option import in_words
 from data.recipe.setting import no_such_word
-from data.recipe.settings import IngestSettings
+from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.protein import is_missing, letters_of, refusal
 from finetune.tables.fasta import fasta_records
 from finetune.tables.location import Location
@@ -118,22 +118,29 @@ def named_wild_types(table: Table, protein: str | None, records: Mapping[str, st
     return WildTypes(records, found, unusable)
 
 
+def letters_in(cell: str | None, policy: LetterPolicy, limits: IngestSettings) -> tuple[str, str]:
+    """Upper-case letters of a cell, empty where a protein is missing; and why it holds no protein, empty if it does.
+
+    Args:
+        cell: of a column of sequences.
+        policy: what becomes of letters outside the alphabet.
+        limits: the longest protein.
+    """
+    raw = letters_of((cell or "").encode("ascii", "replace")).upper()
+    if is_missing(raw):
+        return "", f"says {cell!r}" if raw else "is empty"
+    refused = refusal(b"protein", raw, policy, limits)
+    return raw.decode("ascii"), refused.reason if refused else ""
+
+
 def own_wild_types(table: Table, column: str, limits: IngestSettings) -> WildTypes:
     """The sequence in each row, which is its name too: rows with one sequence are of one wild type."""
     table.require(column, in_words("data.sequence") or "column")
     cells = table.column(column)
-    letters: dict[str | None, str] = {}
-    reasons: dict[str | None, str] = {}
-    for cell in dict.fromkeys(cells):
-        raw = letters_of((cell or "").encode("ascii", "replace")).upper()
-        if is_missing(raw):
-            reasons[cell] = f"its column {column!r} {f'says {cell!r}' if raw else 'is empty'}"
-        elif refused := refusal(b"protein", raw, "refuse", limits):
-            reasons[cell] = f"its column {column!r} {refused.reason}"
-        else:
-            letters[cell] = raw.decode("ascii")
-    unusable = {index: reasons[cell] for index, cell in enumerate(cells) if cell in reasons}
-    return WildTypes({each: each for each in letters.values()}, [letters.get(cell, "") for cell in cells], unusable)
+    read = {cell: letters_in(cell, "refuse", limits) for cell in dict.fromkeys(cells)}
+    of_rows = ["" if why else letters for letters, why in (read[cell] for cell in cells)]
+    unusable = {at: f"its column {column!r} {read[cell][1]}" for at, cell in enumerate(cells) if read[cell][1]}
+    return WildTypes({each: each for each in of_rows if each}, of_rows, unusable)
 
 
 class Numbering:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
+from finetune.tables.numbers import MISSING
 
 TaskType = Literal["regression", "binary", "multiclass", "ordinal", "multilabel"]
 Level = Literal["sequence", "residue", "pair"]
@@ -14,9 +15,6 @@ Transform = Literal["none", "log10", "p"]
 Replicates = Literal["mean", "median", "refuse", "leave_out"]
 Imbalance = Literal["none", "pos_weight", "focal"]
 ColumnsAre = Literal["tasks", "replicates", "lists"]
-
-MISSING = ("NA", "N/A", "NaN", "ND", "n.d.", "-")
-"""Texts that mean that nothing was measured, where a recipe names none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
