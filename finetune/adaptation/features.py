@@ -135,7 +135,8 @@ def cached_features(
         return None, [line]
     weights = start.content_hash()
     described = {pooling: _facts(start, weights, documents, pooling) for pooling in poolings}
-    places = {pooling: folder / f"features-{_name(facts)}" for pooling, facts in described.items()}
+    texts = {pooling: json.dumps(facts, sort_keys=True).encode() for pooling, facts in described.items()}
+    places = {of: folder / f"features-{hashlib.sha256(text).hexdigest()[:16]}" for of, text in texts.items()}
 
     def made() -> int:
         missing = [pooling for pooling in poolings if not places[pooling].is_dir()]
@@ -166,10 +167,6 @@ def vectors_of(
 
 def _count(documents: Documents, pooling: Pooling) -> int:
     return int(documents.offsets[-1]) if pooling == "residue" else len(documents.linkers)
-
-
-def _name(facts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _facts(start: Source, weights: str, documents: Documents, pooling: Pooling) -> dict[str, Any]:

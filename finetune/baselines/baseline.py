@@ -49,12 +49,10 @@ def constant(objective: Objective, labels: Labels, parts: Parts) -> Baseline:
     began = time.perf_counter()
     train, asked = rows_of(labels, parts.train), rows_of(labels, parts.asked)
     means = _constants(objective, train)
-    name, what = ("mean", "the mean of its training labels")
-    if objective.settings.type != "regression":
-        name, what = ("prevalence", "the share of each class among its training labels")
-    return Baseline(
-        name, f"each task: {what}", Predictions(asked, means[asked.outputs]), time.perf_counter() - began
-    )  # fmt: skip
+    name, said = "prevalence", "each task: the share of each class among its training labels"
+    if objective.settings.is_number:
+        name, said = "mean", "each task: the mean of its training labels"
+    return Baseline(name, said, Predictions(asked, means[asked.outputs]), time.perf_counter() - began)
 
 
 def _constants(objective: Objective, train: Rows) -> Floats:

@@ -61,9 +61,9 @@ def nearest_neighbour(
     number[parts.asked] = np.arange(len(parts.asked))
     column = np.full(labels.num_records, -1)
     column[parts.train] = np.arange(len(parts.train))
-    fallback = constant(objective, labels, parts).predictions.prediction
+    fallback = constant(objective, labels, parts)
     targets = as_targets(objective, train.truth)
-    prediction, found = fallback.copy(), np.zeros(len(asked), np.bool_)
+    prediction, found = fallback.predictions.prediction.copy(), np.zeros(len(asked), np.bool_)
     groups = [
         (outputs, rows, column[train.records[rows[0]]]) for outputs, rows in by_labelled(train, len(objective.outputs))
     ]
@@ -87,16 +87,10 @@ def nearest_neighbour(
                 prediction[mine[has]] = ((nearest @ targets[of_output]).T / counts).T[here[has]]
                 found[mine[has]] = True
     lacking = float(1 - found.mean()) if len(asked) else 0.0
-    said = (
-        f"; {lacking:.0%} of the labels have no neighbour, and get what the {_name(objective)} gives" if lacking else ""
-    )
+    said = f"; {lacking:.0%} of the labels have no neighbour, and get what the {fallback.name} gives" if lacking else ""
     return Baseline(
         "nearest neighbour", description + said, Predictions(asked, prediction), time.perf_counter() - began
     )
-
-
-def _name(objective: Objective) -> str:
-    return "mean" if objective.settings.type == "regression" else "prevalence"
 
 
 def _hamming(sequences: Sequence[str], asked: Records, train: Records) -> Similarities:

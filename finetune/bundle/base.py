@@ -47,14 +47,9 @@ def base_weights(bundle: Bundle, given: str | None = None) -> dict[str, Tensor]:
     else:
         start = random_encoder(ModelSettings(preset=base.preset, dropout=base.dropout), base.seed)
     found = {name: weight() for name, weight in start.weights.items()}
-    _require_same(bundle, identity_of(found.items()), start)
-    return found
-
-
-def _require_same(bundle: Bundle, found: str, start: Source) -> None:
-    expected = bundle.manifest.base.content_hash
-    if found != expected:
+    if (content_hash := identity_of(found.items())) != base.content_hash:
         raise ValueError(
-            f"{start.origin} is not what {bundle.folder} was trained on: its content hash is {found}, that of the base "
-            f"was {expected}; say with --base where the right one is"
+            f"{start.origin} is not what {bundle.folder} was trained on: its content hash is {content_hash}, that of "
+            f"the base was {base.content_hash}; say with --base where the right one is"
         )
+    return found

@@ -24,10 +24,11 @@ from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import ProgressLine
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.store.token_store import Store
+from finetune.adaptation.features import Pooling
 from finetune.embed.parts import Parts, held
-from finetune.embed.plan import Plan, TooLong, id_of, plan_of
+from finetune.embed.plan import Plan, TooLong, plan_of, record_id
 from finetune.embed.table import FORMAT, made_of, write_table
-from finetune.embed.vectors import Embedder, Pooling
+from finetune.embed.vectors import Embedder
 from pretrain.engine.engine import Engine
 from pretrain.ship.source import Source, encoder_of
 
@@ -91,7 +92,8 @@ class Job:
             tokens, found = self._compute(engine, plan, parts)
             all_tokens, all_found = map(sum, zip(*engine.gather((tokens, found)), strict=True))
             seconds = time.monotonic() - begun
-            engine.on_main(lambda: self._write(plan, parts, facts))
+            by_residue = self.pooling == "residue"
+            engine.on_main(lambda: write_table(self.out, plan, parts, self.layers, facts, by_residue=by_residue))
         return self._said(plan, all_tokens, all_found, seconds)
 
     @contextmanager
@@ -208,7 +210,7 @@ class Job:
         if self.pooling == "residue":
             row = int(np.searchsorted(np.cumsum(plan.residues[part]), row, side="right"))
         record = int(plan.first_records[part.start + row])
-        name = id_of(plan.store.headers(record, record + 1)[0])
+        name = record_id(plan.store, record)
         layers = [layer for layer, most in zip(self.layers, largest.tolist(), strict=True) if not most <= limit]
         if np.isfinite(vectors).all():
             raise ValueError(
@@ -219,9 +221,6 @@ class Job:
             f"{self.source.origin} gives something that is not a number for {name!r} in layer {layers[0]}; its weights "
             "are damaged, or its training diverged"
         )
-
-    def _write(self, plan: Plan, parts: Parts, facts: dict[str, Any]) -> None:
-        write_table(self.out, plan, parts, self.layers, facts, by_residue=self.pooling == "residue")
 
     def _said(self, plan: Plan, tokens: int, found: int, seconds: float) -> str:
         records, sequences = len(plan.sequence_of_record), len(plan.first_records)

@@ -9,7 +9,7 @@ of it: the numbering of `hidden_states` in transformers.
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +18,9 @@ from torch import Tensor
 
 from data.batches.contents import Contents
 from data.batches.packed import PackedDocuments, packed
-from finetune.adaptation.features import summed
+from finetune.adaptation.features import Pooling, summed
 from finetune.embed.plan import Windows
 from pretrain.model.encoder import Encoder
-
-Pooling = Literal["mean", "begin", "residue"]
-"""The mean over the residues of a sequence, its begin token, or one vector for each residue."""
 
 
 @dataclass(frozen=True, slots=True)

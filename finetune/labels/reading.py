@@ -85,13 +85,14 @@ def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> Task
     if settings.conditions:
         outputs, of_labels = outputs_by_condition(found, each_placed, outputs, settings)
     of_rows = np.concatenate([cells.rows for cells in each_placed])
+    positions = [cells.positions for cells in each_placed if cells.positions is not None]
     measured = Measurements(
         of_rows,
         rows.records[of_rows],
         np.concatenate(of_labels),
         np.concatenate(values),
         np.concatenate(censoring),
-        None if settings.level == "sequence" else np.concatenate([_positions(cells) for cells in each_placed]),
+        np.concatenate(positions) if positions else None,
     )
     labels = merged(measured, settings, rows.num_records, rows.table.row, outputs, said, rows.others)
     return TaskLabels(settings, outputs, classes, unit, tuple(said), labels)
@@ -107,11 +108,6 @@ def _as_written(missing: Collection[str], found: Sequence[Column]) -> set[str]:
     """Texts of the columns that mean that nothing was measured."""
     folded = {text.casefold() for text in missing}
     return {text for column in found for text in column.cells.texts if text.casefold() in folded}
-
-
-def _positions(cells: Cells) -> NDArray[np.int32]:
-    assert cells.positions is not None
-    return cells.positions
 
 
 def _indices(column: Column, cells: Cells, classes: Sequence[str], settings: TaskSettings) -> NDArray[np.float64]:

@@ -93,8 +93,6 @@ def merged(
     if settings.replicates == "refuse":
         remedy = "remove all but one, or choose replicates = 'mean' or 'median' in [[tasks]]"
         refuse(counts > 1, "several measurements", remedy)
-    if not len(first):
-        return _empty(num_records, measured.positions)
     is_replicated = bool((counts > 1).any())
     differing = others.differing(measured.rows[order], first) if others is not None and is_replicated else {}
     lowest, highest = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
@@ -172,15 +170,6 @@ def _spread(
     squared = np.add.reduceat((values - np.repeat(means, counts)) ** 2, first)
     known = (counts > 1) & ~np.logical_or.reduceat(censoring != EXACT, first)
     return np.where(known, np.sqrt(squared / np.maximum(counts - 1, 1)), np.nan).astype(np.float32)
-
-
-def _empty(num_records: int, positions: NDArray[np.int32] | None) -> Labels:
-    return Labels(
-        np.zeros(num_records + 1, np.int64),
-        np.zeros(0, np.int32),
-        np.zeros(0, np.float32),
-        positions=None if positions is None else positions[:0],
-    )
 
 
 class Agreement(NamedTuple):

@@ -25,7 +25,7 @@ def tempered(probabilities: Floats, temperature: float) -> Floats:
     Above 1 it makes a model less sure; no order changes.
     """
     if probabilities.ndim == 1:
-        logits = _logit(probabilities) / temperature
+        logits = log_odds(probabilities, _LEAST_PROB) / temperature
         return np.asarray(np.where(logits >= 0, 1, np.exp(np.minimum(logits, 0))) / (1 + np.exp(-np.abs(logits))))
     logits = np.log(np.clip(probabilities, _LEAST_PROB, 1)) / temperature
     exponentials = np.exp(logits - logits.max(1, keepdims=True))
@@ -117,8 +117,9 @@ def expected_calibration_error(true: ArrayLike, probabilities: Floats, bins: int
     return float(np.abs(gaps).sum() / len(probabilities))
 
 
-def _logit(probabilities: Floats) -> Floats:
-    inside = np.clip(probabilities, _LEAST_PROB, 1 - _LEAST_PROB)
+def log_odds(probabilities: Floats, least: float = 1e-300) -> Floats:
+    """Logarithms of p / (1 - p); a probability that is nearer than `least` to 0 or 1 counts as this near."""
+    inside = np.clip(probabilities, least, 1 - max(least, 1e-16))
     return np.asarray(np.log(inside) - np.log1p(-inside))
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from finetune.metrics.weighted import Floats
+from finetune.metrics.weighted import Floats, Order
 
 ALPHA = 20.0
 """With this alpha 80 % of BEDROC's weight lies in the first 8 % of the ranking."""
@@ -136,11 +136,8 @@ def _scaled(value: float, ratio: float, alpha: float) -> float:
 
 def _blocks(active: Floats, scores: Floats) -> tuple[Floats, Floats]:
     """Sizes of the blocks of equal scores, best first, and the positives of each."""
-    order = np.argsort(-scores, kind="stable")
-    ordered = scores[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    sizes = np.diff(np.append(starts, len(ordered))).astype(np.float64)
-    return sizes, np.add.reduceat(active[order], starts)
+    order = Order(-scores)
+    return order.sums(np.ones(len(scores))), order.sums(active)
 
 
 def _found(active: Floats, scores: Floats, count: int) -> float:

@@ -43,34 +43,22 @@ def beside(
         search: finds relatives of sequences of several lengths.
         kept: name, fit -> the baseline, which need not be fitted if it was before.
     """
+    level = objective.settings.level
+    features = windows if level == "residue" else sequence_features
+    fits: dict[str, Callable[[], Baseline] | str] = {
+        RESIDUES: lambda: linear(RESIDUES, objective, labels, parts, features(sequences)),
+        FROZEN: vectors if isinstance(vectors, str) else partial(linear, FROZEN, objective, labels, parts, vectors),
+        NEAREST: lambda: nearest_neighbour(objective, labels, parts, sequences, search),
+    }
+    if level == "residue":
+        fits[NEAREST] = "it is not defined for residues"
+    elif level == "pair":
+        fits = dict.fromkeys((RESIDUES, FROZEN, NEAREST), "it is not defined for pairs of residues")
     yield CONSTANT, constant(objective, labels, parts)
-    for name, fit in _fits(objective, labels, parts, sequences, vectors, search):
+    for name, fit in fits.items():
         if isinstance(fit, str):
             yield name, fit
         elif time.monotonic() > began + MOST_S:
             yield name, f"the baselines before it took more than {MOST_S:g} s"
         else:
             yield name, kept(name, fit)
-
-
-def _fits(
-    objective: Objective,
-    labels: Labels,
-    parts: Parts,
-    sequences: Sequence[str],
-    vectors: Features | str,
-    search: Search | None,
-) -> Iterator[tuple[str, Callable[[], Baseline] | str]]:
-    """Names, and what fits each or why nothing does."""
-    level = objective.settings.level
-    if level == "pair":
-        said = "it is not defined for pairs of residues"
-        yield from ((name, said) for name in (RESIDUES, FROZEN, NEAREST))
-        return
-    features = windows if level == "residue" else sequence_features
-    yield RESIDUES, lambda: linear(RESIDUES, objective, labels, parts, features(sequences))
-    yield FROZEN, vectors if isinstance(vectors, str) else partial(linear, FROZEN, objective, labels, parts, vectors)
-    if level == "residue":
-        yield NEAREST, "it is not defined for residues"
-    else:
-        yield NEAREST, lambda: nearest_neighbour(objective, labels, parts, sequences, search)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.metrics.calibration import log_odds
 from finetune.metrics.predictions import Predictions, Rows, together
 from finetune.metrics.ranking import expected_class
 from finetune.metrics.weighted import Floats
@@ -122,12 +123,7 @@ def _relative(objective: Objective, predictions: Predictions) -> Floats:
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     if objective.settings.type == "ordinal":
         return np.asarray(np.round(expected_class(found) - shares @ np.arange(shares.shape[1]), 9))
-    return np.round(_log_odds(found) - _log_odds(shares if found.ndim == 2 else shares[:, 1]), 9)
-
-
-def _log_odds(probabilities: Floats) -> Floats:
-    inside = np.clip(probabilities, 1e-300, 1 - 1e-16)
-    return np.asarray(np.log(inside) - np.log1p(-inside))
+    return np.round(log_odds(found) - log_odds(shares if found.ndim == 2 else shares[:, 1]), 9)
 
 
 def objective_of_folds(of_folds: Sequence[Objective]) -> Objective:
