@@ -20,20 +20,18 @@ import gzip
 import hashlib
 import json
 import math
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data import alphabet, draw
-from data.disk_error import refusal
-from data.durable import in_turn, replaced
+from data.durable import published
 
 _LENGTH, _ANCESTOR, _SUBSTITUTED, _SUBSTITUTE = range(101, 105)  # what a key is for; none of them is in data.draw
 
@@ -204,69 +202,40 @@ def _records(families: Families) -> Iterator[bytes]:
 
 
 def write_corpus(folder: Path, families: Families) -> tuple[Path, Path]:
-    """Write the corpus, unless `folder` already holds the one of these settings.
+    """Write the corpus, unless `folder` already holds the one of these settings; the folder appears whole.
 
     Returns:
         Paths of `families.fasta.gz` and of `clusters.tsv` (cluster, tab, member: MMseqs2's layout). Their content is a
         function of the settings; the compressed bytes also depend on zlib's version.
 
     Raises:
-        ValueError: one of the files exists and was not written by this function.
+        ValueError: the folder holds anything else.
     """
-    fasta_path, clusters_path, settings_path = (
-        folder / name for name in ("families.fasta.gz", "clusters.tsv", "settings.json")
-    )
+    fasta, clusters, settings = "families.fasta.gz", "clusters.tsv", "settings.json"
     model_digest = hashlib.sha256(repr(SEGMENTS).encode()).hexdigest()
-    settings = (json.dumps({**asdict(families), "model": model_digest}, indent=1) + "\n").encode()
-
-    def is_there() -> bool:
-        present = fasta_path.is_file() and clusters_path.is_file() and settings_path.is_file()
-        return present and settings_path.read_bytes() == settings
-
-    def write_fasta(file: BinaryIO) -> None:
-        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
-            packed.writelines(_records(families))
-
-    if is_there():
-        return fasta_path, clusters_path
-    _require_ours(settings_path, fasta_path, clusters_path)
-    clusters = "".join(
-        f"{cluster_id(family)}\t{member_id(family, member)}\n"
-        for family in range(families.num_families)
-        for member in range(families.members_per_family)
-    ).encode()
-    with refusal(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    # Else what a run reads would be replaced by its like, and the run would find that it was changed.
-    with refusal(folder), in_turn(folder):
-        if is_there():
-            return fasta_path, clusters_path
-        # Written first and last: a crash in between must not leave the old settings beside new sequences, and without
-        # any settings the next call would refuse the files as foreign.
-        _replace(settings_path, lambda file: file.write(settings.replace(b"{", b'{\n "unfinished": true,', 1)))
-        _replace(fasta_path, write_fasta)
-        _replace(clusters_path, lambda file: file.write(clusters))
-        _replace(settings_path, lambda file: file.write(settings))
-    return fasta_path, clusters_path
-
-
-def _require_ours(settings_path: Path, *paths: Path) -> None:
-    """Refuse files of these names unless the settings beside them show that `write_corpus` wrote them."""
-    there = [path for path in (settings_path, *paths) if os.path.lexists(path)]
+    described = json.dumps({**asdict(families), "model": model_digest}, indent=1) + "\n"
+    if not folder.is_dir() or not any(folder.iterdir()):
+        with published(folder) as building:
+            with (building / fasta).open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+                packed.writelines(_records(families))
+            (building / clusters).write_text(
+                "".join(
+                    f"{cluster_id(family)}\t{member_id(family, member)}\n"
+                    for family in range(families.num_families)
+                    for member in range(families.members_per_family)
+                )
+            )
+            (building / settings).write_text(described)
     try:
-        ours = asdict(Families()).keys() <= json.loads(settings_path.read_bytes()).keys()
-    except (OSError, ValueError, AttributeError):
-        ours = False
-    if there and not ours:
+        is_ours = (folder / settings).read_text() == described and (folder / clusters).is_file()
+    except (OSError, UnicodeDecodeError):
+        is_ours = False
+    if not (is_ours and (folder / fasta).is_file()):
         raise ValueError(
-            f"{there[0]} is not of an embedded corpus, and would be replaced by one; choose another data.store_dir"
+            f"{folder} holds other files than the embedded corpus of these settings; choose another data.store_dir, "
+            "or remove the folder"
         )
-
-
-def _replace(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
-    """Let `write_to` fill a temporary file beside `path`, then rename it to `path`."""
-    with replaced(path) as temporary, temporary.open("wb") as file:
-        write_to(file)
+    return folder / fasta, folder / clusters
 
 
 Document = tuple[NDArray[np.uint8], NDArray[np.int64]]

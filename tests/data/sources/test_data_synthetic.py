@@ -1,7 +1,6 @@
 """The embedded corpus: its files, its statistics, and the floor against enumeration and what any floor obeys."""
 
 import gzip
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -75,16 +74,17 @@ def test_bytes_follow_from_the_settings(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "a").iterdir()} == {"families.fasta.gz", "clusters.tsv", "settings.json"}
 
 
-def test_same_settings_keep_the_files_and_others_replace_them(tmp_path: Path) -> None:
-    fasta, _ = write_corpus(tmp_path, FEW)
-    whole = fasta.read_bytes()
+def test_same_settings_keep_the_files_and_others_are_refused(tmp_path: Path) -> None:
+    fasta, clusters = write_corpus(tmp_path, FEW)
     fasta.write_bytes(b"kept")
     write_corpus(tmp_path, FEW)
     assert fasta.read_bytes() == b"kept"
-    write_corpus(tmp_path, replace(FEW, substitution_prob=0.2))
-    assert fasta.read_bytes() not in (b"kept", whole)
-    write_corpus(tmp_path, FEW)
-    assert fasta.read_bytes() == whole
+    with pytest.raises(ValueError, match="holds other files than the embedded corpus of these settings; choose anoth"):
+        write_corpus(tmp_path, replace(FEW, substitution_prob=0.2))
+    clusters.unlink()
+    with pytest.raises(ValueError, match=r"choose another data\.store_dir, or remove the folder"):
+        write_corpus(tmp_path, FEW)
+    assert fasta.read_bytes() == b"kept"
 
 
 def test_of_several_that_begin_at_once_one_writes(tmp_path: Path) -> None:
@@ -103,19 +103,13 @@ def test_of_several_that_begin_at_once_one_writes(tmp_path: Path) -> None:
     assert found == [written()] * 4
 
 
-def test_what_a_crash_left_is_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fasta, _ = write_corpus(tmp_path, FEW)
-    first = fasta.read_bytes()
+def test_a_crash_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("data.sources.synthetic.cluster_id", lambda family: "UniRef50_ok")
         patch.setattr("data.sources.synthetic._records", lambda families: iter([b">half\n", None]))
         with pytest.raises(TypeError):
-            write_corpus(tmp_path, replace(FEW, seed=9))
-    assert json.loads((tmp_path / "settings.json").read_text())["unfinished"]
-    assert len(list(tmp_path.iterdir())) == 3, "no temporary file is left"
-    fasta.write_bytes(b"in doubt")
-    write_corpus(tmp_path, FEW)
-    assert fasta.read_bytes() == first
+            write_corpus(tmp_path / "families", FEW)
+    assert list(tmp_path.iterdir()) == []
+    assert write_corpus(tmp_path / "families", FEW)[0].read_bytes()
 
 
 @pytest.mark.parametrize("name", ["families.fasta.gz", "clusters.tsv", "settings.json"])
@@ -124,7 +118,7 @@ def test_files_of_the_users_are_not_replaced(tmp_path: Path, name: str, settings
     theirs = {name: b"years of work", "notes.txt": b"more"} | ({} if settings is None else {"settings.json": settings})
     for each, content in theirs.items():
         (tmp_path / each).write_bytes(content)
-    with pytest.raises(ValueError, match="is not of an embedded corpus, and would be replaced by one; choose another"):
+    with pytest.raises(ValueError, match="holds other files than the embedded corpus"):
         write_corpus(tmp_path, FEW)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == theirs
 
