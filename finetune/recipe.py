@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from data.recipe.setting import IDENTITY, OPERATIONAL, require, require_word, setting
-from data.recipe.settings import Composition, IngestSettings
+from data.recipe.settings import IngestSettings, PackingSettings
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
@@ -27,21 +27,21 @@ take (Devlin et al. 2019, appendix A.3)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AssaySettings(TableSettings):
-    """Everything between assay tables and batches."""
+class AssaySettings(PackingSettings, TableSettings):
+    """Everything between assay tables and batches.
+
+    There is no curriculum, as a protein is never cropped by a draw, and no bin is skipped, as one number would be of
+    other proteins in each member of a run.
+    """
 
     section: ClassVar = "data"
     crop_tokens: int = setting(
         IDENTITY, "longest document, begin and end included; data.too_long says what becomes of a longer protein", 1024
     )
-    composition: Composition = setting(
-        IDENTITY, "'packed': lengths mixed in every bin; 'bucketed': similar lengths in one bin", "packed"
-    )
     bin_tokens: int = setting(
         IDENTITY, "slots of one bin, the unit that sequences are packed into", 4096, "tokens", at_least=1
     )
     bins_per_step: int = setting(IDENTITY, "bins of one optimizer step, over all ranks", 4, "bins", at_least=1)
-    window_sequences: int = setting(IDENTITY, "sequences that are packed together", 131072, "sequences", at_least=1)
     temperature: float = setting(
         IDENTITY,
         "T of the weights n^(1/T) of several tables of n training records: 1 draws each record once a pass, more "
@@ -55,15 +55,6 @@ class AssaySettings(TableSettings):
     bins_per_forward: int = setting(
         OPERATIONAL, "bins that one rank takes through one forward pass", 1, "bins", at_least=1
     )
-    workers: int = setting(
-        OPERATIONAL,
-        "processes of each rank that fill bins; 0: the training process does",
-        0,
-        "processes",
-        at_least=0,
-        at_most=64,
-    )
-    prefetch: int = setting(OPERATIONAL, "batches that each worker fills ahead of the step", 4, "batches", at_least=1)
     store_dir: str = setting(
         OPERATIONAL, "where stores of proteins, labels and features are built and reused", "runs/stores", "path"
     )
@@ -78,16 +69,6 @@ class AssaySettings(TableSettings):
         require(self.temperature == 1 or len(self.table) > 1, "data.temperature", self.temperature, said)
         said = f"data.balance = {self.balance!r} decides too what is drawn; leave one of the two out"
         require(self.temperature == 1 or self.balance is None, "data.temperature", self.temperature, said)
-
-    @property
-    def curriculum(self) -> tuple[tuple[int, int], ...]:
-        """No stages: a protein is never cropped by a draw."""
-        return ()
-
-    @property
-    def skip_bins(self) -> tuple[int, ...]:
-        """None: one number would be of other proteins in each member of a run."""
-        return ()
 
     @property
     def documents_per_bin(self) -> int:

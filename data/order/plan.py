@@ -16,7 +16,7 @@ from data import draw
 from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
 from data.order.sampler import Items, Sampler
-from data.recipe.packing import PackingSettings
+from data.recipe.settings import PackingSettings
 
 SPECIAL_TOKENS = 2
 """Number of special tokens of a whole protein: begin and end token."""

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from data.recipe.setting import require
-from data.recipe.settings import Composition, ForwardBins
+from data.recipe.settings import PackingSettings
 
 BIN_TOKENS = 4096
 """Slots of a bin where nothing else is asked for."""
@@ -26,27 +26,6 @@ class BinSettings(Protocol):
     def bin_tokens(self) -> int: ...  # noqa: D102
     @property
     def documents_per_bin(self) -> int: ...  # noqa: D102
-
-
-class PackingSettings(BinSettings, Protocol):
-    """Sizes of crops, bins and steps: all of `DataSettings` except sources, splits and masks."""
-
-    @property
-    def crop_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def curriculum(self) -> tuple[tuple[int, int], ...]: ...  # noqa: D102
-    @property
-    def composition(self) -> Composition: ...  # noqa: D102
-    @property
-    def bins_per_step(self) -> int: ...  # noqa: D102
-    @property
-    def skip_bins(self) -> tuple[int, ...]: ...  # noqa: D102
-    @property
-    def bins_per_forward(self) -> ForwardBins: ...  # noqa: D102
-    @property
-    def workers(self) -> int: ...  # noqa: D102
-    @property
-    def prefetch(self) -> int: ...  # noqa: D102
 
 
 def forward_bins(settings: PackingSettings) -> int:

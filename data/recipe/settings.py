@@ -163,32 +163,15 @@ class MixedCorpus(CorpusSettings):
         require(not self.streaming, "streaming of data.mixture", True, "a mixture is drawn from finished stores")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataSettings(CorpusSettings):
-    """Everything between files and batches. A corpus is identified by its content (fingerprint), not its paths."""
+@dataclass(frozen=True, kw_only=True)
+class PackingSettings(Section):
+    """Sizes of crops, bins and steps, and who fills bins: what planning, packing and loading read.
 
-    mixture: tuple[MixedCorpus, ...] = setting(
-        IDENTITY, "corpora drawn by weight, in place of data.sources: tables [[data.mixture]]", ()
-    )
-    validation_fraction: float = setting(
-        IDENTITY,
-        "share of clusters held out for validation; 0.01 is one in 100, and 0 holds out none: scores are then of "
-        "training proteins",
-        0.005,
-        "fraction",
-        at_least=0,
-        below=1,
-    )
-    unknown_letters: LetterPolicy = setting(
-        IDENTITY, "letters outside the alphabet: 'refuse' the record, or read as <unk> and 'count'", "refuse"
-    )
+    It has no slots, as its classes inherit from another section, too.
+    """
+
+    section: ClassVar = "data"
     crop_tokens: int = setting(IDENTITY, "longest document; a longer protein gives a random crop", 1024, "tokens")
-    curriculum: tuple[tuple[int, int], ...] = setting(
-        IDENTITY,
-        "shorter crops for the first tokens: [[tokens at which a stage ends, crop_tokens], ...]; after the last stage, "
-        "crop_tokens holds",
-        (),
-    )
     composition: Composition = setting(
         IDENTITY, "'packed': lengths mixed in every bin; 'bucketed': similar lengths in one bin", "packed"
     )
@@ -197,11 +180,6 @@ class DataSettings(CorpusSettings):
     )
     bins_per_step: int = setting(IDENTITY, "bins of one optimizer step, over all ranks", 128, "bins", at_least=1)
     window_sequences: int = setting(IDENTITY, "sequences that are packed together", 131072, "sequences", at_least=1)
-    skip_bins: tuple[int, ...] = setting(
-        SCHEDULE,
-        "bins that are not trained, as numbers from 0 over all steps; the error of a numerical fault names them",
-        (),
-    )
     bins_per_forward: ForwardBins = setting(
         OPERATIONAL,
         "bins that one rank takes through one forward pass; 'auto': as many as the memory allows that is free on its "
@@ -219,6 +197,53 @@ class DataSettings(CorpusSettings):
         at_most=64,
     )
     prefetch: int = setting(OPERATIONAL, "batches that each worker fills ahead of the step", 4, "batches", at_least=1)
+
+    @property
+    def curriculum(self) -> tuple[tuple[int, int], ...]:
+        """Stages of shorter crops: [tokens at which a stage ends, crop_tokens]."""
+        return ()
+
+    @property
+    def skip_bins(self) -> tuple[int, ...]:
+        """Bins that are not trained, as numbers from 0 over all steps."""
+        return ()
+
+    @property
+    def documents_per_bin(self) -> int:
+        """Most documents that one bin may hold, one for 8 slots; it gives `Batch.cu_seqlens` a fixed length."""
+        return max(1, self.bin_tokens // 8)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSettings(PackingSettings, CorpusSettings):
+    """Everything between files and batches. A corpus is identified by its content (fingerprint), not its paths."""
+
+    mixture: tuple[MixedCorpus, ...] = setting(
+        IDENTITY, "corpora drawn by weight, in place of data.sources: tables [[data.mixture]]", ()
+    )
+    validation_fraction: float = setting(
+        IDENTITY,
+        "share of clusters held out for validation; 0.01 is one in 100, and 0 holds out none: scores are then of "
+        "training proteins",
+        0.005,
+        "fraction",
+        at_least=0,
+        below=1,
+    )
+    unknown_letters: LetterPolicy = setting(
+        IDENTITY, "letters outside the alphabet: 'refuse' the record, or read as <unk> and 'count'", "refuse"
+    )
+    curriculum: tuple[tuple[int, int], ...] = setting(
+        IDENTITY,
+        "shorter crops for the first tokens: [[tokens at which a stage ends, crop_tokens], ...]; after the last stage, "
+        "crop_tokens holds",
+        (),
+    )
+    skip_bins: tuple[int, ...] = setting(
+        SCHEDULE,
+        "bins that are not trained, as numbers from 0 over all steps; the error of a numerical fault names them",
+        (),
+    )
     store_dir: str = setting(
         OPERATIONAL,
         "where token stores are built and reused, and where data derived from a read-only store is kept",
@@ -257,8 +282,3 @@ class DataSettings(CorpusSettings):
     def weights(self) -> tuple[int, ...]:
         """Weight of each of `corpora`."""
         return tuple(corpus.weight for corpus in self.mixture) or (1,)
-
-    @property
-    def documents_per_bin(self) -> int:
-        """Most documents that one bin may hold, one for 8 slots; it gives `Batch.cu_seqlens` a fixed length."""
-        return max(1, self.bin_tokens // 8)
