@@ -32,7 +32,11 @@ WEB = ("http://", "https://")
 
 _TOLD_S = 4.0
 """A wait of this length or more is reported."""
-_LOST = ("ReadError", "RemoteProtocolError", "ConnectionResetError")
+_IN_WORDS = {
+    "ReadTimeout": f"nothing came for {SILENCE_S:.0f} s",
+    **dict.fromkeys(("ReadError", "RemoteProtocolError", "ConnectionResetError"), "the connection was lost"),
+}
+"""Text for some classes of errors, in place of their own."""
 _jitter = random.Random()
 _answered: set[str] = set()
 """Hosts that have answered. If one of them then refuses a connection, its name is right and it is likely to return."""
@@ -121,9 +125,5 @@ def _said(error: Any) -> str:
     """What a library raised, in plain words where we have some."""
     if status := _status(error):
         return f"{status} {error.response.reason_phrase}".strip()
-    if type(error).__name__ == "ReadTimeout":
-        return f"nothing came for {SILENCE_S:.0f} s"
-    if type(error).__name__ in _LOST:
-        return "the connection was lost"
     cause = error.__cause__ or error
-    return " ".join(str(cause).split()) or type(cause).__name__
+    return _IN_WORDS.get(type(error).__name__) or " ".join(str(cause).split()) or type(cause).__name__

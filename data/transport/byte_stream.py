@@ -96,7 +96,7 @@ class ByteStream:
             ValueError: a URL does not exist or cannot be reached.
         """
         if self._remote is not None:
-            return self._remote.info().size
+            return self._remote.info()[0]
         if self.location == STANDARD_INPUT or not Path(self.location).is_file():
             return None
         return Path(self.location).stat().st_size

@@ -33,34 +33,17 @@ _VERSION_FIELDS = (
 )
 
 
-class FileInfo(NamedTuple):
-    """What a server reports about a file."""
+class Answer(NamedTuple):
+    """A file that is open to be read, and what a server reports about it."""
 
     size: int | None
     """In bytes, as stored."""
     version: dict[str, str]
     """By field; the first is the one to compare."""
-
-    @property
-    def validator(self) -> str | None:
-        """Shows that two answers are of the same file. A weak ETag does not (RFC 9110, 13.1.5)."""
-        return next((value for value in self.version.values() if not value.startswith("W/")), None)
-
-    def is_other(self, later: "FileInfo") -> bool:
-        """Whether `later` is of another file, or of another version of this one."""
-        both = next((key for key in later.version if key in self.version), None)
-        has_other_size = None not in (self.size, later.size) and self.size != later.size
-        return has_other_size or (both is not None and self.version[both] != later.version[both])
-
-
-class Answer(NamedTuple):
-    """A file that is open to be read."""
-
     begin: int
     """Offset of the first byte; not the one that was asked for if a server sends only whole files."""
-    info: FileInfo
     chunks: Iterator[bytes]
-    shows_end: bool = True
+    shows_end: bool
     """Whether an early end is an error although the size is not known."""
 
 
@@ -80,12 +63,13 @@ class RemoteFile:
         self._is_web = location.startswith(WEB)
         if not self._is_web:
             self._filesystem, self._path = _filesystem(self.location, self._url)
-        self._first: FileInfo | None = None
-        """By the first answer with content; later ones must agree with it."""
+        self._size: int | None = None
+        self._version: dict[str, str] | None = None
+        """By the first answer with content; later ones must agree with it. None before it."""
         self._ranges = True
         """Whether the server can be asked for a part of the file."""
 
-    def info(self) -> FileInfo:
+    def info(self) -> tuple[int | None, dict[str, str]]:
         """Its size and version, without its content.
 
         Raises:
@@ -110,9 +94,9 @@ class RemoteFile:
         begin: int | None = None  # where reading began; the checksum is that of the bytes from there to `position`
         while True:
             try:
-                goes_on = begin is None or (self._ranges and self._first and self._first.validator)
+                goes_on = begin is None or (self._ranges and self._validator)
                 with self._open(position if goes_on else begin or 0) as answer:
-                    size = self._agreed_size(answer)
+                    self._require_same(answer)
                     at, again = answer.begin, 0
                     if begin is None:
                         begin = position = at
@@ -126,54 +110,60 @@ class RemoteFile:
                             number, checksum, position = 0, zlib.crc32(fresh, checksum), at
                             if wanted := fresh[max(0, offset - at + len(fresh)) :]:
                                 yield wanted
-                    if at < max(position, size or 0):
+                    if at < max(position, self._size or 0):
                         raise ConnectionError("there is more of it")
                     return
             except BrokenStream:
                 raise
             except Exception as error:
-                of = f" of {self._first.size}" if self._first and self._first.size is not None else ""
+                of = "" if self._size is None else f" of {self._size}"
                 happened = "" if begin is None else f"breaks off after {position}{of} bytes"
                 wait(self.location, error, number := number + 1, happened)
 
-    def _agreed_size(self, answer: Answer) -> int | None:
-        """The size of the file, if this answer is of the same file as the first one."""
-        size = self._info.size if answer.info.size is None else answer.info.size
-        if size is None and answer.info.version and not answer.shows_end:
+    def _require_same(self, answer: Answer) -> None:
+        """Refuse an answer of another file, or of another version, than the first answer's."""
+        size = self._info[0] if answer.size is None else answer.size
+        if size is None and answer.version and not answer.shows_end:
             tell_once(
                 self.location,
                 "the server does not say the size of this file: if the connection ends early, that is not noticed, "
                 "unless the file is compressed",
             )
-        info = answer.info._replace(size=size)
-        self._first = self._first or info
-        if self._first.is_other(info):
+        if self._version is None:
+            self._size, self._version = size, answer.version
+        both = next((key for key in answer.version if key in self._version), None)
+        is_other = both is not None and answer.version[both] != self._version[both]
+        if is_other or (None not in (size, self._size) and size != self._size):
             raise self._changed()
-        return self._first.size
+
+    @property
+    def _validator(self) -> str | None:
+        """Shows that two answers are of the same file. A weak ETag does not (RFC 9110, 13.1.5)."""
+        return next((value for value in (self._version or {}).values() if not value.startswith("W/")), None)
 
     def _changed(self) -> Changed:
         return Changed(self.location, "changed while it was read", "the same command reads it again")
 
     @cached_property
-    def _info(self) -> FileInfo:
+    def _info(self) -> tuple[int | None, dict[str, str]]:
         if not self._is_web:
-            return self._stored_info()
+            return _described(self._filesystem.info(self._path))
         import httpx2
 
-        info = FileInfo(None, {})
+        size, version = None, dict[str, str]()
         with suppress(httpx2.HTTPError), self._request("HEAD") as answer:
-            info = answer.info
-        if info.size is None:  # some servers do not answer HEAD, or without the size
+            size, version = answer.size, answer.version
+        if size is None:  # some servers do not answer HEAD, or without the size
             with self._request("GET") as answer:
-                info = FileInfo(answer.info.size, info.version | answer.info.version)
-        if info == (None, {}):
+                size, version = answer.size, version | answer.version
+        if size is None and not version:
             tell_once(
                 self.location,
                 "the server says neither size nor version of this file: if it changes, that is not noticed, and a "
                 "store that was built from it is used again; an early end is noticed only where the answer comes "
                 "in chunks or the file is compressed",
             )
-        return info
+        return size, version
 
     def _open(self, offset: int) -> AbstractContextManager[Answer]:
         return self._request("GET", offset) if self._is_web else self._stored(offset)
@@ -190,8 +180,8 @@ class RemoteFile:
         headers = {"Accept-Encoding": "identity"}
         if offset and self._ranges:
             headers["Range"] = f"bytes={offset}-"
-            if self._first and self._first.validator:
-                headers["If-Range"] = self._first.validator
+            if self._validator:
+                headers["If-Range"] = self._validator
         # There is no limit to the time of a whole answer, as a corpus takes hours.
         options: dict[str, Any] = {"timeout": httpx2.Timeout(SILENCE_S, connect=_CONNECT_S), "verify": _certificates()}
         with suppress(FileNotFoundError):
@@ -210,22 +200,19 @@ class RemoteFile:
                 begin, size = offset, part[2].strip("*")
             elif answer.headers.get("Content-Encoding"):
                 size = None
-            info = FileInfo(int(size) if size else None, _version(answer.headers, _WEB_VERSION))
-            yield Answer(begin, info, answer.iter_raw(), "Transfer-Encoding" in answer.headers)
+            version = {field: answer.headers[field] for field in _WEB_VERSION if field in answer.headers}
+            shows_end = "Transfer-Encoding" in answer.headers
+            yield Answer(int(size) if size else None, version, begin, answer.iter_raw(), shows_end)
 
     @contextmanager
     def _stored(self, offset: int) -> Iterator[Answer]:
         """Open a file of another file system than the web."""
-        if self._first is not None:
+        if self._version is not None:
             self._filesystem.invalidate_cache()
-        info = self._stored_info()
+        info = self._filesystem.info(self._path)
         with self._filesystem.open(self._path, "rb") as file:
             at = file.seek(offset) if offset and file.seekable() else 0
-            yield Answer(at, info, iter(partial(file.read, _READ_BYTES), b""))
-
-    def _stored_info(self) -> FileInfo:
-        info = self._filesystem.info(self._path)
-        return FileInfo(info.get("size"), _version(info, _VERSION_FIELDS))
+            yield Answer(*_described(info), at, iter(partial(file.read, _READ_BYTES), b""), shows_end=True)
 
 
 @cache
@@ -236,8 +223,9 @@ def _certificates() -> "SSLContext":
     return httpx2.create_ssl_context()
 
 
-def _version(found: Any, fields: tuple[str, ...]) -> dict[str, str]:
-    return {key: str(found[key]) for key in fields if found.get(key) is not None}
+def _described(info: Any) -> tuple[int | None, dict[str, str]]:
+    """Size and version in what a file system reports."""
+    return info.get("size"), {key: str(info[key]) for key in _VERSION_FIELDS if info.get(key) is not None}
 
 
 def _filesystem(location: str, url: str) -> tuple[Any, str]:
