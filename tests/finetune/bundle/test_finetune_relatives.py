@@ -51,11 +51,14 @@ def test_variants_are_compared_by_position_with_those_that_trained(tmp_path: Pat
     assert one.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 2, 1, 5, 1)])
     both = Trained.of(table, parts, tmp_path / "2")  # of several models, what trained one of them
     assert both.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 2, 1, 0, 1)])
-    other = split(tmp_path / "other.csv", table, {"a": "train", "b": "test"})
-    everything = Trained.of(table, [other], tmp_path / "3")
-    assert "all 3 proteins" in everything.said[0]
-    assert "which is not the table of the training" in everything.said[0]
-    assert everything.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 0, 1, 0, 1)])
+    another = read(tmp_path / "another.fasta", {"a": changed(1), "b": changed(1, 2, 3), "c": changed(4)})
+    fewer = split(tmp_path / "fewer.csv", table, {"a": "train", "b": "test"})
+    as_many = split(tmp_path / "as_many.csv", another, {"a": "train", "b": "test", "c": "train"})
+    for number, other in enumerate((fewer, as_many)):
+        everything = Trained.of(table, [other], tmp_path / f"other-{number}")
+        assert "all 3 proteins" in everything.said[0]
+        assert "which is not the table of the training" in everything.said[0]
+        assert everything.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 0, 1, 0, 1)])
 
 
 @pytest.mark.slow

@@ -179,6 +179,11 @@ def test_validation_takes_a_twentieth_and_the_run_no_longer_than_asked(
         assert plan.evaluate_every.times(0, plan.steps, plan.training_s) >= 3  # a curve
 
 
+def test_ten_minutes_are_validated_five_times() -> None:
+    plan = proposed(100_000, LAPTOP, HOUR / 6).plan
+    assert plan.evaluate_every.times(0, plan.steps, plan.training_s) == 5
+
+
 def test_intervals_that_are_given_are_counted_and_fit_into_the_time() -> None:
     plain = proposed(10**6, LAPTOP).plan
     assert plain.validation_s == (1 + plain.training_s // 600) * plain.one_validation_s
