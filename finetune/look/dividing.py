@@ -164,7 +164,9 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, may_search: bool) 
         if number >= LEAST_FOLDS:
             yield ({"by": "group", "column": roles.split.fold, "folds": number}, "the folds that the table gives")
     if variants:
-        said = "variants of one protein: what is tested is mutated at positions that no training row changes"
+        proteins = len({*filter(None, opened.proteins.wild_types or ())})
+        of = f"each of {proteins:,} proteins" if proteins > 1 else "one protein"
+        said = f"variants of {of}: what is tested is mutated at positions that no training row changes"
         yield ({"by": "position", **folds}, said + few)
     elif may_search and opened.proteins.num_records > 1:
         for identity in IDENTITIES:
@@ -190,7 +192,7 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, may_search: bool) 
     said = "at random, the optimistic one: relatives of what is tested train"
     yield ({"by": "random", **folds}, said + few)
     yield ({"by": "random", "folds": LEAST_FOLDS}, f"{said}; of so few labels, {LEAST_FOLDS} folds")
-    said = "everything trains, as the table has too few rows to hold any out: its scores are those of training"
+    said = "everything trains, as no split holds any out: its scores are those of training"
     yield ({"by": "random", "fractions": [1.0, 0.0, 0.0]}, said)
 
 
@@ -209,8 +211,8 @@ def _alternatives(opened: Opened, roles: Roles, variants: bool, chosen: str) -> 
             if by != chosen:
                 divide(SplitSettings(by=by, column=name), opened.records)
                 found.append(f'split.by = "{by}", column = "{name}": {said}')
-    most = max(map(len, opened.proteins.mutated), default=0) if opened.proteins.mutated else 0
-    if variants and most > 1:
+    counts = [len(residues) for residues in opened.proteins.mutated or ()]
+    if variants and min(counts.count(1), sum(count > 1 for count in counts)) >= _LEAST_TESTED:
         found.append('split.by = "distance", distance = 1: single mutants train, others are tested')
     return found
 

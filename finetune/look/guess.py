@@ -108,11 +108,14 @@ def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
     if (counts[usable] == lengths[usable]).mean() < _CASES:
         return None
     numeric = [text for text in labels.texts if is_number(text)]
-    if len(numeric) < len(labels.texts) / 2:
-        if not 2 <= len(kinds := set(labels.texts) - {"", "-"}) <= _MOST_OF_RESIDUES:
+    kinds = set(labels.texts) - {"", "-"}
+    are_digits = len(kinds) > 1 and kinds <= {*map(str, range(10))}
+    if are_digits or len(numeric) < len(labels.texts) / 2:
+        if not 2 <= len(kinds) <= _MOST_OF_RESIDUES:
             return None
         said = f"a label for each residue, {len(kinds)} kinds: {' '.join(sorted(kinds))}"
-        return Guess((column.name,), {"type": "multiclass", "level": "residue"}, column.name, said)
+        kind = "binary" if kinds == {"0", "1"} else "multiclass"
+        return Guess((column.name,), {"type": kind, "level": "residue"}, column.name, said)
     return Guess((column.name,), {"type": "regression", "level": "residue"}, column.name, "a number for each residue")
 
 

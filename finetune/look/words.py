@@ -131,7 +131,7 @@ GROUP = re.compile(
 LABEL = re.compile(r"\btargets?\b")
 """Names of labels that are names of groups where other columns are labels and the cells are words."""
 PART = re.compile(r"\b(?:set|split|part|partition|stage|subset|fold ?type|data ?set|phase|usage|split ?id)\b")
-FOLD = re.compile(r"\b(?:cv|folds?|partition|split|set|part)(?: ?(?:id|index|number|no))?$")
+FOLD = re.compile(r"\b(?:cv|(?!scaffold)\w*folds?|partition|split|set|part)(?: ?(?:id|index|number|no))?$")
 IS_PART = re.compile(r"^(?:is |in )?(?P<part>train(?:ing)?|test(?:ing)?|hold ?out|held ?out)(?: set)?$")
 """Names of columns that are true in the rows of one part."""
 VALIDATION = re.compile(r"^(?:is |in )?(?:validation|valid|val)$")

@@ -28,7 +28,7 @@ _LETTERS = "ARNDCQEGHILKMFPSTWYVUO"
 _THREE = "ALAARGASNASPCYSGLNGLUGLYHISILELEULYSMETPHEPROSERTHRTRPTYRVALSECPYL"
 _CODES = {_THREE[3 * at : 3 * at + 3]: letter for at, letter in enumerate(_LETTERS)}
 _WILD_TYPE = ("wt", "wild-type", "wild type", "wildtype", "_wt", "_sy", "(=)", "=", "p.(=)", "p.=", "none")
-_SEPARATORS = re.compile(r"[:;,/+&|\s]+|(?<=[A-Za-z=])[_-](?=[A-Za-z]{1,3}-?\d)")
+_SEPARATORS = re.compile(r"[:;,/+&|\s]+|(?<=[A-Za-z=])(?:[_-](?=[A-Za-z]{1,3}-?\d)|_(?=\d+[A-Za-z]))")
 _SUBSTITUTION = re.compile(r"(?P<old>[A-Z]|[A-Z]{3})?(?P<number>-?\d+)(?P<new>[A-Z]|[A-Z]{3}|=)", re.I)
 _UNCHANGED = re.compile(r"[A-Z]{1,3}\d+_[A-Z]{1,3}\d+=", re.I)
 _NO_CHANGE = re.compile(r"[A-Z]{1,3}-?\d+", re.I)
