@@ -135,6 +135,10 @@ def calibrated(results: Results) -> list[str]:
 def caveats(results: Results) -> list[str]:
     """What limits the scores, in sentences."""
     known = [*missing(results), *untrained(results), *undefined(results), *calibrated(results)]
+    if results.validation is not None and not results.validation.defined:
+        known.append(
+            "Checkpoints are chosen by the loss in validation: no task has enough labels there for its metric."
+        )
     audited = results.audit.notes if results.audit else ()
     return [*known, f"Split: {results.split}.", *results.notes, *audited]
 

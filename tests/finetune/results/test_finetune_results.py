@@ -398,3 +398,7 @@ def test_the_closing_words_say_where_the_model_loses_and_what_is_undefined() -> 
         "Intervals that promise 90 % hold 85% of the truth in test.",
         "Split: a random split.",
     ]
+    few = Scores((scored("a", None, undefined="5 labels, fewer than 10"),))
+    said = "Checkpoints are chosen by the loss in validation: no task has enough labels there for its metric."
+    assert said in words.caveats(replace(results(), validation=few))
+    assert said not in words.caveats(replace(results(), validation=results().scores))
