@@ -121,13 +121,15 @@ def calibrated(results: Results) -> list[str]:
         why = "; the labels that they come from also chose the checkpoint, which makes them too short" if chose else ""
         found.append(f"Intervals that promise 90 % hold {shown} of the truth in {results.part}{why}.")
     fits = [each for each in of_defined if not each.calibration.why_not]
-    errors = [each.on_part for each in fits if "calibration_error_before" in each.on_part]
-    before, after = ([each[f"calibration_error_{when}"] for each in errors] for when in ("before", "after"))
+    errors = [each for each in fits if "calibration_error_before" in each.on_part]
+    before, after = ([each.on_part[f"calibration_error_{when}"] for each in errors] for when in ("before", "after"))
     if before:
         harm = "Calibration made probabilities worse: they" if sum(after) > sum(before) else "Probabilities"
+        worse = [each.task for each, first, last in zip(errors, before, after, strict=True) if last > first]
+        which = f"; worse in {listed(worse, _MOST_NAMED, 'others')}" if 0 < len(worse) < len(before) else ""
         found.append(
             f"{harm} are off by {sum(before) / len(before):.3f} before and {sum(after) / len(after):.3f} after "
-            f"their calibration (mean calibration error in {results.part})."
+            f"their calibration (mean calibration error in {results.part}{which})."
         )
     return found
 

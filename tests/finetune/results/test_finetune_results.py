@@ -379,6 +379,14 @@ def test_sentences_on_calibration_are_of_tasks_that_have_a_score() -> None:
         "Calibration made probabilities worse: they are off by 0.250 before and 0.330 after their calibration "
         "(mean calibration error in test)."
     )
+    better = CalibratedTask("t", "e", Calibration(40, temperature=2.0), {**errors, "calibration_error_after": 0.05})
+    _, probabilities = words.calibrated(
+        replace(base, scores=Scores((*tasks, scored("e", 0.6))), calibrations=(*calibrations, better))
+    )
+    assert probabilities == (
+        "Probabilities are off by 0.250 before and 0.190 after their calibration (mean calibration error in test; "
+        "worse in c)."
+    )
     chose = replace(calibrations[0], calibration=Calibration(40, half_width=1.0, chose=True))
     said, _ = words.calibrated(replace(base, calibrations=(chose, *calibrations[1:])))
     assert said.endswith("; the labels that they come from also chose the checkpoint, which makes them too short.")
