@@ -123,7 +123,7 @@ def clusters_of(connection: Any, store: "Store", table: Path) -> Iterator[tuple[
         _load(connection, table, "idmapping", width, select)
     else:
         _load(connection, table, "pairs", 2, ("column1 AS name, md5_number_lower(column0) AS cluster", ""))
-        if _count(connection, "SELECT count(*) FROM listed WHERE name IS NULL OR cluster IS NULL"):
+        if any(_row(connection, "SELECT count(*) FROM listed WHERE name IS NULL OR cluster IS NULL")):
             _refuse(table, "pairs", 2)
     _join(connection, store, "cluster")
     yield from batches(connection, "SELECT DISTINCT key, cluster FROM hits ORDER BY key, cluster")
@@ -153,14 +153,15 @@ def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterato
     select = "DISTINCT column0 AS name", "WHERE column0 IS NOT NULL"
     _load(connection, table, "names", max(width, 1), select)
     _join(connection, store, "name")
-    num_names = _count(connection, "SELECT count(*) FROM listed")
-    num_known = _count(connection, "SELECT count(DISTINCT name) FROM hits")
-    by_name = "FROM hits GROUP BY name HAVING count(DISTINCT key // 2) > 1"
-    num_shared = _count(connection, f"SELECT count(*) FROM (SELECT name {by_name})")
-    num_sharing = _count(connection, f"SELECT count(DISTINCT key // 2) FROM hits WHERE name IN (SELECT name {by_name})")
+    matches = """
+        WITH known AS (SELECT name, count(DISTINCT key // 2) AS records FROM hits GROUP BY name),
+            shared AS (SELECT name FROM known WHERE records > 1)
+        SELECT (SELECT count(*) FROM listed), (SELECT count(*) FROM listed) - (SELECT count(*) FROM known),
+            (SELECT count(*) FROM shared),
+            (SELECT count(DISTINCT key // 2) FROM hits WHERE name IN (SELECT name FROM shared))
+    """
     query = "SELECT DISTINCT (key // 2)::BIGINT AS record FROM hits ORDER BY record"
-    found = Named(num_names, num_names - num_known, num_shared, num_sharing)
-    return (records for (records,) in batches(connection, query)), found
+    return (records for (records,) in batches(connection, query)), Named(*_row(connection, matches))
 
 
 def shown(name: bytes) -> str:
@@ -168,8 +169,10 @@ def shown(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
-def _count(connection: Any, query: str) -> int:
-    return int(connection.execute(query).fetchall()[0][0])  # not fetchone: DuckDB keeps the connection busy after it
+def _row(connection: Any, query: str) -> tuple[int, ...]:
+    """The one row of counts that a query gives."""
+    (row,) = connection.execute(query).fetchall()  # not fetchone: DuckDB keeps the connection busy after it
+    return tuple(map(int, row))
 
 
 def _load(connection: Any, table: Path, layout: TableLayout, width: int, select: tuple[str, str]) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data import draw
 from data.durable import published
-from data.homology.clusters import INT64, Clusters
+from data.homology.clusters import INT64, Clusters, write_array
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at
 from data.store.token_store import new_hash
@@ -124,28 +124,19 @@ def prefix_split(store: "Store", prefix: int, validation_fraction: float) -> Spl
 def _write(
     building: Path, store: "Store", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64]
 ) -> None:
-    counts = {"validation": 0, "excluded": 0}
-    hashes = {name: new_hash() for name in counts}
-    with (building / "validation.bin").open("wb") as validation, (building / "excluded.bin").open("wb") as left_out:
-        files = {"validation": validation, "excluded": left_out}
-        for start, of_records in clusters.blocks():
-            held = held_out(of_records, validation_fraction)
-            first, behind = np.searchsorted(excluded, [start, start + len(held)])
-            named = np.asarray(excluded[first:behind])
-            sides = {"validation": start + np.flatnonzero(held), "excluded": named[~held[named - start]]}
-            for name, ids in sides.items():
-                counts[name] += len(ids)
-                content = ids.astype(INT64).tobytes()
-                hashes[name].update(content)
-                files[name].write(content)
+    validation = (start + np.flatnonzero(held_out(held, validation_fraction)) for start, held in clusters.blocks())
+    blocks = (np.asarray(excluded[start : start + _BLOCK]) for start in range(0, len(excluded), _BLOCK))
+    left_out = (ids[~held_out(clusters.of_records[ids], validation_fraction)] for ids in blocks)
+    sides = {"validation": validation, "excluded": left_out}
+    hashes = {name: write_array(building / f"{name}.bin", ids, INT64) for name, ids in sides.items()}
+    counts = {name: (building / f"{name}.bin").stat().st_size // 8 for name in sides}
     num_training = store.num_records - counts["validation"] - counts["excluded"]
     if not counts["validation"] or not num_training:
         num_clusters = len(clusters.members.clusters)
         _require_both(validation_fraction, num_clusters, store.num_records, counts["validation"], counts["excluded"])
-    contents = {name: content.hexdigest() for name, content in hashes.items()}
     facts = {
         "format": FORMAT,
-        "fingerprint": fingerprint_of(store.fingerprint, contents["validation"], contents["excluded"]),
+        "fingerprint": fingerprint_of(store.fingerprint, hashes["validation"], hashes["excluded"]),
         "corpus": store.fingerprint,
         "clusters": clusters.fingerprint,
         "clusters_are": clusters.description,
@@ -153,7 +144,7 @@ def _write(
         "records": store.num_records,
         "training": num_training,
         **counts,
-        **{f"{name}_hash": content for name, content in contents.items()},
+        **{f"{name}_hash": content for name, content in hashes.items()},
     }
     (building / "split.json").write_text(json.dumps(facts, indent=1))
 

@@ -76,7 +76,7 @@ def resolve(
             embedded corpus beside other sources; a seed that is no number; standard input; nucleotides by suffix.
     """
     clusters = Path(corpus.clusters) if corpus.clusters else None
-    synthetic = [s for s in corpus.sources if _embeds(s)]
+    synthetic = [s for s in corpus.sources if s.startswith(SYNTHETIC)]
     if synthetic:
         return _embedded(synthetic[0], corpus, unknown_letters, ingest, store_dir)
     places = [place for s in corpus.sources for place in _places(s)]
@@ -107,7 +107,7 @@ def require_files(settings: DataSettings) -> None:
         ValueError: as `resolve` does; a file that does not exist.
     """
     for corpus in settings.corpora:
-        local = tuple(s for s in corpus.sources if not (is_remote(s) or _embeds(s)))
+        local = tuple(s for s in corpus.sources if not (is_remote(s) or s.startswith(SYNTHETIC)))
         if local:
             alone = replace(corpus, sources=local)
             found = resolve(alone, settings.unknown_letters, settings.ingest, Path(settings.store_dir))
@@ -120,10 +120,6 @@ def require_files(settings: DataSettings) -> None:
             require_no_pipe(table, f"data.{name}")
             if not os.path.lexists(path := Path(table)):
                 raise ValueError(f"{path}: No such file or directory; check data.{name}{nearest(path)}")
-
-
-def _embeds(named: str) -> bool:
-    return named.startswith(SYNTHETIC)
 
 
 def _embedded(

@@ -117,7 +117,7 @@ class GrowingStore(Store):
     @property
     def counts(self) -> Counts:
         """How much can be read: what was committed at the last call of `wait`."""
-        return self._counts if self._finished else self._committed
+        return super().counts if self._finished else self._committed
 
     def wait(self, num_records: int) -> int:
         """Wait until the store has `num_records` records, or is finished.

@@ -100,13 +100,9 @@ class Store:
                 )
         return facts
 
-    @property
+    @cached_property
     def counts(self) -> Counts:
         """How many records, residues and header bytes can be read."""
-        return self._counts
-
-    @cached_property
-    def _counts(self) -> Counts:
         return Counts(*(int(self.facts[name]) for name in Counts._fields))
 
     @property
