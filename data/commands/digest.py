@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from data.batches.loader import Loader
-from data.commands.opening import require_at_least
 from data.corpus.corpora import Corpora
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor, Plan, following
 from data.progress_line import WorkLine
 from data.recipe.origin import Origin
-from data.recipe.setting import SettingClass
+from data.recipe.setting import SettingClass, require
 from data.recipe.settings import DataSettings, seed_setting
 from data.recipe.toml_file import check, sections
 from data.store import derived_json
@@ -57,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
             f"--steps is {options.steps!r}; write A:B with whole numbers A < B, for example 500:520 for the twenty "
             "steps from 500 to 519"
         )
-    require_at_least(1, "--world", options.world)
-    require_at_least(0, "--workers", options.workers)
+    require(options.world >= 1, "--world", options.world, "it must be at least 1")
+    require(options.workers >= 0, "--workers", options.workers, "it must be at least 0")
     start, stop = int(match[1]), int(match[2])
     for line in digest_command(options.recipe, options.overrides, start, stop, options.world, options.workers):
         print(line, flush=True)

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from data.alphabet import FASTA_LETTERS
-from data.commands.opening import require_at_least, store_of
+from data.commands.opening import store_of
 from data.homology.record_names import names
 from data.progress_line import WorkLine
+from data.recipe.setting import require
 from data.store.token_store import Store
 
 _LINE = 60
@@ -22,14 +23,15 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("-n and --start are for the records from one on; --record and --name choose single ones")
     if options.record and options.name:
         raise ValueError("--record and --name are two ways to choose records; give one of them")
-    require_at_least(1, "-n", 10 if options.count is None else options.count)
+    count = 10 if options.count is None else options.count
+    require(count >= 1, "-n", count, "it must be at least 1")
     store = store_of(options)
     if options.name:
         return _print_named(store, options.name)
     if options.record:
         records: Iterable[int] = options.record
     else:
-        start, count = options.start or 0, 10 if options.count is None else options.count
+        start = options.start or 0
         records = range(start, min(start + count, store.num_records) if start < store.num_records else start + 1)
     for record in records:
         if not 0 <= record < store.num_records:

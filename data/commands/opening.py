@@ -16,13 +16,3 @@ def store_of(options: argparse.Namespace) -> Store:
 def ingest_of(options: argparse.Namespace) -> IngestSettings:
     """The options for reading, as settings of a recipe."""
     return IngestSettings(**{f.name: getattr(options, f.name) for f in fields(IngestSettings)})
-
-
-def require_at_least(least: int, name: str, value: int) -> None:
-    """Refuse a number that is too small.
-
-    Raises:
-        ValueError: it is below `least`.
-    """
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}")

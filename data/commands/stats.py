@@ -10,11 +10,12 @@ from dataclasses import asdict, fields
 from importlib.util import find_spec
 
 from data.commands.histogram import draw_lengths
-from data.commands.opening import ingest_of, require_at_least, store_of
+from data.commands.opening import ingest_of, store_of
 from data.commands.statistics import lines, statistics
 from data.corpus.lengths import count_lengths
 from data.disk_error import refusal
 from data.progress_line import WorkLine
+from data.recipe.setting import listed, require
 from data.recipe.settings import DataSettings, IngestSettings
 from data.store.derived import written_at
 
@@ -23,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     """Count, draw and print, and return the exit status."""
     if options.png is not None and options.png.suffix != ".png":
         raise ValueError(f"--png is {str(options.png)!r}; the picture is PNG, so write a name that ends in .png")
-    require_at_least(3, "--crop-tokens", options.crop_tokens)
+    require(options.crop_tokens >= 3, "--crop-tokens", options.crop_tokens, "it must be at least 3")
 
     store = store_of(options)
     with WorkLine("counting residues and lengths"):
@@ -31,9 +32,8 @@ def run(options: argparse.Namespace) -> int:
         found = statistics(store, lengths)
     path = options.png or written_at(store, "lengths.png")
     # matplotlib can draw only UTF-8, which a file name need not be.
-    first, *others = (os.fsencode(os.path.basename(name)).decode("utf-8", "replace") for name in store.facts["sources"])
-    named = first + (f" and {len(others)} more" if others else "")
-    title = f"{named}: {store.num_records:,} records, {store.total_residues:,} residues"
+    names = [os.fsencode(os.path.basename(name)).decode("utf-8", "replace") for name in store.facts["sources"]]
+    title = f"{listed(names, 1)}: {store.num_records:,} records, {store.total_residues:,} residues"
     try:
         with refusal(path, "choose another place"):
             if options.png is None:

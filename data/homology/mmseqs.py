@@ -13,7 +13,7 @@ besides (`data.homology.peptides`), where they are few enough.
 import heapq
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from data.homology import name_table, peptides, program
 from data.homology.clusters import Clusters, Members, open_clusters, write_clustering
 from data.homology.record_names import names
 from data.progress_line import WorkLine
+from data.recipe.setting import require
 from data.store.derived import found_at, kept_at
 from data.store.token_store import UINT64
 
@@ -42,6 +43,7 @@ _BLOCK = 1 << 16
 _ELSEWHERE = "write the table elsewhere"
 _MOST_BYTES_A_LINE = 1 << 20
 _FRACTION = re.compile(r"[01]\.\d{3}")
+_FRACTION_OF_ONE = "it must lie in (0, 1], for example 0.3"
 _SENSITIVE = ("-s", "7.5", "--max-seqs", "1000")
 
 
@@ -58,7 +60,7 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
     Raises:
         ValueError: MMseqs2 cannot run here (`program.obstacle`) or failed; `min_identity` is outside (0, 1].
     """
-    _require_fraction("data.split_identity", min_identity)
+    require(0.0 < min_identity <= 1.0, "data.split_identity", min_identity, _FRACTION_OF_ONE)
     name = f"clusters-mmseqs-{min_identity!r}-"
     for found in found_at(store, name):
         clusters = Clusters(store, found)
@@ -126,15 +128,17 @@ def decontaminate(store: "Store", against: "Store", min_identity: float, min_cov
         ValueError: MMseqs2 cannot run here (`program.obstacle`) or failed; a fraction is outside (0, 1]; the output
             cannot be written, or is a file that this function did not write.
     """
-    _require_fraction("min_identity", min_identity)
-    _require_fraction("min_coverage", min_coverage)
+    for name, value in (("min_identity", min_identity), ("min_coverage", min_coverage)):
+        require(0.0 < value <= 1.0, name, value, _FRACTION_OF_ONE)
     if not output.parent.is_dir():
         raise ValueError(f"{output.parent} is no folder; create it, or write elsewhere")
     _require_replaceable(output)
     program.version("python -m data decontaminate")
+    equal = list(_equal(store, against))
     with workspace(output, _ELSEWHERE) as work, refusal(output, _ELSEWHERE):
-        similar = _search(store, against, work, min_identity, min_coverage)
-        matches = heapq.merge(_equal(store, against), similar, key=itemgetter(0))
+        known = frozenset(record for record, *_ in equal)
+        similar = _search(store, known, against, work, min_identity, min_coverage)
+        matches = heapq.merge(equal, similar, key=itemgetter(0))
         count = 0
         with replaced(output, _ELSEWHERE) as table, table.open("w", encoding="utf-8") as file:
             for record, similar_to, identity, coverage in matches:
@@ -197,19 +201,12 @@ def _equal(store: "Store", against: "Store") -> Iterator[_Match]:
             yield start + at, int(heldout.records[int(heldout.offsets[rows[at]])]), 1.0, 1.0
 
 
-def _search(store: "Store", against: "Store", work: Path, min_identity: float, min_coverage: float) -> Iterator[_Match]:
-    """The best match of each record that MMseqs2 aligns well enough, by rising record; equal sequences left out."""
-
-    def others() -> Iterator[tuple[int, int]]:
-        equal = _equal(store, against)
-        skip = next(equal, None)
-        for record in range(store.num_records):
-            if skip and skip[0] == record:
-                skip = next(equal, None)
-            else:
-                yield record, record
-
-    if not program.write_fasta(store, work / "training.fasta", others()):
+def _search(
+    store: "Store", known: Container[int], against: "Store", work: Path, min_identity: float, min_coverage: float
+) -> Iterator[_Match]:
+    """The best match of each record that MMseqs2 aligns well enough, by rising record; those of `known` left out."""
+    others = ((record, record) for record in range(store.num_records) if record not in known)
+    if not program.write_fasta(store, work / "training.fasta", others):
         return
     program.write_fasta(against, work / "heldout.fasta", ((record, record) for record in range(against.num_records)))
     # Training sequences are the queries: MMseqs2 keeps a limited number of matches a query, and one is enough here.
@@ -233,8 +230,3 @@ def _search(store: "Store", against: "Store", work: Path, min_identity: float, m
 
 def _name(store: "Store", record: int) -> str:
     return name_table.shown(names(store.headers(record, record + 1)[0])[0])
-
-
-def _require_fraction(name: str, value: float) -> None:
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"{name} is {value!r}; it must lie in (0, 1], for example 0.3")

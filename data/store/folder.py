@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from data.durable import written_beside
+from data.recipe.setting import listed
 from data.store.journal import FAILED, JOURNAL, Journal, write_journal
 from data.store.token_store import FACTS, LOCK, REJECTED, Counts, is_of_a_store
 
@@ -20,7 +21,6 @@ PARTS = ".zymogen-parts"
 _ARRAYS = (*Counts().file_sizes(), REJECTED)
 _WRITTEN_BESIDE = tuple(written_beside(Path(name)).name for name in (JOURNAL, FACTS, FAILED))
 _OURS_BY_NAME = frozenset({LOCK, PARTS, FAILED, *_WRITTEN_BESIDE})
-_SHOWN = 3
 
 
 def require_ours(folder: Path) -> None:
@@ -39,9 +39,8 @@ def require_ours(folder: Path) -> None:
     foreign = sorted(name for name in names - _OURS_BY_NAME if not name.startswith(".nfs"))
     # Checked in this order: a build writes store.json before it removes the journal, and may end in between.
     if foreign and not _is_ours(folder / JOURNAL) and not _is_ours(folder / FACTS):
-        more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
         raise ValueError(
-            f"{folder} is not empty and no token store: it holds {', '.join(foreign[:_SHOWN])}{more}; choose a folder "
+            f"{folder} is not empty and no token store: it holds {listed(foreign, 3)}; choose a folder "
             "that is empty or not there yet (--output, data.store_dir); nothing in this one was touched"
         )
 
