@@ -137,7 +137,9 @@ IS_PART = re.compile(r"^(?:is |in )?(?P<part>train(?:ing)?|test(?:ing)?|hold ?ou
 VALIDATION = re.compile(r"^(?:is |in )?(?:validation|valid|val)$")
 IDENTIFIER = re.compile(
     r"\b(?:id|ids|name|variant|clone|entry|accession|identifier|label|construct|key|code|sample|header)\d*\b"
+    r"|^(?:peptide|protein|sequence|seq|molecule|compound|antibody|nanobody|enzyme|mutant|design|amp)s?$"
 )
+"""Names of ids, those of the molecule itself among them."""
 LOGARITHM = re.compile(r"\b(?:log\w*|ln|p(?:k[a-z]?|ic ?50|ec ?50|h|chembl))\b")
 """Names of numbers that are logarithms."""
 FITTED = re.compile(r"^(?:k ?m|v ?max|k ?cat|ec ?50|ic ?50|hill\w*|slope|auc|top|bottom|b ?max|intercept)$")
