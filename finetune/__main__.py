@@ -15,7 +15,7 @@ from typing import cast
 
 from data.recipe.toml_file import read, settings_help
 from finetune.recipe import Recipe
-from pretrain.engine.command import Parser, allowed_by, answered, importing_torch, may_be_allowed
+from pretrain.engine.command import Parser, answered, importing_torch, may_be_allowed
 from pretrain.run.fresh_process import run_command
 from pretrain.run.stop import consequences, listening
 
@@ -58,7 +58,8 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
                 member.recipe,
                 partial(FineTuneJob, assays=member.assays),
                 engine,
-                allowed=allowed_by(options),
+                allow_schedule_change=options.allow_schedule_change,
+                despite_failures=options.despite_failures,
             )
             trained.append(Trained(member, cast(FineTuneJob, summary.job), summary.run))
         lines = engine.on_main(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import read, settings_help
-from pretrain.engine.command import Parser, allowed_by, answered, importing_torch, may_be_allowed
+from pretrain.engine.command import Parser, answered, importing_torch, may_be_allowed
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
@@ -146,7 +146,14 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     start = Start(options.recipe, options.overrides, launcher(command_line()), is_in_passes)
     recipe = in_tokens(recipe, engine)
     try:
-        summary = train(recipe, open_job, engine, allowed=allowed_by(options), written=written)
+        summary = train(
+            recipe,
+            open_job,
+            engine,
+            allow_schedule_change=options.allow_schedule_change,
+            despite_failures=options.despite_failures,
+            written=written,
+        )
     except ScheduleDiffersError as error:
         before = {name: "none" if value is None else toml_value(value) for name, value in error.before.items()}
         words = schedule_differs(str(error), before, recipe.schedule.total_tokens, Path(recipe.run.directory), start)

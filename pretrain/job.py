@@ -22,7 +22,7 @@ from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import CheckpointError
 from pretrain.run.launcher import command_line
-from pretrain.run.stop import Stopped
+from pretrain.run.stop import Stopped, at_once
 from pretrain.step import Reading
 
 
@@ -212,14 +212,15 @@ def require_publishable(job: "Job[Any]") -> None:
 
 
 def publish(job: "Job[Any]", run: RunDirectory) -> None:
-    """Have the job publish; on rank 0 alone.
+    """Have the job publish, and a signal end that at once; on rank 0 alone.
 
     Raises:
         ValueError: it failed; the run is trained nevertheless.
         CheckpointError: the same, by the storage.
     """
     try:
-        job.publish(run)
+        with at_once():
+            job.publish(run)
     except (Stopped, CheckpointError):
         raise
     except Exception as error:

@@ -44,7 +44,7 @@ from pretrain.recovery.shared_directory import require_shared
 from pretrain.recovery.watchdog import watched
 from pretrain.run import stop
 from pretrain.run.attempts import recorded, starts
-from pretrain.run.directory import NOTHING, Allowed, RunDirectory
+from pretrain.run.directory import RunDirectory
 from pretrain.run.due import Due
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.settings import planned_saves
@@ -56,7 +56,6 @@ from pretrain.validations import Validations
 
 R = TypeVar("R", bound=TrainingRecipe)
 S = TypeVar("S", bound=Scores)
-_Opens = Callable[[R, Engine], Job[S]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +73,18 @@ class Summary(Generic[S]):
 
 
 def train(
-    recipe: R, open_job: _Opens[R, S], engine: Engine, *, allowed: Allowed = NOTHING, written: str = ""
+    recipe: R,
+    open_job: Callable[[R, Engine], Job[S]],
+    engine: Engine,
+    *,
+    allow_schedule_change: bool = False,
+    despite_failures: bool = False,
+    written: str = "",
 ) -> Summary[S]:
     """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective.
 
-    `written` is the text of a recipe that was chosen, to be kept in the run directory; empty if there is none.
+    `allow_schedule_change` and `despite_failures` are the options of the command. `written` is the text of a recipe
+    that was chosen, to be kept in the run directory; empty if there is none.
 
     Raises:
         Stopped: a signal ended the run before that.
@@ -87,23 +93,21 @@ def train(
     """
     recipe.schedule.require_tokens()
     run = RunDirectory(Path(recipe.run.directory), written)
-    elsewhere = Elsewhere(run, recipe, allowed, engine)
+    elsewhere = Elsewhere(run, recipe, allow_schedule_change, engine)
 
     def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
-        with run.claimed(recipe, allow_schedule_change=allowed.schedule_change):
+        with run.claimed(recipe, allow_schedule_change=allow_schedule_change):
             with stop.at_once():
                 known, newest_step = elsewhere.known()
             before = starts(known)
             require_remedy(run, known.faults, newest_step, recipe)
-            asked_for = require_progress(run, before, newest_step, despite_failures=allowed.despite_failures)
+            asked_for = require_progress(run, before, newest_step, despite_failures=despite_failures)
             sweep(run.checkpoints)
             with stop.at_once():
                 found = elsewhere.newest()
             attempt, found = elsewhere.numbered(found, engine.world_size, despite_failures=asked_for)
-        faults = [] if asked_for else faults_met(before)
-        if found is None:
-            return attempt, 0, None, faults
-        return attempt, found.trainer.step, (found.path, found.manifest.self_sha256), faults
+        chosen = (found.path, found.manifest.self_sha256) if found else None
+        return attempt, found.trainer.step if found else 0, chosen, [] if asked_for else faults_met(before)
 
     training: Training[S] | None = None
 
@@ -356,12 +360,8 @@ class Training(Generic[S]):
             self.phase = "validate"
             scores = self.validations.at_end(self.model, self.state)
         self.phase = "export"
-        self.engine.on_main(self._publish)
+        self.engine.on_main(lambda: publish(self.job, self.run))
         return scores
-
-    def _publish(self) -> None:
-        with stop.at_once():
-            publish(self.job, self.run)
 
     def _bind(self) -> None:
         """Write the recipe that later starts must agree with; a start that failed before it trained has written none.

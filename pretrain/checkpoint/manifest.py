@@ -213,10 +213,6 @@ class Topology:
     engine: str
     precision: str
 
-    def __post_init__(self) -> None:
-        """Check types."""
-        require_fields("topology", asdict(self), _TOPOLOGY)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
@@ -242,8 +238,6 @@ class Manifest:
 
     def __post_init__(self) -> None:
         """Check every value, when it is read and when it is written."""
-        if self.schema != SCHEMA:
-            raise InvalidCheckpoint("schema", f"schema: got {self.schema!r}, allowed {SCHEMA!r}")
         require_fields("manifest", self._record(), _MANIFEST)
         if not _SHA256.fullmatch(self.digest):
             raise InvalidCheckpoint("format", f"manifest.digest: {self.digest!r} is no sha256")

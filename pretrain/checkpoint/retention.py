@@ -86,11 +86,9 @@ def retain_everywhere(plan: Plan, *, keep: int, stays: Callable[[int], bool]) ->
     try:
         retain(plan.checkpoints_dir, keep=keep, committed=plan.published, best=best, stays=stays)
         if plan.bucket:
-            kept = {best} if best else frozenset()
-            plan.bucket.retain(plan.prefix, keep=keep, kept=lambda step: step in kept or stays(step))
+            plan.bucket.retain(plan.prefix, keep=keep, kept=lambda step: 0 < step == best or stays(step))
     except OSError as error:
-        words = f"{plan.published} is saved, older ones were not removed: {error}"
-        tell(words)
+        tell(f"{plan.published} is saved, older ones were not removed: {error}")
 
 
 def sweep(checkpoints_dir: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology.relatives import nearest, related, searched_by
+from data.homology.relatives import nearest, related
 from data.recipe.settings import IngestSettings
 from data.sources.fasta import FastaSource
 from data.store.build import open_or_build
@@ -34,8 +34,6 @@ class Chosen:
     """(scored,) a number that relatives share."""
     left_out: int
     """Chains that are neither: relatives of one that is fitted on, or such that no search finds."""
-    searched_by: str
-    """The program that found relatives."""
 
 
 def usable(chains: Iterable[Chain], most_residues: int) -> tuple[list[Chain], dict[str, int]]:
@@ -83,9 +81,8 @@ def choose(chains: Sequence[Chain], fit_on: int) -> Chosen:
         _, group = np.unique(related(store, IDENTITY).hashes, return_inverse=True)
         rest: NDArray[np.int64] = np.arange(count, len(ordered))
         found = nearest(store, rest, store, np.arange(count))
-        of_fitted = set(group[:count].tolist())
         is_close = (found.identity >= IDENTITY) | ~found.is_searchable
-        is_relative = is_close | np.array([each in of_fitted for each in group[rest].tolist()])
+        is_relative = is_close | np.isin(group[rest], group[:count])
     scored = rest[~is_relative]
     if not len(scored):
         raise ValueError(
@@ -97,7 +94,6 @@ def choose(chains: Sequence[Chain], fit_on: int) -> Chosen:
         scored=[ordered[place] for place in scored.tolist()],
         groups=group[scored].tolist(),
         left_out=int(is_relative.sum()),
-        searched_by=searched_by(),
     )
 
 

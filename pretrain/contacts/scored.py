@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from data.homology.relatives import searched_by
 from data.progress_line import WorkLine
 from pretrain.contacts.attention import eager, maps_of
 from pretrain.contacts.chains import Chain
@@ -89,7 +90,7 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
         fitted_on=tuple(chain.name for chain in chosen.fitted),
         left_out_relatives=chosen.left_out,
         undefined=len(chosen.scored) - len(defined),
-        searched_by=chosen.searched_by,
+        searched_by=searched_by(),
         chains=tuple(chosen.scored[place].name for place in defined),
         clusters=tuple(groups),
         values=values,

@@ -27,7 +27,6 @@ from data.recipe.origin import COMMAND_LINE
 from data.resources import resources
 from data.safe_text import tell, tell_error
 from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
-from pretrain.run.directory import Allowed
 from pretrain.run.errors import OutsideError, PeerError, Rollback
 from pretrain.run.launcher import World, command_line, launched_world, tell_launcher
 from pretrain.run.stop import Stopped, heed
@@ -128,11 +127,6 @@ def may_be_allowed(parser: argparse.ArgumentParser) -> None:
         help="start although the last three starts ended by the same error, or the last ten made no checkpoint: the "
         "cause is mended",
     )
-
-
-def allowed_by(options: argparse.Namespace) -> Allowed:
-    """What the options of `may_be_allowed` say."""
-    return Allowed(options.allow_schedule_change, options.despite_failures)
 
 
 def _stopped(stopped: Stopped, rank: int) -> int:

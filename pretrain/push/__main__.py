@@ -101,12 +101,10 @@ def _push(options: argparse.Namespace) -> bool:
         return _push_once(options, run)
     if run is None:
         raise ValueError(f"{options.folder} is no run directory; --watch follows a run, once its directory is there")
-    from pretrain.push.watch import Watch
+    from pretrain.push.watch import follow
 
-    patience_s = options.patience * 3600
-    return Watch(
-        run, options.repository, options.private, every=options.every, patience_s=patience_s, poll_s=options.poll
-    ).follow()
+    how = {"every": options.every, "patience_s": options.patience * 3600, "poll_s": options.poll}
+    return follow(run, options.repository, private=options.private, **how)
 
 
 def _run_at(folder: Path) -> "RunDirectory | None":

@@ -10,7 +10,6 @@ The trainer does not know of it: nothing is written where the trainer writes, an
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -28,84 +27,94 @@ from pretrain.run.directory import RunDirectory
 ALERTS = "alerts.jsonl"
 
 
-@dataclass(slots=True)
-class Watch:
-    """A run, and the repository that its checkpoints are pushed to."""
+def follow(
+    run: RunDirectory,
+    repository: str,
+    *,
+    private: bool = False,
+    api: HfApi | None = None,
+    every: int = 1,
+    patience_s: float = 24 * 3600.0,
+    poll_s: float = 15.0,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    say: Callable[[str], None] = tell,
+) -> bool:
+    """Push until the run has finished and is pushed; whether it is, or else the patience has ended.
 
-    run: RunDirectory
-    repository: str
-    """organisation/name."""
-    private: bool = False
-    api: HfApi | None = None
-    every: int = 1
-    """How many checkpoints must be new since the last push."""
-    patience_s: float = 24 * 3600.0
-    """How long it waits for a run that gives no sign of life, or after its end for a hub that does not answer."""
-    poll_s: float = 15.0
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    say: Callable[[str], None] = tell
+    Args:
+        run: the run.
+        repository: organisation/name.
+        private: whether a new repository is private.
+        api: the hub, as for `push`.
+        every: how many checkpoints must be new since the last push.
+        patience_s: how long to wait for a run that gives no sign of life, or after its end for a hub that does not
+            answer.
+        poll_s: seconds between looks.
+        now: gives seconds.
+        sleep: waits.
+        say: gets each line about a push.
 
-    def follow(self) -> bool:
-        """Push until the run has finished and is pushed; whether it is, or else the patience has ended."""
-        known = failed = 0
-        seen: set[int] = set()
-        alive, alive_at, wait_until = self._signs(), self.now(), 0.0
-        while True:
-            finished = has_finished(self.run)  # before the checkpoints are listed: then the last one is among them
-            seen |= {step_of_name(path.name) or 0 for path in find(self.run.checkpoints)}
-            num_new = len(seen) - known
-            if (signs := self._signs()) != alive:
-                alive, alive_at = signs, self.now()
-            if (finished or num_new >= self.every) and self.now() >= wait_until:
-                try:
-                    seen.add(self._push())
-                except (PushError, OSError, ValueError) as error:
-                    self.say(alert(self.run.root, self.repository, error))
-                    if isinstance(error, ValueError):  # no attempt would mend it
-                        raise
-                    failed += 1
-                    wait_until = self.now() + wait_s(failed, getattr(error, "asked_s", 0.0))
-                else:
-                    if finished:
-                        return True
-                    known, failed, alive_at = len(seen), 0, self.now()
-                    continue
-            if self.now() - alive_at > self.patience_s:
-                problem = "could not be pushed" if finished else "has not finished, and gives no sign of life"
-                hours = f"{self.patience_s / 3600:.3g} hours"
-                self.say(f"{self.run.root} {problem} for {hours}; the same command continues")
-                return False
-            self.sleep(self.poll_s)
-
-    def _push(self) -> int:
-        """Push the newest checkpoint that is whole; its step."""
-        with ExitStack() as stack:
+    Raises:
+        ValueError: a mistake, which no other attempt would mend.
+    """
+    known = failed = 0
+    seen: set[int] = set()
+    alive, alive_at, wait_until = _signs(run), now(), 0.0
+    while True:
+        finished = has_finished(run)  # before the checkpoints are listed: then the last one is among them
+        seen |= {step_of_name(path.name) or 0 for path in find(run.checkpoints)}
+        num_new = len(seen) - known
+        if (signs := _signs(run)) != alive:
+            alive, alive_at = signs, now()
+        if (finished or num_new >= every) and now() >= wait_until:
             try:
-                folder, step = stack.enter_context(newest(self.run))
-            except Exception as error:  # the next checkpoint may be exported
-                raise Unavailable(f"{self.run.root}: {error}") from error
-            if not step:
-                root = self.run.root
-                raise ValueError(f"{root} has no checkpoints any more; push its {root / 'export'} without --watch")
-            message = f"Step {step} of {self.run.root.name}"
-            send = partial(
-                push, folder, self.repository, private=self.private, message=message, api=self.api, attempts=1
-            )
-            try:
-                done = send(tag=f"step-{step}")
-            except TagTaken:  # the same weights, with a card that has since learned of a validation
-                done = send()
-        self.say(f"step {step}: {self.repository} at commit {done.commit}, {done.num_added} files sent")
-        return step
+                step, line = _push_newest(run, repository, private, api)
+            except (PushError, OSError, ValueError) as error:
+                say(alert(run.root, repository, error))
+                if isinstance(error, ValueError):
+                    raise
+                failed += 1
+                wait_until = now() + wait_s(failed, getattr(error, "asked_s", 0.0))
+            else:
+                say(line)
+                if finished:
+                    return True
+                seen.add(step)
+                known, failed, alive_at = len(seen), 0, now()
+                continue
+        if now() - alive_at > patience_s:
+            problem = "could not be pushed" if finished else "has not finished, and gives no sign of life"
+            say(f"{run.root} {problem} for {patience_s / 3600:.3g} hours; the same command continues")
+            return False
+        sleep(poll_s)
 
-    def _signs(self) -> list[int]:
-        """Times that change while a run lives."""
-        found = []
-        for path in (self.run.metrics, self.run.attempts, self.run.checkpoints):
-            with suppress(OSError):
-                found.append(path.stat().st_mtime_ns)
-        return found
+
+def _push_newest(run: RunDirectory, repository: str, private: bool, api: HfApi | None) -> tuple[int, str]:
+    """Push the newest checkpoint that is whole; its step, and a line about it."""
+    with ExitStack() as stack:
+        try:
+            folder, step = stack.enter_context(newest(run))
+        except Exception as error:  # the next checkpoint may be exported
+            raise Unavailable(f"{run.root}: {error}") from error
+        if not step:
+            raise ValueError(f"{run.root} has no checkpoints any more; push its {run.export} without --watch")
+        message = f"Step {step} of {run.root.name}"
+        send = partial(push, folder, repository, private=private, message=message, api=api, attempts=1)
+        try:
+            done = send(tag=f"step-{step}")
+        except TagTaken:  # the same weights, with a card that has since learned of a validation
+            done = send()
+    return step, f"step {step}: {repository} at commit {done.commit}, {done.num_added} files sent"
+
+
+def _signs(run: RunDirectory) -> list[int]:
+    """Times that change while a run lives."""
+    found = []
+    for path in (run.metrics, run.attempts, run.checkpoints):
+        with suppress(OSError):
+            found.append(path.stat().st_mtime_ns)
+    return found
 
 
 @contextmanager

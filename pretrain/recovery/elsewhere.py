@@ -32,7 +32,7 @@ from pretrain.checkpoint.object_store.stored import Bucket, Saved
 from pretrain.engine.ranks import Ranks
 from pretrain.run import stop
 from pretrain.run.attempts import NO_RECORDS, AttemptRecords, move_base
-from pretrain.run.directory import Allowed, RunDirectory
+from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import CheckpointError, StorageError
 from pretrain.run.run_json import run_record
 
@@ -45,12 +45,12 @@ class Elsewhere:
     Args:
         run: the directory, which rank 0 has claimed before it looks.
         recipe: of the start, which a run that another machine began must have had, too.
-        allowed: what the start may do.
+        allow_schedule_change: whether settings of class "schedule" may differ from those of the run.
         ranks: all of them.
     """
 
-    def __init__(self, run: RunDirectory, recipe: Any, allowed: Allowed, ranks: Ranks) -> None:
-        self._run, self._recipe, self._allowed, self._ranks = run, recipe, allowed, ranks
+    def __init__(self, run: RunDirectory, recipe: Any, allow_schedule_change: bool, ranks: Ranks) -> None:
+        self._run, self._recipe, self._allow_schedule_change, self._ranks = run, recipe, allow_schedule_change, ranks
         url = recipe.run.checkpoint_url
         self._bucket = Bucket(url) if url and ranks.is_main else None
         self._has_records = False
@@ -249,7 +249,7 @@ class Elsewhere:
     def _restore_records(self, content: dict[str, str]) -> None:
         """Give a new directory the records of the run; until it has its attempts, they are restored once more."""
         described = run_record(content["run.json"].encode(), f"run.json of {self._recipe.run.checkpoint_url}")
-        self._run.require_same(self._recipe, self._allowed.schedule_change, described)
+        self._run.require_same(self._recipe, self._allow_schedule_change, described)
         for name in content:
             write_whole(self._run.root / name, content[name])
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from data.disk_error import said
 from data.durable import write_whole, written_beside
@@ -39,18 +39,6 @@ _OF_A_START = ("run.json", _ATTEMPTS, _RANKS, _FORMER_RANKS, "zymogen", "wandb",
 UNCLAIMED = ".zymogen-"
 """Beginning of the name of a file by which nodes find out whether they see one directory."""
 RECIPE = "recipe.toml"
-
-
-class Allowed(NamedTuple):
-    """What a start may do because somebody asked for it by name."""
-
-    schedule_change: bool = False
-    """Continue although settings of class "schedule" differ from those of earlier starts."""
-    despite_failures: bool = False
-    """Begin although the last starts failed alike, or made no checkpoint."""
-
-
-NOTHING = Allowed()
 
 
 class ScheduleDiffersError(ValueError):

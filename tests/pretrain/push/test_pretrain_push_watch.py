@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
@@ -17,7 +19,7 @@ from pretrain.__main__ import main as train
 from pretrain.push.__main__ import main
 from pretrain.push.commit import push
 from pretrain.push.folder import LIST
-from pretrain.push.watch import Watch
+from pretrain.push.watch import follow
 from pretrain.run.directory import RunDirectory
 from support.forked import forked, status_of
 from support.hub.client import TOKEN, api, environment, local_hub
@@ -66,13 +68,13 @@ def finished_run(root: Path, **how: object) -> RunDirectory:
     return RunDirectory(root)
 
 
-def watch(run: RunDirectory, fast: FastClock, said: list[str], to: HfApi, **how: float) -> Watch:
-    return Watch(run, NAME, api=to, patience_s=2 * HOUR, now=fast.now, sleep=fast.sleep, say=said.append, **how)
+def watch(run: RunDirectory, fast: FastClock, said: list[str], to: HfApi, **how: Any) -> bool:
+    return follow(run, NAME, api=to, patience_s=2 * HOUR, now=fast.now, sleep=fast.sleep, say=said.append, **how)
 
 
 def test_a_finished_run_is_pushed_once(hub: Hub, tmp_path: Path) -> None:
     run, said, fast = finished_run(tmp_path / "run"), [], FastClock()
-    assert watch(run, fast, said, api(hub)).follow()
+    assert watch(run, fast, said, api(hub))
     repository = hub.repositories[NAME]
     assert {path: content for path, content in repository.files.items() if path != LIST} == contents(run.export)
     assert repository.tags == {"step-100": repository.head.oid}
@@ -81,7 +83,7 @@ def test_a_finished_run_is_pushed_once(hub: Hub, tmp_path: Path) -> None:
     assert not (run.root / "alerts.jsonl").exists()
     # Started again, after the card has learned something: the tag stays, the newest commit has the card.
     (run.export / "README.md").write_text("---\nlibrary_name: transformers\n---\n\nMore.\n")
-    assert watch(run, fast, said, api(hub)).follow()
+    assert watch(run, fast, said, api(hub))
     assert len(repository.commits) == 3
     assert repository.tags == {"step-100": repository.commits[1].oid}
     assert fast.time == 0
@@ -90,7 +92,7 @@ def test_a_finished_run_is_pushed_once(hub: Hub, tmp_path: Path) -> None:
 def test_a_hub_that_is_down_until_the_patience_ends(hub: Hub, tmp_path: Path) -> None:
     run, said, fast = finished_run(tmp_path / "run"), [], FastClock()
     nobody = HfApi(endpoint=NOWHERE, token=True)
-    assert not watch(run, fast, said, nobody).follow()
+    assert not watch(run, fast, said, nobody)
     alerts = [json.loads(line) for line in (run.root / "alerts.jsonl").read_text().splitlines()]
     assert 20 < len(alerts) < 40  # waits of 2 s, doubled up to 5 minutes, in 2 hours
     assert {line["message"].split(" (")[0] for line in alerts} == {"lab/model: no whole answer from the hub"}
@@ -102,7 +104,7 @@ def test_a_hub_that_returns(hub: Hub, tmp_path: Path) -> None:
     run, said = finished_run(tmp_path / "run"), []
     hub.begin(Fault("503"))
     fast = FastClock(happens={HOUR: hub.begin})
-    assert watch(run, fast, said, api(hub)).follow()
+    assert watch(run, fast, said, api(hub))
     assert HOUR <= fast.time < HOUR + 330
     assert len(hub.repositories[NAME].commits) == 2
 
@@ -116,11 +118,11 @@ def test_a_run_that_was_killed_is_waited_for(hub: Hub, tmp_path: Path) -> None:
             file.write(json.dumps({"attempt": 1} | content) + "\n")
 
     fast = FastClock(happens={HOUR: lambda: line(base_step=50), 2.5 * HOUR: lambda: line(exit="finished")})
-    assert watch(run, fast, said, api(hub), every=5, poll_s=60.0).follow()
+    assert watch(run, fast, said, api(hub), every=5, poll_s=60.0)
     assert 2.5 * HOUR <= fast.time < 2.5 * HOUR + 120
 
     other, fast = finished_run(tmp_path / "other", exit=None), FastClock()
-    assert not watch(other, fast, said, api(hub), every=5, poll_s=60.0).follow()
+    assert not watch(other, fast, said, api(hub), every=5, poll_s=60.0)
     assert 2 * HOUR < fast.time <= 2 * HOUR + 120
     assert said[-1].startswith(f"{other.root} has not finished, and gives no sign of life for 2 hours")
 
@@ -131,7 +133,7 @@ def test_a_newest_checkpoint_that_is_damaged_is_pushed_once(
     run, said, fast = finished_run(tmp_path / "run", exit=None), [], FastClock()
     (run.checkpoints / "step-000000200").mkdir()
     monkeypatch.setattr("pretrain.push.watch.newest", lambda run: nullcontext((run.export, 100)))  # falls back to 100
-    assert not watch(run, fast, said, api(hub), poll_s=60.0).follow()
+    assert not watch(run, fast, said, api(hub), poll_s=60.0)
     assert sum(line.startswith("step 100:") for line in said) == 1
 
 
@@ -139,16 +141,14 @@ def test_a_finished_run_whose_checkpoints_are_gone(hub: Hub, tmp_path: Path) -> 
     run = finished_run(tmp_path / "run")
     (run.checkpoints / "step-000000100").rmdir()
     with pytest.raises(ValueError, match=r"no checkpoints any more; push its .*/export without --watch"):
-        watch(run, FastClock(), [], api(hub)).follow()
+        watch(run, FastClock(), [], api(hub))
 
 
 def test_a_mistake_ends_it(hub: Hub, tmp_path: Path) -> None:
     run, said = finished_run(tmp_path / "run"), []
     push(run.export, NAME, api=api(hub))
-    following = watch(run, FastClock(), said, api(hub))
-    following.private = True
     with pytest.raises(ValueError, match="is public, and --private was asked for"):
-        following.follow()
+        watch(run, FastClock(), said, api(hub), private=True)
     assert "is public" in (run.root / "alerts.jsonl").read_text()
 
 
@@ -156,7 +156,7 @@ def test_a_hub_that_says_when(hub: Hub, tmp_path: Path) -> None:
     """It answers 429, and that its limit begins again in 7 seconds."""
     run, said, fast = finished_run(tmp_path / "run"), [], FastClock()
     hub.begin(Fault("429", times=1))
-    assert watch(run, fast, said, api(hub), poll_s=0.5).follow()
+    assert watch(run, fast, said, api(hub), poll_s=0.5)
     assert RESET_S < fast.time <= RESET_S + 2
 
 
@@ -164,11 +164,11 @@ def test_a_hub_that_says_when(hub: Hub, tmp_path: Path) -> None:
 def test_a_watch_that_was_killed_is_started_again(hub: Hub, tmp_path: Path, name: str, kind: str) -> None:
     run, said = finished_run(tmp_path / "run"), []
     hub.begin(Fault(name, kind=("POST", kind)))
-    pid = forked(lambda: watch(run, FastClock(), said, api(hub)).follow())
+    pid = forked(lambda: watch(run, FastClock(), said, api(hub)))
     hub.faulty.victims.put(pid)
     assert status_of(pid) == -signal.SIGKILL
     hub.begin()
-    assert watch(run, FastClock(), said, api(hub)).follow()
+    assert watch(run, FastClock(), said, api(hub))
     assert hub.sent == []
     repository = hub.repositories[NAME]
     assert (len(repository.commits), repository.tags) == (2, {"step-100": repository.head.oid})
@@ -196,7 +196,7 @@ def test_each_checkpoint_of_a_run_that_trains(hub: Hub, tmp_path: Path, recipe_i
     weights = hub.repositories["lab/once"].files["model.safetensors"]
     assert weights == (run.export / "model.safetensors").read_bytes()
     fast = FastClock(happens={100.0: on})
-    assert watch(run, fast, said, api(hub)).follow()
+    assert watch(run, fast, said, api(hub))
     repository = hub.repositories[NAME]
     assert list(repository.tags) == [f"step-{step}" for step in steps]
     files = {path: content for path, content in repository.files.items() if path != LIST}
@@ -225,7 +225,8 @@ def test_a_trainer_does_not_notice(
     pool.run_and_kill(2, DDP, [recipe], past_a_checkpoint)
     words = [sys.executable, "-m", "pretrain.push", run.root, NAME, "--watch", "--poll", "0.2", "--patience", "1"]
     log, said, later = tmp_path / "log", [], [0.0]
-    down = Watch(
+    down = partial(
+        follow,
         run,
         NAME,
         api=HfApi(endpoint=NOWHERE),
@@ -238,7 +239,7 @@ def test_a_trainer_does_not_notice(
         monkeypatch.setenv(name, value)
     with started(["env", "HF_HUB_OFFLINE=0", *map(str, words)], log) as watching, ThreadPoolExecutor(1) as threads:
         until(lambda: NAME in hub.repositories and bool(hub.repositories[NAME].tags), log)
-        ends = threads.submit(down.follow)
+        ends = threads.submit(down)
         done = pool.run(2, DDP, [recipe])
         assert done.status == 0, done.output
         assert watching.wait(100) == 0, log.read_text()
