@@ -126,8 +126,8 @@ class ByteStream:
     def chunks(self, offset: int = 0) -> Iterator[bytes]:
         """Its decompressed bytes from `offset` on, in chunks of 256 kB to 1.25 MB; the last one may be shorter.
 
-        An uncompressed file or URL is read from `offset` on; a compressed one is decompressed from its beginning, and
-        the bytes before `offset` are dropped.
+        An uncompressed file or URL of known size is read from `offset` on. A compressed one, or one without a size, is
+        read from its beginning, and the bytes before `offset` are dropped.
 
         Raises:
             ValueError: it does not exist, cannot be reached, has an unsupported compression or fewer bytes than
@@ -146,9 +146,10 @@ class ByteStream:
                     f"{self.name}: is a {kind} file; plain text, gzip (bgzip) and zstd are read: unpack it "
                     f"({UNPACK[kind]})"
                 )
-            if not kind and offset > len(head) and (self._remote or self.num_bytes is not None):
+            size = None if kind or offset <= len(head) else self.num_bytes
+            if size is not None:
                 files.close()
-                at = offset if self.num_bytes is None else min(offset, self.num_bytes)
+                at = min(offset, size)
                 stored = Stored(self.name, files.enter_context(closing(self._stored(at))))
             for chunk in in_pieces(DECOMPRESS[kind](stored), _LEAST_BYTES):
                 if kind and not at:

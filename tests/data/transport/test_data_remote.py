@@ -95,6 +95,8 @@ def test_over_http(web: str, habits: str) -> None:
     url = f"{web}/{habits}"
     assert read(url) == TEXT
     assert read(url, 999_999) == TEXT[999_999:]
+    with pytest.raises(ValueError, match="ends 5 bytes before the place up to which it was read before"):
+        read(url, len(TEXT) + 5)
     stream = ByteStream(url, LIMITS)
     stored = len(gzip.compress(TEXT, mtime=0)) if "gz" in habits else len(TEXT)
     assert stream.num_bytes == (None if "chunked" in habits or "encoded" in habits else stored)
