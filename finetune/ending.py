@@ -27,7 +27,7 @@ from finetune.assays import Assays
 from finetune.baselines.baseline import Baseline, Parts
 from finetune.baselines.features import Features
 from finetune.bundle.folder import with_evaluation
-from finetune.held_out import Fold, Trained, by_fold, of_fold
+from finetune.held_out import Fold, Trained, of_fold
 from finetune.job import FineTuneJob
 from finetune.labels.replicates import agreement
 from finetune.metrics.scores import Scores
@@ -92,9 +92,9 @@ def end(
         said = f"{root / FILE} holds the results of these models on these labels; --again computes them once more"
         print(said, flush=True)
         return before[0]
-    kept = Kept(root, inputs, again=again)
+    kept, seeds = Kept(root, inputs, again=again), recipe.run.seeds
     with WorkLine("predicting what was held out", after_s=2.0):
-        folds = [of_fold(members, device, kept) for members in by_fold(trained, recipe.run.seeds)]
+        folds = [of_fold(trained[at : at + seeds], device, kept) for at in range(0, len(trained), seeds)]
         objectives, joined = _together(folds)
     with WorkLine("finding the relatives that an interval leaves out together", after_s=2.0):
         is_scored = any(len(each.predictions.rows) for each in joined)
@@ -105,11 +105,11 @@ def end(
     def results_of(some: Sequence[Fold], part: str, notes: Sequence[str] = ()) -> Results:
         of_some, predicted = _together(some)
         members = tuple(fact for fold in some for fact in fold.members)
-        of_validation = len(some) == 1 and some[0].part != VALIDATION
+        of_validation = len(some) == 1 and some[0].part != VALIDATION and len(some[0].assays.records(VALIDATION)) > 0
         made = Results(
             part=part,
             scores=_scored(of_some, predicted, clusters),
-            validation=_validation(some[0], clusters) if of_validation else None,
+            validation=_scored(some[0].objectives, some[0].validation, clusters) if of_validation else None,
             baselines=_baselines(fits, of_some, some, clusters if some is folds else None),
             members=members,
             seeds=_of_seeds(some, of_some),
@@ -202,12 +202,6 @@ def _scored(objectives: Sequence[Objective], joined: Sequence[Joined], clusters:
     )
 
 
-def _validation(fold: Fold, clusters: NDArray[np.uint64]) -> Scores | None:
-    if not len(fold.assays.records(VALIDATION)):
-        return None
-    return _scored(fold.objectives, fold.validation, clusters)
-
-
 def _of_seeds(folds: Sequence[Fold], objectives: Sequence[Objective]) -> tuple[SeedScores, ...]:
     """The scores of each seed alone; none with one seed."""
     seeds = [member.seed for member in folds[0].members]
@@ -234,8 +228,7 @@ def _ceilings(
         tested[records] = True
         for output, name in enumerate(objective.outputs):
             if agreed := agreement(task.labels, output, tested):
-                ceiling = Ceiling(objective.settings.name, name, agreed.num_replicated, agreed.icc, agreed.ceiling)
-                found.append(ceiling)
+                found.append(Ceiling(objective.settings.name, name, agreed.num_replicated, agreed.icc, agreed.ceiling))
     return tuple(found)
 
 
@@ -254,8 +247,8 @@ def _calibrations(
         if folds[0].part != VALIDATION:
             on_part = checked(objective, of.predictions, of.calibrated, of.low, of.high)
         maps = folds[0].maps[number] if len(folds) == 1 else fitted(objective, of.predictions)
-        for name, calibration, numbers in zip(objective.outputs, maps, on_part, strict=True):
-            found.append(CalibratedTask(objective.settings.name, name, calibration, numbers))
+        of_outputs = zip(objective.outputs, maps, on_part, strict=True)
+        found += [CalibratedTask(objective.settings.name, *of_output) for of_output in of_outputs]
     return tuple(found)
 
 
@@ -289,8 +282,7 @@ def _fits(
                 parts = Parts(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
                 objective = fold.objectives[number]
                 of_level = vectors[objective.settings.level]
-                each = beside(objective, labels, parts, sequences, of_level, began, search, step)
-                for name, baseline in each:
+                for name, baseline in beside(objective, labels, parts, sequences, of_level, began, search, step):
                     found.setdefault(name, {}).setdefault(number, {})[fold.number] = baseline
     return found
 

@@ -4,7 +4,7 @@ In: the members that were trained, those of one fold together. Out: `Fold`: thei
 nothing. Rank 0 does it alone, in float32, with the whole model of each member in turn.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,11 +55,6 @@ class Fold:
     def number(self) -> int | None:
         """Which fold it is; None where there are none."""
         return self.members[0].fold
-
-
-def by_fold(trained: Sequence[Trained], seeds: int) -> Iterator[Sequence[Trained]]:
-    """The members of each fold, one for each seed; all of them where there are no folds."""
-    return (trained[first : first + seeds] for first in range(0, len(trained), seeds))
 
 
 def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fold:

@@ -76,7 +76,9 @@ class FineTuneJob(Job[FineTuneScores]):
         self.recipe, self.engine, self.assays = recipe, engine, assays
         self.tasks = assays.objectives
         self.lines: list[str] = []
-        self.source = self._start()
+        init, seed = recipe.model.init, recipe.run.seed
+        self.source = open_source(init, ENCODER) if init is not None else random_encoder(recipe.model, seed)
+        """The encoder before fine-tuning."""
         self.features = self._cached(self.source)
 
     @property
@@ -130,13 +132,6 @@ class FineTuneJob(Job[FineTuneScores]):
             )
         frozen = None if self.features is None else start.content_hash()
         return Built(model, description, first, width=start.shape.dim, frozen=frozen)
-
-    def _start(self) -> Source:
-        """The encoder before fine-tuning."""
-        settings = self.recipe.model
-        if settings.init is not None:
-            return open_source(settings.init, ENCODER)
-        return random_encoder(settings, self.recipe.run.seed)
 
     def _plan(self, described: Mapping[str, Any] | None, adapter: Adapter | None) -> AdapterPlan | None:
         if self.recipe.adaptation.kind != "lora":

@@ -42,15 +42,14 @@ def members(recipe: Recipe, assays: Assays) -> Iterator[Member]:
     for fold, of_fold in enumerate(of_folds):
         length = tokens_per_pass(of_fold.plan(recipe.run.seed)) if recipe.schedule.passes is not None else 0
         for number in range(seeds):
-            parts = [f"fold-{fold}"] * bool(folds) + [f"seed-{recipe.run.seed + number}"] * (seeds > 1)
-            name = "-".join(parts)
+            seed = recipe.run.seed + number
+            name = "-".join([f"fold-{fold}"] * bool(folds) + [f"seed-{seed}"] * (seeds > 1))
             directory = str(Path(recipe.run.directory) / name) if name else recipe.run.directory
             url = (
                 f"{recipe.run.checkpoint_url}/{name}"
                 if name and recipe.run.checkpoint_url
                 else recipe.run.checkpoint_url
             )
-            seed = recipe.run.seed + number
             run = replace(recipe.run, directory=directory, checkpoint_url=url, seed=seed, seeds=1)
             schedule = recipe.schedule.in_tokens(length)
             yield Member(name, replace(recipe, run=run, schedule=schedule), of_fold, fold if folds else None)

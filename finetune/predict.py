@@ -21,8 +21,9 @@ from data.progress_line import WorkLine
 from data.safe_text import tell
 from finetune.bundle.manifest import ReadingSettings
 from finetune.bundle.places import bundles_at
+from finetune.score.written import free_name, require_place
 from finetune.tables.settings import TooLong
-from pretrain.engine.command import Parser, answered, importing_torch, require_free
+from pretrain.engine.command import Parser, answered, importing_torch
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
 
@@ -53,9 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _predict(options: argparse.Namespace) -> None:
     out: Path = options.output
-    if out.suffix.lower() not in (".csv", ".tsv"):
-        raise ValueError(f"-o {out}: predictions are written as a table of text; give it the suffix .csv or .tsv")
-    require_free(out, overwrites=options.overwrite)
+    require_place(out, "predictions", overwrites=options.overwrite)
     folders = bundles_at(options.bundle)
     with importing_torch():
         from finetune.bundle.folder import open_folder
@@ -150,15 +149,12 @@ def _write(
         results = manifests[0].ensemble
         is_whole = results is not None and len(results.members) == members
         results = results if is_whole and all(each.ensemble == results for each in manifests) else None
-    of_tasks = results.calibrations if results else ()
-    calibrated = {(each.objective, each.task): each.calibration for each in of_tasks}
+    known = results.calibrations if results else ()
+    calibrated = {(each.objective, each.task): each.calibration for each in known}
     tasks = task_columns(objectives, calibrated, members, own)
-    note = _NOTE
-    while note in own:
-        note += "_predicted"
     if not calibrated:
         said.append("there is no calibration of this model or of these models together: no intervals are written")
-    reasons = [each.calibration.why_not for each in of_tasks if each.calibration.why_not]
+    reasons = [each.calibration.why_not for each in known if each.calibration.why_not]
     said += [f"no intervals or calibration of {reasons.count(each)} tasks: {each}" for each in dict.fromkeys(reasons)]
     pairs = [objective.settings.name for objective in objectives if objective.settings.level == "pair"]
     if pairs:
@@ -168,10 +164,9 @@ def _write(
             f"pairs of residues have no cells in a table ({', '.join(pairs)})" if pairs else "none had a training label"
         )
         raise ValueError(f"{predictors[0].bundle.folder} has no task that is predicted row by row: {why}")
-    identity = [] if trained is None else [_IDENTITY]
-    while {*identity} & {*own}:
-        identity[0] += "_predicted"
-    header = [*own, *(name for _, task in tasks for name in task.names), *identity, note]
+    identity = [] if trained is None else [free_name(_IDENTITY, own, "_predicted")]
+    of_tasks = (name for _, task in tasks for name in task.names)
+    header = [*own, *of_tasks, *identity, free_name(_NOTE, own, "_predicted")]
     each = ((table, proteins, _predicted(engine, predictors, proteins)) for table, proteins in rows)
 
     def lines() -> Iterator[Sequence[str]]:

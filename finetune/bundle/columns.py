@@ -64,12 +64,11 @@ class TaskColumns:
         mean, found = stacked.mean(0), list[Floats]()
         if self.objective.settings.is_number:
             scale, half = self.objective.scale, self.calibration.half_width
-            in_unit = scale.undone(stacked)
             found.append(scale.undone(mean))
             if half is not None:
                 found += [*np.sort([scale.undone(mean - half), scale.undone(mean + half)], axis=0)]
             if self.members > 1:
-                found.append(in_unit.std(0, ddof=1))
+                found.append(scale.undone(stacked).std(0, ddof=1))
             return [[*each.tolist()] for each in found]
         if self._is_wide:
             trained = self.objective.is_trained[self.output]

@@ -151,12 +151,8 @@ class Job:
         raise ValueError(f"{self.out} exists, {what}; give another name, or replace it with --overwrite")
 
     @property
-    def _row_bytes(self) -> int:
-        return len(self.layers) * self.source.shape.dim * np.dtype(self.dtype).itemsize
-
-    @property
     def _part_size(self) -> tuple[int, int]:
-        most = max(1, PART_BYTES // self._row_bytes)
+        most = max(1, PART_BYTES // (len(self.layers) * self.source.shape.dim * np.dtype(self.dtype).itemsize))
         if self.pooling == "residue":
             return min(PART_TOKENS, max(most, 4 * self.bin_tokens)), PART_SEQUENCES
         return PART_TOKENS, min(PART_SEQUENCES, most)

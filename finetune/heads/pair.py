@@ -19,10 +19,6 @@ CHUNK_BYTES = 1 << 24
 """Bytes of one float32 tensor of a chunk's hidden channels."""
 
 
-def _rows(hidden: int) -> int:
-    return max(1, CHUNK_BYTES // (4 * hidden))
-
-
 class PairHead(nn.Module):
     """LayerNorm, then the two maps of an MLP on the two residues' vectors, concatenated.
 
@@ -51,7 +47,7 @@ class ChunkedOutput(OutputMap):
 
     def forward(self, left: Tensor, right: Tensor, first: Tensor, second: Tensor) -> Tensor:  # type: ignore[override]
         """Rows `first` of `left` and `second` of `right`, ``(s, hidden)`` each, to ``(n, width)`` float32."""
-        rows = _rows(left.shape[1])
+        rows = max(1, CHUNK_BYTES // (4 * left.shape[1]))
         chunks = zip(torch.split(first, rows), torch.split(second, rows), strict=True)
         return torch.cat([recomputed(self._of_chunk, left, right, *chunk) for chunk in chunks])
 

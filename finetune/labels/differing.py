@@ -100,7 +100,8 @@ class OtherColumns:
         for name in self.names:
             cells = written(self.table, name)
             values = meanings(name, cells.texts)
-            most = _MOST_NUMBERS * len(cells.rows) if _are_numbers(cells.texts) else np.inf
+            is_number = [number_of(text.lstrip("<>=~ ")) is not None for text in cells.texts]
+            most = _MOST_NUMBERS * len(cells.rows) if sum(is_number) >= _MOST_SHARE * len(is_number) else np.inf
             is_other = name in self._mutations or _NO_CONDITION.search(name) or all(map(_DATE.fullmatch, cells.texts))
             if not is_other and 1 < len({*values}) <= most:
                 found[name] = self._codes(cells, values)
@@ -111,10 +112,6 @@ class OtherColumns:
         numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
         codes = np.array([-1 if value is None else numbers[value] for value in values], np.int64)
         return cells.over_rows(codes, self.table.num_rows, -1)
-
-
-def _are_numbers(texts: Collection[str]) -> bool:
-    return sum(number_of(text.lstrip("<>=~ ")) is not None for text in texts) >= _MOST_SHARE * len(texts)
 
 
 def _differ(codes: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.bool_]:

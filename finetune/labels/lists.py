@@ -32,6 +32,5 @@ def outputs_by_label(columns: Sequence[Column], settings: TaskSettings) -> tuple
     for column, cells, of_column in zip(columns, read, listed, strict=True):
         for number, label in enumerate(outputs):
             has = np.array([label in labels for labels in of_column], np.int64)
-            answers = Cells(cells.rows, has[cells.which], ("no", "yes"))
-            found.append(Column(column.rows, column.name, number, answers))
+            found.append(Column(column.rows, column.name, number, Cells(cells.rows, has[cells.which], ("no", "yes"))))
     return outputs, found

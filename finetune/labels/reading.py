@@ -3,7 +3,7 @@
 In: a table, the record of each row, the settings of a task. Out: `TaskLabels`. Kept: nothing.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,8 +57,10 @@ def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> Task
     """
     columns = columns_of(settings, rows.table.columns, rows.table.name)
     outputs = outputs_of(settings, columns)
+    cells_of = [written(rows.table, name) for name in columns]
     found = [
-        Column(rows, name, number if len(outputs) > 1 else 0, _cells(rows, name)) for number, name in enumerate(columns)
+        Column(rows, name, number if len(outputs) > 1 else 0, cells.of_cells(rows.records[cells.rows] >= 0))
+        for number, (name, cells) in enumerate(zip(columns, cells_of, strict=True))
     ]
     if settings.columns_are == "lists":
         outputs, found = outputs_by_label(found, settings)
@@ -69,7 +71,9 @@ def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> Task
     said: list[str] = []
     left_out = sum(len(column.cells.rows) for column in found) - sum(len(cells.rows) for cells in each_placed)
     if left_out and settings.level == "sequence" and not settings.is_number:
-        words = ", ".join(map(repr, sorted(_as_written(missing, found))))
+        folded = {text.casefold() for text in missing}
+        as_written = {text for column in found for text in column.cells.texts if text.casefold() in folded}
+        words = ", ".join(map(repr, sorted(as_written)))
         said.append(f"{settings.name}: {left_out:,} cells mean that nothing was measured ({words}), and are no class")
     classes: tuple[str, ...] = ()
     if settings.is_number:
@@ -96,18 +100,6 @@ def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> Task
     )
     labels = merged(measured, settings, rows.num_records, rows.table.row, outputs, said, rows.others)
     return TaskLabels(settings, outputs, classes, unit, tuple(said), labels)
-
-
-def _cells(rows: Rows, name: str) -> Cells:
-    """The cells of a column in rows that have a record."""
-    cells = written(rows.table, name)
-    return cells.of_cells(rows.records[cells.rows] >= 0)
-
-
-def _as_written(missing: Collection[str], found: Sequence[Column]) -> set[str]:
-    """Texts of the columns that mean that nothing was measured."""
-    folded = {text.casefold() for text in missing}
-    return {text for column in found for text in column.cells.texts if text.casefold() in folded}
 
 
 def _indices(column: Column, cells: Cells, classes: Sequence[str], settings: TaskSettings) -> NDArray[np.float64]:

@@ -77,7 +77,9 @@ def merged(
     keys = measured.records, *places, measured.outputs
     order = np.lexsort((measured.rows, measured.values, *reversed(keys)))  # values rise, for the median
     sorted_keys = [key[order] for key in keys]
-    first = np.flatnonzero(_begins(sorted_keys))
+    begins = np.ones(len(order), np.bool_)  # whether a measurement is of another thing than the one before it
+    begins[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in sorted_keys])
+    first = np.flatnonzero(begins)
     counts = np.diff(np.append(first, len(order)))
     values, censoring = measured.values[order], measured.censoring[order]
 
@@ -143,13 +145,6 @@ def _in_words(settings: TaskSettings, differing: dict[str, int]) -> str:
         f"{settings.name}: labels are {settings.replicates}s of several rows, which differ in {shown}; for an "
         "output of each value, name the column in conditions of the task"
     )
-
-
-def _begins(keys: list[NDArray[np.int64]]) -> NDArray[np.bool_]:
-    """(m,) whether a sorted measurement is of another thing than the one before it."""
-    begins = np.ones(len(keys[0]), np.bool_)
-    begins[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
-    return begins
 
 
 def _medians(values: NDArray[np.float64], first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:

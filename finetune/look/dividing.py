@@ -21,7 +21,7 @@ from data.resources import resources
 from data.store.derived import found_at
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.reading import TaskLabels
-from finetune.look.opened import Opened
+from finetune.look.opened import Opened, as_settings
 from finetune.look.roles import Roles
 from finetune.splits.audit import audit
 from finetune.splits.divide import divide
@@ -82,11 +82,6 @@ class Divided:
         parts = self.parts.of_fold(0) if self.parts.num_folds else self.parts
         train, validation, test = (int(np.count_nonzero(parts.part == part)) for part in (TRAIN, VALIDATION, TEST))
         return train, validation, test
-
-    @property
-    def num_training(self) -> int:
-        """Records that train."""
-        return self.counts[0]
 
 
 _Candidate = tuple[dict[str, Any], str]
@@ -231,8 +226,7 @@ def _tried(
     Raises:
         ValueError: a part is empty or has too few labels, a task cannot be trained on one, or too much is unused.
     """
-    given: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in settings.items()}
-    split, more, said = SplitSettings(**given), dict[str, Any](), ""
+    split, more, said = SplitSettings(**as_settings(settings)), dict[str, Any](), ""
     division = divide(split, opened.records, opened.proteins.ids, mutations)
     if split.by == "column" and not len(division.parts.records(VALIDATION)):
         training = np.count_nonzero(opened.is_labelled & (division.parts.part == TRAIN))

@@ -92,12 +92,14 @@ def _proteins(table: Table, data: dict[str, Any], crop_tokens: int | None = None
     return proteins_of(table, _settings(data), crop_tokens).by_content()
 
 
+def as_settings(values: dict[str, Any], of_several: Collection[str] = ()) -> dict[str, Any]:
+    """Values of a recipe as fields of settings hold them: tuples, also of one text where a field is `of_several`."""
+    listed = {name: [each] if name in of_several and isinstance(each, str) else each for name, each in values.items()}
+    return {name: tuple(each) if isinstance(each, list) else each for name, each in listed.items()}
+
+
 def _settings(data: dict[str, Any]) -> TableSettings:
-    given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in data.items()}
-    for name in ("sequence", "mutation", "table"):
-        if isinstance(given.get(name), str):
-            given[name] = (given[name],)
-    return TableSettings(**given)
+    return TableSettings(**as_settings(data, ("sequence", "mutation", "table")))
 
 
 def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequence[Guess], store_dir: str) -> Opened:
@@ -197,11 +199,8 @@ def _labels(rows: Rows, guess: Guess, decimal: str) -> TaskLabels:
 
 def task_settings(guess: Guess) -> TaskSettings:
     """The settings of a guess."""
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in guess.settings.items()
-    }
     columns = () if guess.columns == (guess.name,) else guess.columns
-    return TaskSettings(name=guess.name, columns=columns, **given)
+    return TaskSettings(name=guess.name, columns=columns, **as_settings(guess.settings))
 
 
 def _together(guesses: Sequence[Guess]) -> list[Guess]:

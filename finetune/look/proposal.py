@@ -139,7 +139,7 @@ def _proposal(
     labelled = found.is_labelled
     machine = seen(1, 1, "no", "single", gpu=True)
     lengths = found.proteins.num_residues[labelled]
-    chosen = sizes(lengths, split.num_training, int(labelled.sum()), crop, _shape(request), machine)
+    chosen = sizes(lengths, split.counts[0], int(labelled.sum()), crop, _shape(request), machine)
 
     def text(takes: Expected) -> str:
         before = _BEFORE.format(request.table), f"To train: python -m finetune {request.recipe}"
@@ -203,10 +203,10 @@ def _parts(
         model = Choice("init", request.init, "given by you")
     elif request.preset is not None:
         model = Choice("preset", request.preset, "given by you; random weights, a baseline only")
-    settings = [Choice(n, v, place.reasons.get(n, "")) for n, v in data.items() if n != "table"]
     longest = int(found.proteins.whole_residues.max())
-    step = f"{chosen.steps_per_pass} steps a pass over {split.num_training:,} proteins that train"
-    settings += [
+    step = f"{chosen.steps_per_pass} steps a pass over {split.counts[0]:,} proteins that train"
+    settings = [
+        *(Choice(n, v, place.reasons.get(n, "")) for n, v in data.items() if n != "table"),
         Choice("crop_tokens", chosen.crop_tokens, f"tokens of the longest protein, which has {longest:,} residues"),
         Choice("bin_tokens", chosen.bin_tokens, "slots that are computed at once"),
         Choice("bins_per_step", chosen.bins_per_step, f"about {step}"),

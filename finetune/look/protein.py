@@ -66,10 +66,9 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
     mutated = mutations_of(table, [column for column in columns if column not in sequences])
     if not sequences and not mutated:
         sequences = [column for column in columns if _is_sequence(column, any_name=True)]
-    roles: dict[str, tuple[str, str]] = {}
-    for column in columns:
-        if column not in sequences and _are_nucleotides(column):
-            roles[column.name] = "nucleotides", "A, C, G and T; a protein language model reads its translation"
+    said = "A, C, G and T; a protein language model reads its translation"
+    nucleotides = [column for column in columns if column not in sequences and _are_nucleotides(column)]
+    roles = {column.name: ("nucleotides", said) for column in nucleotides}
     if named:
         chosen = [column for column in columns if column.name in named]
         return _of_sequences(chosen, sequences, roles, "named by you")
@@ -108,9 +107,11 @@ def _of_sequences(
     chosen: Sequence[Column], sequences: Sequence[Column], roles: dict[str, tuple[str, str]], why: str
 ) -> Place:
     names = [column.name for column in chosen]
-    for column in sequences:
-        if column not in chosen:
-            roles[column.name] = "sequence, not read", f"another one; --sequence {column.name!r} reads it instead"
+    roles |= {
+        column.name: ("sequence, not read", f"another one; --sequence {column.name!r} reads it instead")
+        for column in sequences
+        if column not in chosen
+    }
     for number, column in enumerate(chosen):
         lengths = [len(text) for text in column.texts]
         said = why or f"letters of amino acids, {min(lengths)} to {max(lengths)} in a cell"
@@ -227,16 +228,11 @@ def _is_sequence(column: Column, *, any_name: bool = False) -> bool:
     if not texts or column.numbers is not None or _are_nucleotides(column):
         return False
     named = words.SEQUENCE.search(column.name) is not None
-    lengths, kinds, good = [], set[int](), 0
-    for text in texts:
-        letters = letters_of(text.encode("ascii", "replace")).upper()
-        same_case = text.isupper() or text.islower() or named
-        if same_case and _refused(text) is None:
-            good += 1
-            lengths.append(len(letters))
-            kinds |= set(letters)
-    if good < _SHARE * len(texts):
+    of_one_case = [text for text in texts if text.isupper() or text.islower() or named]
+    proteins = [_letters(text) for text in of_one_case if _refused(text) is None]
+    if len(proteins) < _SHARE * len(texts):
         return False
+    lengths, kinds = [*map(len, proteins)], set[int]().union(*proteins)
     least = _LEAST_NAMED if named else _LEAST_LETTERS
     if words.SHORT_SEQUENCE.search(column.name) and len(texts) > 1:
         least = _LEAST_SHORT
@@ -306,7 +302,11 @@ def _without_protein(
     )
 
 
+def _letters(text: str) -> bytes:
+    return letters_of(text.encode("ascii", "replace")).upper()
+
+
 def _refused(text: str) -> str | None:
     """Why a text is no protein."""
-    found = refusal(b"x", letters_of(text.encode("ascii", "replace")).upper(), "refuse", IngestSettings())
+    found = refusal(b"x", _letters(text), "refuse", IngestSettings())
     return found.reason if found is not None else None

@@ -99,16 +99,14 @@ def roles_of(
         roles.tasks = _tasks(free, roles, residues) or _weak_tasks(others, roles, residues)
     set_ = [column for column in columns if roles.of.get(column.name, ("",))[0] in _CONDITIONS]
     conditions = [column for column in set_ if varies(column, records)]
-    for column in conditions:
-        roles.of[column.name] = roles.of[column.name][0], "rows of one sequence differ in it"
+    roles.of |= {each.name: (roles.of[each.name][0], "rows of one sequence differ in it") for each in conditions}
     varying = {column.name: column for column in columns if varies(column, records)}
     for task in roles.tasks:
         label = next((varying[name] for name in task.columns if name in varying), None)
         if label is not None and task.settings.get("columns_are") != "lists":
             give_conditions(task, label, conditions, records)
         _join(task, units.get(task.columns[0]), bounds.get(task.columns[0]))
-        for name in task.columns:
-            roles.of[name] = "task", task.reason
+        roles.of |= dict.fromkeys(task.columns, ("task", task.reason))
     roles.groups = [column.name for column in columns if roles.of[column.name][0] == "group"]
     roles.of = {name: roles.of[name] for name in order}
     roles.tasks.sort(key=lambda task: order.index(task.columns[0]))

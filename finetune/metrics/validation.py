@@ -99,9 +99,6 @@ def ranked(objective: Objective, predictions: Predictions) -> Scores:
     ]  # fmt: skip
     if kind == "multilabel":
         mean = float(np.mean(values[is_defined])) if is_defined.any() else None
-        why_not = "" if mean is not None else "none of its columns is defined"
-        found = TaskScore(
-            settings.name, settings.name, kind, "mean_auroc", mean, None, None, len(rows), 0, undefined=why_not
-        )
-        tasks.append(found)
+        of_columns = settings.name, settings.name, kind, "mean_auroc", mean, None, None, len(rows), 0
+        tasks.append(TaskScore(*of_columns, undefined="" if is_defined.any() else "none of its columns is defined"))
     return Scores(tuple(tasks))

@@ -100,8 +100,7 @@ def _of_task(results: Results, task: TaskScore) -> Sheet:
             f"a Pearson correlation of {ceiling.pearson:.3f}, by {ceiling.replicated:,} labels of several measurements"
         )
         rows.append(("replicates", f"perfect predictions would reach {said}"))
-    others = {**task.values}
-    shown = [f"{TITLES.get(name, name)} {value:.3g}" for name, value in others.items()]
+    shown = [f"{TITLES.get(name, name)} {value:.3g}" for name, value in task.values.items()]
     note = ". ".join([f"Of {task.labels:,} labels: {', '.join(shown)}", *task.notes]) if shown else ""
     return Sheet(f"{task.task}: {TITLES[task.metric]}", ("", "Value"), tuple(rows), note)
 

@@ -55,7 +55,9 @@ def pictures(objective: Objective, joined: Joined, scores: Scores, taken: int) -
 def _measured(objective: Objective, name: str, task: str, truth: Floats, prediction: Floats) -> Chart:
     shown = np.linspace(0, len(truth) - 1, min(len(truth), _MOST_POINTS)).astype(np.int64)
     x, y = truth[shown], prediction[shown]
-    both = _range(np.concatenate([x, y]))  # one for both axes, so that predictions that hardly vary look like it
+    low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
+    pad = 0.04 * (high - low) or abs(low) / 10 or 1.0
+    both = low - pad, high + pad  # one for both axes, so that predictions that hardly vary look like it
     transform = objective.settings.transform
     unit = {"none": objective.unit, "log10": f"log10 {objective.unit}", "p": "-log10 mol/l"}[transform].strip()
     fewer = f" {len(shown):,} of {len(truth):,} labels are shown." if len(shown) < len(truth) else ""
@@ -161,9 +163,3 @@ def _reliability(name: str, task: str, truth: Floats, before: Floats, after: Flo
 def _square(name: str, title: str, x_title: str, y_title: str, *lines: Line, **more: Any) -> Chart:
     style = {"ranges": (_UNIT, _UNIT), "diagonal": True, "shows_last": False, "height": _HEIGHT, **more}
     return Chart(name=name, title=title, x_title=x_title, y_title=y_title, lines=lines, **style)
-
-
-def _range(values: Floats) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
-    pad = 0.04 * (high - low) or abs(low) / 10 or 1.0
-    return low - pad, high + pad

@@ -3,7 +3,7 @@
 In: scores, calibrations, the audit. Out: `Results`; scores.json. Kept: that file, in the run directory and the bundle.
 """
 
-import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,8 +148,7 @@ class Results:
         ]
         if len(values) < 2:
             return None
-        mean = math.fsum(values) / len(values)
-        return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+        return statistics.fmean(values), statistics.stdev(values)
 
     def ceiling(self, task: TaskScore) -> Ceiling | None:
         """The ceiling of a task, if it has replicates."""

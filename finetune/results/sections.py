@@ -63,10 +63,9 @@ def _relatives(audit: Audit) -> Sheet:
         # A card says no folder of a machine.
         part, _, folder = each.against.partition(PRETRAINING)
         name = part or f"{PRETRAINING}{Path(folder).name[:16]}"
-        counts = [("equal", each.equal, each.queries)]
-        for at, similar in zip(each.identities, each.similar, strict=True):
-            counts.append((f"identity of at least {at:.0%}", similar, each.searchable))
-        for relation, count, of in counts:
+        similar = zip(each.identities, each.similar, strict=True)
+        counts = [(f"identity of at least {at:.0%}", count, each.searchable) for at, count in similar]
+        for relation, count, of in (("equal", each.equal, each.queries), *counts):
             rows.append((name, relation, f"{count:,} of {of:,} ({count / max(of, 1):.1%})"))
     note = f"Relatives by {audit.searched_by}, over at least half of the tested sequence."
     lacking = audit.of_training.queries - audit.of_training.searchable

@@ -94,10 +94,8 @@ def undefined(results: Results) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for task in results.scores.undefined:
         reasons.setdefault(task.undefined, []).append(task.task)
-    found = []
-    for reason, tasks in reasons.items():
-        found.append(f"Undefined in {results.part}: {listed(tasks, _MOST_NAMED, 'others')}: {reason}.")
-    return found
+    shown = {reason: listed(tasks, _MOST_NAMED, "others") for reason, tasks in reasons.items()}
+    return [f"Undefined in {results.part}: {tasks}: {reason}." for reason, tasks in shown.items()]
 
 
 def untrained(results: Results) -> list[str]:

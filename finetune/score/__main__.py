@@ -20,11 +20,11 @@ from data.safe_text import tell
 from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, Rows, read_target, read_variants
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
-from finetune.score.written import write_with_columns
+from finetune.score.written import free_name, require_place, write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import WildTypes, named_wild_types, own_wild_types, read_wild_types
-from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
+from pretrain.engine.command import Parser, answered, importing_torch, positive
 
 if TYPE_CHECKING:
     from finetune.score.model import Scorer
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _score(options: argparse.Namespace) -> None:
-    _require_place(options.output, options.overwrite)
+    require_place(options.output, "scores", overwrites=options.overwrite)
     schemes: list[Scheme] = list(dict.fromkeys(options.scheme))
     table = read_table(options.table)
     found = _targets(options, table)
@@ -70,7 +70,9 @@ def _score(options: argparse.Namespace) -> None:
         tell(f"{long} target(s) of more than {WINDOW_TOKENS - 2:,} residues are read {how}")
     notes = {row: [note] for row, note in rows.notes.items()}
     scores = [_scores(scorer, scheme, targets, rows, notes) for scheme in schemes]
-    _write(options.output, table, dict(zip(names, scores, strict=True)), notes)
+    told = ["; ".join(notes.get(row, ())) for row in range(table.num_rows)]
+    columns = {**dict(zip(names, scores, strict=True)), free_name("note", table.columns, "_scored"): told}
+    write_with_columns(table, columns, options.output, _REMEDY)
     print(f"{options.output}: {table.num_rows:,} rows, {len(notes):,} of them with a note", flush=True)
 
 
@@ -91,20 +93,6 @@ def _scores(
                 cells[row] = repr(float(scored.values[number]))
     print(f"{scheme}: {documents:,} forward passes of a sequence, {tokens:,} tokens", flush=True)
     return cells
-
-
-def _write(out: Path, table: Table, scores: Mapping[str, Sequence[str]], notes: Mapping[int, Sequence[str]]) -> None:
-    note = "note"
-    while note in table.columns:
-        note += "_scored"
-    told = ["; ".join(notes.get(row, ())) for row in range(table.num_rows)]
-    write_with_columns(table, {**scores, note: told}, out, _REMEDY)
-
-
-def _require_place(out: Path, overwrites: bool) -> None:
-    if out.suffix.lower() not in (".csv", ".tsv"):
-        raise ValueError(f"-o {out}: scores are written as a table of text; give it the suffix .csv or .tsv")
-    require_free(out, overwrites=overwrites)
 
 
 def _targets(options: argparse.Namespace, table: Table) -> WildTypes:

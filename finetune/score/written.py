@@ -3,11 +3,30 @@
 In: a table, cells. Out: a file, which appears whole or not at all. Kept: nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from data.durable import write_csv
 from finetune.tables.table import Table
+from pretrain.engine.command import require_free
+
+
+def require_place(out: Path, what: str, *, overwrites: bool) -> None:
+    """Refuse a place at which `what` cannot be written as a table of text.
+
+    Raises:
+        ValueError: its suffix is of another format; it exists, or cannot be written to.
+    """
+    if out.suffix.lower() not in (".csv", ".tsv"):
+        raise ValueError(f"-o {out}: {what} are written as a table of text; give it the suffix .csv or .tsv")
+    require_free(out, overwrites=overwrites)
+
+
+def free_name(name: str, taken: Collection[str], ending: str) -> str:
+    """A name of a column that a table does not have: with an ending, as often as need be."""
+    while name in taken:
+        name += ending
+    return name
 
 
 def write_with_columns(table: Table, columns: Mapping[str, Sequence[str]], out: Path, remedy: str) -> None:

@@ -33,7 +33,6 @@ def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int
     Raises:
         ValueError: a value is no part; or a record is in two and `split.conflict` is "refuse". The message names rows.
     """
-    assert settings.column is not None
     of_row = _of_rows(records, settings)
     notes = []
     empty = np.flatnonzero((of_row == UNUSED) & (records.of_row >= 0))
@@ -57,7 +56,6 @@ def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int
 
 def _of_rows(records: Records, settings: SplitSettings) -> NDArray[np.int8]:
     """(rows,) the part of each row."""
-    assert settings.column is not None
     given = {name: getattr(settings, name) for name in ("train", "validation", "test", "unused")}
     parts = dict(zip(given, (TRAIN, VALIDATION, TEST, UNUSED), strict=True))
     exact = {word: parts[name] for name, words in given.items() for word in words}
@@ -102,7 +100,7 @@ def _validate(records: Records, column: str, of_row: NDArray[np.int8]) -> None:
             of_row[row] = VALIDATION
 
 
-def _conflict(records: Records, column: str, of_row: NDArray[np.int8], torn: NDArray[np.int64]) -> str:
+def _conflict(records: Records, column: str | None, of_row: NDArray[np.int8], torn: NDArray[np.int64]) -> str:
     rows = [row for row in records.rows_of(int(torn[0])).tolist() if of_row[row] != UNUSED]
     sides = ", ".join(f"{records.table.shown(row)} ({NAMES[of_row[row]]})" for row in rows[:4])
     return (

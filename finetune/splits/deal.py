@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import draw
+from data.order.shares import apportioned
 
 _PURPOSE = 0x73706C6974
 """Keeps these draws apart from all other uses of a seed."""
@@ -37,7 +38,8 @@ def deal(
     lowest = np.full(len(sizes), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(lowest, group, digests)
     order = np.lexsort((lowest, draw.hashes(draw.key(_PURPOSE, seed), lowest), -sizes))
-    targets = _whole(shares, len(group))
+    whole = iter(apportioned(len(group), [share for share in shares if share]))
+    targets = [next(whole) if share else 0 for share in shares]
     sides = np.zeros(len(sizes), np.int64)
     heap = [(0.0, side) for side, target in enumerate(targets) if target]
     filled = [0] * len(shares)
@@ -55,13 +57,3 @@ def deal(
         for entry in (*passed, (filled[side] / targets[side], side)):
             heapq.heappush(heap, entry)
     return sides
-
-
-def _whole(shares: tuple[float, ...], count: int) -> list[int]:
-    """Shares of a whole number: each rounded down, what is left to the largest remainders; some where above 0."""
-    exact = [share * count for share in shares]
-    targets = [int(value + 1e-9) for value in exact]
-    by_remainder = sorted(range(len(shares)), key=lambda side: (targets[side] - exact[side], side))
-    for side in by_remainder[: count - sum(targets)]:
-        targets[side] += 1
-    return [max(target, 1) if share else 0 for target, share in zip(targets, shares, strict=True)]

@@ -96,8 +96,12 @@ def _divided(settings: SplitSettings, records: Records, ids: Sequence[str], muta
         method = f"Bemis-Murcko scaffolds of column {settings.column!r}"
     elif settings.by == "homology":
         group, method, is_approximate = by_homology(records, settings)
-    side = _dealt(settings, records, group, is_used)
-    notes.append(_in_words(group[is_used]))
+    side = np.full(records.count, -1)  # of one that is not used
+    if is_used.any():
+        of_used = np.unique(group[is_used], return_inverse=True)[1]
+        side[is_used] = deal(of_used, records.digests[is_used], _shares(settings), settings.seed)[of_used]
+    sizes = np.unique(group[is_used], return_counts=True)[1]
+    notes.append(f"{sizes.sum():,} records in {len(sizes):,} groups, the largest of {sizes.max(initial=0):,}")
     return Division(_sides(settings, records, side, group), method, is_approximate, tuple(notes), used)
 
 
@@ -134,17 +138,6 @@ def _relatives(
     return by_homology(records, settings)[0], f"clusters of relatives at {settings.identity:.0%} identity"
 
 
-def _dealt(
-    settings: SplitSettings, records: Records, group: NDArray[np.int64], is_used: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """(N,) the side of each record, -1 for one that is not used."""
-    side = np.full(records.count, -1)
-    if is_used.any():
-        of_used = np.unique(group[is_used], return_inverse=True)[1]
-        side[is_used] = deal(of_used, records.digests[is_used], _shares(settings), settings.seed)[of_used]
-    return side
-
-
 def _of_variants(settings: SplitSettings, records: Records, mutations: Mutations | None) -> Division:
     mutations = mutations or of_sequences(records, None, f"split.by = {settings.by!r}")
     notes = ["no wild type is given: mutations are counted from the most frequent residues"]
@@ -176,8 +169,3 @@ def _sides(
     part = np.where(side < 0, UNUSED, TRAIN)
     fold = side if always_trains is None else np.where(always_trains, NO_FOLD, side)
     return parts_of(records.digests, part, group, fold)
-
-
-def _in_words(group: NDArray[np.int64]) -> str:
-    sizes = np.unique(group, return_counts=True)[1]
-    return f"{len(group):,} records in {len(sizes):,} groups, the largest of {sizes.max(initial=0):,}"

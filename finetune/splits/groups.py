@@ -27,7 +27,6 @@ def by_group(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int6
 
     A record none of whose rows has a value is on its own.
     """
-    assert settings.column is not None
     texts = records.texts(settings.column, "split.column")
     alone = records.count - len(np.unique(records.of_row[[text is not None for text in texts]]))
     notes = [f"{alone:,} records have no {settings.column} and are on their own"] if alone > 0 else []
@@ -44,7 +43,6 @@ def by_scaffold(records: Records, settings: SplitSettings) -> tuple[NDArray[np.i
     Raises:
         ValueError: rdkit is not installed.
     """
-    assert settings.column is not None
     texts = records.texts(settings.column, "split.column")
     found = scaffolds([text or "" for text in texts])
     unreadable = [row for row, scaffold in enumerate(found) if scaffold is None]

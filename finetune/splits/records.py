@@ -36,12 +36,13 @@ class Records:
         """Number of records, N."""
         return len(self.digests)
 
-    def texts(self, column: str, setting: str) -> list[str | None]:
-        """(rows,) the cells of a column, without blanks around them; None where there is nothing.
+    def texts(self, column: str | None, setting: str) -> list[str | None]:
+        """(rows,) the cells of the column that a setting names, without blanks around them; None for an empty one.
 
         Raises:
             ValueError: the table has no such column; the message names the nearest one.
         """
+        assert column is not None, f"{setting} is required of this split"
         self.table.require(column, setting)
         return [text.strip() or None if text else None for text in self.table.column(column)]
 

@@ -34,7 +34,6 @@ def by_time(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8]
     Raises:
         ValueError: a cell is no date or number, or may be two dates; the message names its row.
     """
-    assert settings.column is not None
     texts = records.texts(settings.column, "split.column")
     read = _Reader(records, settings.column, texts)
     last, time = np.full(records.count, -np.inf), np.full(len(texts), -np.inf)
@@ -72,7 +71,7 @@ def _cuts(times: NDArray[np.float64], fractions: tuple[float, ...]) -> list[floa
 class _Reader:
     """Reads the times of a column: all of them numbers, or all of them dates of one form."""
 
-    def __init__(self, records: Records, column: str, texts: list[str | None]) -> None:
+    def __init__(self, records: Records, column: str | None, texts: list[str | None]) -> None:
         self._records, self._column = records, column
         present = [text for text in texts if text]
         self._numbers = bool(present) and None not in map(number_of, present)

@@ -105,19 +105,13 @@ def of_rows(
     """
     if mutated is None or wild_types is None:
         return None
-    first = np.full(records.count, len(records.of_row))
-    used = np.flatnonzero(records.of_row >= 0)
-    np.minimum.at(first, records.of_row[used], used)
-    of_rows = first.tolist()
+    of_records, first = np.unique(records.of_row, return_index=True)
+    of_rows = first[of_records >= 0].tolist()
     # Sorted, as what is drawn must not depend on the order of rows.
     places = sorted({(wild_types[row], place) for row in of_rows for place in mutated[row]})
     numbers = {place: number for number, place in enumerate(places)}
-    record, position = [], []
-    for each, row in enumerate(of_rows):
-        for place in mutated[row]:
-            record.append(each)
-            position.append(numbers[wild_types[row], place])
-    return Mutations(records.count, np.array(record, np.int64), np.array(position, np.int64))
+    pairs = [(each, numbers[wild_types[row], place]) for each, row in enumerate(of_rows) for place in mutated[row]]
+    return Mutations(records.count, *np.array(pairs, np.int64).reshape(-1, 2).T)
 
 
 def consensus(residues: NDArray[np.uint8]) -> NDArray[np.uint8]:

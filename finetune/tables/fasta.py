@@ -50,9 +50,7 @@ def fasta_table(name: str, text: str) -> Table:
         ValueError: it is empty or no FASTA; a record has no id, or one that another record has.
     """
     records = fasta_records(name, text)
-    layout = HeaderLayout()
-    for record in records:
-        layout.add(record)
+    layout = HeaderLayout(records)
     return replace(record_table(name, records, layout, 1), said=layout.said)
 
 
@@ -171,7 +169,12 @@ def with_labels(table: Table, labels: Table) -> Table:
         table.row_word,
     )
     if LABELS in added and SEQUENCE in table.columns:
-        _require_equal_lengths(joined, LABELS, labels.name)
+        for record_id, letters, below in zip(*map(joined.column, (ID, SEQUENCE, LABELS)), strict=True):
+            if len(below or "") != len((letters or "").removesuffix("*")):
+                raise ValueError(
+                    f"{labels.name}: {record_id!r} has {len(below or '')} labels and {len(letters or '')} residues; "
+                    "each residue has one letter, '-' for one without a label"
+                )
     return joined
 
 
@@ -229,19 +232,14 @@ def _rows_by_id(table: Table, other: Table, what: str) -> list[int]:
     return [there[record_id] for record_id in ids]
 
 
-def _require_equal_lengths(table: Table, column: str, file: str) -> None:
-    for record_id, letters, labels in zip(*map(table.column, (ID, SEQUENCE, column)), strict=True):
-        if len(labels or "") != len((letters or "").removesuffix("*")):
-            raise ValueError(
-                f"{file}: {record_id!r} has {len(labels or '')} labels and {len(letters or '')} residues; "
-                "each residue has one letter, '-' for one without a label"
-            )
-
-
 class HeaderLayout:
-    """What stands in the headers of a FASTA file after the id, as columns; only what is there in some record."""
+    """What stands in the headers of a FASTA file after the id, as columns; only what is there in some record.
 
-    def __init__(self) -> None:
+    Args:
+        records: all of the file.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
         self._names: dict[str, None] = {}
         self._bars: set[int] = set()
         self._num = 0
@@ -251,9 +249,10 @@ class HeaderLayout:
         self._has_words_of_deeploc = False
         self.has_labels = False
         """Whether labels stand below a sequence."""
+        for record in records:
+            self._add(record)
 
-    def add(self, record: Record) -> None:
-        """Count one more record of the file."""
+    def _add(self, record: Record) -> None:
         header = record.header
         self.has_labels |= record.labels is not None
         record_id, rest = _id(header), _rest(header)
@@ -273,7 +272,7 @@ class HeaderLayout:
         return (f"labels stand below the sequences; they are the column {LABELS!r}",) * self.has_labels
 
     def columns(self, headers: Sequence[str]) -> dict[str, list[str | None]]:
-        """The columns of some headers, each of which was added."""
+        """The columns of some headers of the file."""
         attributes = [dict(_ATTRIBUTE.findall(_rest(header))) for header in headers]
         taken = {ID, SEQUENCE}
         columns: dict[str, list[str | None]] = {

@@ -107,13 +107,8 @@ class _Text:
 
 def _fasta_parts(text: _Text, rows: int) -> TableParts:
     name = text.location.name
-    layout = HeaderLayout()
-    columns: list[str] = []
-    for record in fasta_stream(name, text.lines(None)):
-        layout.add(record)
-    for first in fasta_stream(name, text.lines(None)):
-        columns = record_table(name, [first], layout, 1).columns
-        break
+    layout = HeaderLayout(fasta_stream(name, text.lines(None)))
+    columns = record_table(name, [next(fasta_stream(name, text.lines(None)))], layout, 1).columns
 
     def read() -> Iterator[Table]:
         records, first = fasta_stream(name, text.lines(None)), 1

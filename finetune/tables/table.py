@@ -183,12 +183,13 @@ def joined(tables: Sequence[Table], settings: TableSettings, needed: Collection[
 
 def _require(tables: Sequence[Table], settings: TableSettings, needed: Collection[tuple[str, str]]) -> None:
     """Refuse a table that lacks a column which decides a row's protein, or one of those that are needed."""
-    columns = [*needed]
-    columns += [(name, "data.sequence") for name in settings.sequence]
-    columns += [(name, "data.mutation") for name in settings.mutation]
-    for setting in ("protein", "id"):
-        if (name := getattr(settings, setting)) is not None:
-            columns.append((name, f"data.{setting}"))
+    single = [(settings.protein, "data.protein"), (settings.id, "data.id")]
+    columns = [
+        *needed,
+        *((name, "data.sequence") for name in settings.sequence),
+        *((name, "data.mutation") for name in settings.mutation),
+        *((name, asked_by) for name, asked_by in single if name is not None),
+    ]
     for table in tables:
         for name, asked_by in columns:
             table.require(name, asked_by)

@@ -224,9 +224,8 @@ class Numbering:
         most = fitting(best)
 
         def is_enough(found: int) -> bool:
-            misfits = len(numbers) - found
             may_misfit = max(1, int(_MOST_MISFITS * len(numbers))) if self._leaves_out and found >= _FEW else 0
-            return misfits <= may_misfit
+            return len(numbers) - found <= may_misfit
 
         if given is not None:
             if is_enough(fitting(given)):

@@ -218,16 +218,9 @@ def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 
 def fits(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
     """Constants that were fitted to a series of doses in the same table."""
-    series = [column.name for column in columns if column.numbers is not None and _is_plain(column.name)]
+    numeric = [column for column in columns if column.numbers is not None]
+    series = [each.name for each in numeric if each.name.strip().replace(".", "", 1).isdigit()]
     if len(series) < _SERIES:
         return {}
     said = f"fitted to the series {series[0]}, ..., {series[-1]}, which is learned itself; --task reads it instead"
-    return {
-        column.name: ("fit", said)
-        for column in columns
-        if column.numbers is not None and words.FITTED.search(words.plain(column.name))
-    }
-
-
-def _is_plain(name: str) -> bool:
-    return name.strip().replace(".", "", 1).isdigit()
+    return {each.name: ("fit", said) for each in numeric if words.FITTED.search(words.plain(each.name))}
