@@ -155,11 +155,11 @@ def _together(folds: Sequence[Fold]) -> tuple[list[Objective], list[Joined]]:
 
 
 def _nothing_tested(fold: Fold) -> list[str]:
-    if fold.part != VALIDATION:
-        return []
-    if fold.assays.chosen_on == "training":
-        return ["Nothing that is held out has a label: nothing is scored."]
-    return ["No record is tested: these are scores of validation, which also chose the checkpoint."]
+    said = {
+        "training": "Nothing that is held out has a label: nothing is scored.",
+        "validation": "No record is tested: these are scores of validation, which also chose the checkpoint.",
+    }
+    return [said[fold.assays.chosen_on]] if fold.part == VALIDATION else []
 
 
 def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[Trained]) -> str:

@@ -80,7 +80,7 @@ def _parsed(column: Column, cells: Cells, settings: TaskSettings, decimal: str) 
     try:
         found = parse(cells.texts, unit="" if settings.unit_column else settings.unit, decimal=sign)
     except NotOneColumn as error:
-        raise ValueError(f"{column.where(_row(cells, error.index))}: {error}") from None
+        raise ValueError(f"{column.where(cells.first_row(error.index))}: {error}") from None
     if settings.unit_column and found.unit:
         raise ValueError(
             f"{column.rows.table.name}, column {column.name!r}: its cells have the unit {found.unit!r}, and "
@@ -90,8 +90,8 @@ def _parsed(column: Column, cells: Cells, settings: TaskSettings, decimal: str) 
         first, more = found.refused[0], len(found.refused) - 1
         rest = f" ({more} more such text{'s' * (more > 1)} in this column)" if more else ""
         raise ValueError(
-            f"{column.where(_row(cells, first))}: {cells.texts[first][:60]!r} is no number{rest}; correct it, or add "
-            "it to tasks.missing if it means that nothing was measured"
+            f"{column.where(cells.first_row(first))}: {cells.texts[first][:60]!r} is no number{rest}; correct it, or "
+            "add it to tasks.missing if it means that nothing was measured"
         )
     return found
 
@@ -180,8 +180,3 @@ def _require_distinct(values: NDArray[np.float64], column: Column) -> None:
             f"{spread:.2g} around {values.mean():.8g}, where numbers are stored in steps of {step:.2g}; subtract a "
             "constant from them"
         )
-
-
-def _row(cells: Cells, text: int) -> int:
-    """The first row that has a text."""
-    return int(cells.rows[np.argmax(cells.which == text)])

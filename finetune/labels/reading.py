@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from data.recipe.setting import no_such_word
 from finetune.labels.conditions import outputs_by_condition
 from finetune.labels.labels import Labels
 from finetune.labels.lists import outputs_by_label
@@ -16,7 +17,7 @@ from finetune.labels.numbers import numbers_of
 from finetune.labels.placed import Column, Rows, placed
 from finetune.labels.replicates import Measurements, merged
 from finetune.tasks.cells import Cells, written
-from finetune.tasks.classes import classes_of, index_of, is_binary, minus_is_negative, unknown_class
+from finetune.tasks.classes import classes_of, index_of, is_binary, minus_is_negative
 from finetune.tasks.columns import columns_of, outputs_of
 from finetune.tasks.settings import TaskSettings
 
@@ -107,6 +108,9 @@ def _indices(column: Column, cells: Cells, classes: Sequence[str], settings: Tas
     of_texts = [index_of(text, classes, settings) for text in cells.texts]
     for text, index in enumerate(of_texts):
         if index is None:
-            row = int(cells.rows[np.argmax(cells.which == text)])
-            raise ValueError(f"{column.where(row)}: {unknown_class(cells.texts[text], classes, settings)}")
+            wrong = no_such_word(f"the class of {settings.name!r}", cells.texts[text], classes)
+            raise ValueError(
+                f"{column.where(cells.first_row(text))}: {wrong}; correct it, add it to tasks.classes, or to "
+                "tasks.missing if it means that nothing was measured"
+            )
     return np.array(of_texts, np.float64)[cells.which]

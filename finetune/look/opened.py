@@ -187,7 +187,9 @@ def _without_rare(rows: Rows, guess: Guess, decimal: str) -> tuple[TaskLabels, G
 
 
 def _labels(rows: Rows, guess: Guess, decimal: str) -> TaskLabels:
-    found = read_task(rows, task_settings(guess), decimal)
+    columns = () if guess.columns == (guess.name,) else guess.columns
+    settings = TaskSettings(name=guess.name, columns=columns, **as_settings(guess.settings))
+    found = read_task(rows, settings, decimal)
     if not len(found.labels):
         raise ValueError("no row with a protein has a label")
     if guess.settings["type"] == "regression" and not np.ptp(found.labels.values):
@@ -195,12 +197,6 @@ def _labels(rows: Rows, guess: Guess, decimal: str) -> TaskLabels:
     if found.classes and len(np.unique(found.labels.values)) < 2:
         raise ValueError(f"all labels of rows with a protein are {found.classes[int(found.labels.values[0])]!r}")
     return found
-
-
-def task_settings(guess: Guess) -> TaskSettings:
-    """The settings of a guess."""
-    columns = () if guess.columns == (guess.name,) else guess.columns
-    return TaskSettings(name=guess.name, columns=columns, **as_settings(guess.settings))
 
 
 def _together(guesses: Sequence[Guess]) -> list[Guess]:

@@ -294,8 +294,8 @@ def _without_protein(
         letters = [(at, text) for at, text in enumerate(column.texts) if len(text) >= _LEAST_LETTERS and text.isupper()]
         refused = [(at, why) for at, text in letters if (why := _refused(text)) is not None]
         if refused:
-            row = int(column.cells.rows[np.argmax(column.cells.which == refused[0][0])])
-            return f"{table.row(row)}, column {column.name!r}: no protein, as it {refused[0][1]}"
+            row = table.row(column.cells.first_row(refused[0][0]))
+            return f"{row}, column {column.name!r}: no protein, as it {refused[0][1]}"
     return (
         f"{table.name}: has no protein: it needs a column of sequences, or one of mutations such as 'A123T' and "
         f"--wild-type FILE; name a column with --sequence if it is one: {table.shown_columns}"

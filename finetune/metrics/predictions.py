@@ -67,14 +67,13 @@ class Predictions:
         each = self.prediction.reshape(expected[0], *expected[1:] or (1,))
         allowed = "a finite number is needed; where the loss is none either, training diverged: lower schedule.peak_lr"
         self._refuse(names, ~np.isfinite(each.sum(1)), each.sum(1), "the prediction", allowed)
-        if kind != "regression":
+        if kind == "regression":
+            self._refuse(names, ~np.isfinite(rows.truth), rows.truth, "the label", "leave a missing label out")
+        else:
             lowest, highest = each.min(1, initial=0), each.max(1, initial=0)
             outside = (lowest < 0) | (highest > 1)
             values = np.where(lowest < 0, lowest, highest)
             self._refuse(names, outside, values, "the prediction", "it must be a probability, in [0, 1]")
-        if kind == "regression":
-            self._refuse(names, ~np.isfinite(rows.truth), rows.truth, "the label", "leave a missing label out")
-        else:
             count = len(objective.classes) if wide else 2
             known = np.isin(rows.truth, np.arange(count))
             allowed = f"a class is a whole number from 0 to {count - 1}; leave a missing label out"

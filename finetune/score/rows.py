@@ -82,8 +82,8 @@ def read_variants(
     if mutation:
         read = variants(table, mutation, targets, offset=offset, leaves_out=leaves_out)
         notes = dict(read.unusable)
-        for row, (whole, mutated) in enumerate(zip(read.sequences, read.mutated, strict=True)):
-            found[row] = None if whole is None else Variant(whole, mutated)
+        pairs = zip(read.sequences, read.mutated, strict=True)
+        found = [None if whole is None else Variant(whole, mutated) for whole, mutated in pairs]
     if sequence is not None:
         table.require(sequence, "--sequences")
         written = mutation_cells(table, mutation) if mutation else [None] * table.num_rows

@@ -44,7 +44,13 @@ def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int
     if not len(torn):
         return part, used, notes
     if settings.conflict == "refuse":
-        raise ValueError(_conflict(records, settings.column, of_row, torn))
+        rows = np.flatnonzero((records.of_row == torn[0]) & (of_row != UNUSED)).tolist()
+        sides = ", ".join(f"{records.table.shown(row)} ({NAMES[of_row[row]]})" for row in rows[:4])
+        raise ValueError(
+            f"{records.table.name}: split.column {settings.column!r} puts rows of one sequence in two parts: rows "
+            f"{sides}; so it is with {len(torn):,} of {records.count:,} sequences. Choose split.conflict = 'held_out' "
+            "(their rows are in the part that is held out more) or 'unused' (in none), or another split.by"
+        )
     if settings.conflict == "unused":
         part[torn] = UNUSED
     became = "are in none"
@@ -71,21 +77,19 @@ def _of_rows(records: Records, settings: SplitSettings) -> NDArray[np.int8]:
         else:
             of_row[row] = found
     if unknown:
-        raise ValueError(_unknown(records, settings, unknown, [*exact, *usual]))
+        word, rows = next(iter(unknown.items()))
+        near = difflib.get_close_matches(word, [*exact, *usual], 1)
+        others = f" ({len(unknown) - 1} other values too)" if len(unknown) > 1 else ""
+        allowed = (
+            f"{f'the nearest is {near[0]!r}, ' if near else ''}allowed are {', '.join(map(repr, [*exact, *usual]))}"
+        )
+        raise ValueError(
+            f"{records.rows(rows)}: split.column {settings.column!r} has {word!r}{others}, which is no part; "
+            f"{allowed}: name it in split.train, split.validation, split.test or split.unused"
+        )
     if settings.validation_column is not None:
         _validate(records, settings.validation_column, of_row)
     return of_row
-
-
-def _unknown(records: Records, settings: SplitSettings, unknown: dict[str, list[int]], allowed: list[str]) -> str:
-    word, rows = next(iter(unknown.items()))
-    near = difflib.get_close_matches(word, allowed, 1)
-    others = f" ({len(unknown) - 1} other values too)" if len(unknown) > 1 else ""
-    return (
-        f"{records.rows(rows)}: split.column {settings.column!r} has {word!r}{others}, which is no part; "
-        f"{f'the nearest is {near[0]!r}, ' if near else ''}allowed are {', '.join(map(repr, allowed))}: name it in "
-        "split.train, split.validation, split.test or split.unused"
-    )
 
 
 def _validate(records: Records, column: str, of_row: NDArray[np.int8]) -> None:
@@ -98,13 +102,3 @@ def _validate(records: Records, column: str, of_row: NDArray[np.int8]) -> None:
             )
         if word in TRUE and of_row[row] == TRAIN:
             of_row[row] = VALIDATION
-
-
-def _conflict(records: Records, column: str | None, of_row: NDArray[np.int8], torn: NDArray[np.int64]) -> str:
-    rows = [row for row in records.rows_of(int(torn[0])).tolist() if of_row[row] != UNUSED]
-    sides = ", ".join(f"{records.table.shown(row)} ({NAMES[of_row[row]]})" for row in rows[:4])
-    return (
-        f"{records.table.name}: split.column {column!r} puts rows of one sequence in two parts: rows {sides}; so it is "
-        f"with {len(torn):,} of {records.count:,} sequences. Choose split.conflict = 'held_out' (their rows are in the "
-        "part that is held out more) or 'unused' (in none), or another split.by"
-    )

@@ -67,7 +67,3 @@ class Records:
         np.maximum.at(part, self.of_row[used], of_row[used])  # the part that is held out most has the highest number
         used[used] = of_row[used] == part[self.of_row[used]]
         return part, used
-
-    def rows_of(self, record: int) -> NDArray[np.int64]:
-        """The rows of a record, rising."""
-        return np.flatnonzero(self.of_row == record)

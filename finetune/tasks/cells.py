@@ -52,6 +52,10 @@ class Cells(NamedTuple):
         found[self.rows] = values[self.which]
         return found
 
+    def first_row(self, text: int) -> int:
+        """The first row that has a text, which is given by its index."""
+        return int(self.rows[np.argmax(self.which == text)])
+
     def without(self, missing: Collection[str]) -> "Cells":
         """The cells that are neither blank nor written as missing, in upper or lower case."""
         folded = {"", *(text.casefold() for text in missing)}

@@ -5,7 +5,7 @@ In: the distinct texts of a task's columns. Out: names of classes, and the index
 
 from collections.abc import Collection, Sequence
 
-from data.recipe.setting import listed, no_such_word
+from data.recipe.setting import listed
 from finetune.tables.numbers import number_of
 from finetune.tasks.settings import TaskSettings
 
@@ -76,14 +76,6 @@ def index_of(text: str, classes: Sequence[str], settings: TaskSettings) -> int |
         return next((index for index, name in enumerate(classes) if number_of(name) == number), None)
     folded = [name.casefold() for name in classes]
     return folded.index(text.casefold()) if is_binary(settings) and text.casefold() in folded else None
-
-
-def unknown_class(text: str, classes: Sequence[str], settings: TaskSettings) -> str:
-    """Text of an error, without its place: a label that is none of the classes."""
-    return (
-        f"{no_such_word(f'the class of {settings.name!r}', text, classes)}; correct it, add it to tasks.classes, or to "
-        "tasks.missing if it means that nothing was measured"
-    )
 
 
 def _two(settings: TaskSettings, texts: Sequence[str]) -> tuple[str, str]:

@@ -31,7 +31,9 @@ def columns_of(settings: TaskSettings, columns: Sequence[str], place: str) -> tu
         if name in columns:
             found[name] = None
             continue
-        matching = [column for column in columns if _pattern(name).fullmatch(column)]
+        # Only * and ? are special: column names such as "IC50 [nM]" have brackets.
+        pattern = "".join({"*": ".*", "?": "."}.get(letter, re.escape(letter)) for letter in name)
+        matching = [column for column in columns if re.fullmatch(pattern, column, re.S)]
         if not matching:
             raise ValueError(no_such_column(name, columns, f"{place}: task {settings.name!r}"))
         found |= dict.fromkeys(matching)
@@ -55,9 +57,3 @@ def no_such_column(name: str, columns: Sequence[str], place: str) -> str:
     return (
         f"{place}: {what} {name!r}; {nearest}its columns are {listed([repr(each[:_NAME]) for each in columns], _SHOWN)}"
     )
-
-
-def _pattern(name: str) -> re.Pattern[str]:
-    """Only ``*`` and ``?`` are special: column names such as ``IC50 [nM]`` have brackets."""
-    parts = ({"*": ".*", "?": "."}.get(letter, re.escape(letter)) for letter in name)
-    return re.compile("".join(parts), re.S)
