@@ -46,14 +46,13 @@ def by_scaffold(records: Records, settings: SplitSettings) -> tuple[NDArray[np.i
     texts = records.texts(settings.column, "split.column")
     found = scaffolds([text or "" for text in texts])
     unreadable = [row for row, scaffold in enumerate(found) if scaffold is None]
-    has_one = np.zeros(records.count, np.bool_)
     read = np.array([scaffold is not None for scaffold in found], np.bool_) & (records.of_row >= 0)
-    has_one[records.of_row[read]] = True
     notes = []
     if unreadable:
         notes.append(
             f"{len(unreadable):,} rows have no SMILES that can be read in {settings.column!r}, and give no label "
-            f"({records.rows(unreadable)}); {np.count_nonzero(~has_one):,} records are unused for it"
+            f"({records.rows(unreadable)}); {records.count - len(np.unique(records.of_row[read])):,} records are "
+            "unused for it"
         )
     return joined(records, found), notes, read
 

@@ -177,7 +177,6 @@ def proteins_of(
     mutated: tuple[tuple[int, ...], ...] | None = None
     wild_types: tuple[str, ...] | None = None
     unusable: dict[int, str] = {}
-    chains: list[list[str | None]]
     if settings.mutation:
         parents = wild_types_of(table, settings, limits)
         found = variants(
