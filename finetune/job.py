@@ -146,13 +146,13 @@ class FineTuneJob(Job[FineTuneScores]):
         if levels & {"residue", "pair"}:
             found["residue"] = "residue"
         if "sequence" in levels:
-            found["sequence"] = "begin" if self.recipe.heads.kind == "begin" else "mean"
+            found["sequence"] = "begin" if self.recipe.heads.pooling == "begin" else "mean"
         return found
 
     def poolings(self) -> list[Pooling]:
         """What is kept of a frozen encoder; nothing where it learns, or where the heads learn what they pool."""
         of_levels = self._pooling_of_levels()
-        learns_to_pool = "sequence" in of_levels and self.recipe.heads.kind == "attention"
+        learns_to_pool = "sequence" in of_levels and self.recipe.heads.pooling == "attention"
         return [] if self.recipe.adaptation.kind != "frozen" or learns_to_pool else [*of_levels.values()]
 
     def _cached(self, start: Source) -> CachedFeatures | None:
@@ -249,7 +249,7 @@ class FineTuneJob(Job[FineTuneScores]):
             return 0.0
         times = 1 if self.recipe.adaptation.kind == "frozen" else BACKWARD_AND_FORWARD
         levels = [task.settings.level for task in self.tasks]
-        if "pair" in levels or ("sequence" in levels and self.recipe.heads.kind != "begin"):
+        if "pair" in levels or ("sequence" in levels and self.recipe.heads.pooling != "begin"):
             read = step.num_tokens
         else:  # and begin tokens, one in hundreds, which are left out
             read = sum(count for count, level in zip(outcome.counts, levels, strict=True) if level == "residue")

@@ -79,14 +79,14 @@ class FineTuneModel(nn.Module):
         self.inputs = dict(inputs or {})
         self.levels = [objective.settings.level for objective in objectives]
         self.encoder = Encoder(shape, attention) if features is None else None
-        self.pools = "sequence" in self.levels and heads.kind != "begin"
-        if features is not None and self.pools and heads.kind == "attention":
+        self.pools = "sequence" in self.levels and heads.pooling != "begin"
+        if features is not None and self.pools and heads.pooling == "attention":
             raise ValueError(
                 "heads.pooling is 'attention', and a cache holds one vector of each sequence, not weighted; set "
                 "heads.pooling to 'mean' or 'begin', or do not cache features"
             )
         has_pooling = self.pools and features is None
-        self.pooling = Pooling(shape.dim, heads.kind == "attention") if has_pooling else None
+        self.pooling = Pooling(shape.dim, heads.pooling == "attention") if has_pooling else None
         self.heads = nn.ModuleDict({head_name(o.settings.name): TaskHead(o, heads, shape) for o in objectives})
         self.losses = [TaskLoss(objective, losses) for objective in objectives]
         self.balance = LearnedBalance(len(names)) if losses.weights == "learned" else None

@@ -3,16 +3,14 @@
 In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: nothing. Torch is not imported.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from data.recipe.setting import IDENTITY, Section, setting
 
 Form = Literal["mlp", "transformers"]
 InputsRequest = Literal["auto", "whitened", "standardised", "as_they_are"]
 PoolingRequest = Literal["auto", "mean", "attention", "begin"]
-PoolingKind = Literal["mean", "attention", "begin"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +41,7 @@ class HeadSettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict the form."""
+        """Refuse settings that contradict the form, and write out the pooling that 'auto' stands for."""
         Section.__post_init__(self)
         if self.form == "transformers" and self.inputs not in ("auto", "as_they_are"):
             raise ValueError(
@@ -60,12 +58,8 @@ class HeadSettings(Section):
                 f"heads.hidden is {self.hidden} and heads.form is 'transformers', whose heads have the encoder's "
                 "width; take heads.hidden out, or set heads.form to 'mlp'"
             )
-
-    @property
-    def kind(self) -> PoolingKind:
-        """The pooling that is taken."""
-        kind: PoolingKind = self.resolved({"form": self.form, "pooling": self.pooling})["pooling"]
-        return kind
+        if self.pooling == "auto":
+            object.__setattr__(self, "pooling", "begin" if self.form == "transformers" else "mean")
 
     def with_inputs(self, all_learns: bool) -> Self:
         """The same with what `inputs = "auto"` stands for, by whether all of the encoder learns."""
@@ -74,11 +68,3 @@ class HeadSettings(Section):
         if self.form == "transformers":
             return replace(self, inputs="as_they_are")
         return replace(self, inputs="standardised" if all_learns else "whitened")
-
-    @classmethod
-    def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values with what 'auto' stands for."""
-        pooling = values.get("pooling", "auto")
-        if pooling == "auto":
-            pooling = "begin" if values.get("form") == "transformers" else "mean"
-        return {**values, "pooling": pooling}

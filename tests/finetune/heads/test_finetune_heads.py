@@ -181,10 +181,9 @@ def test_transformers_has_no_head_for_pairs() -> None:
 
 
 def test_the_form_decides_the_pooling() -> None:
-    assert (HeadSettings().kind, HeadSettings(form="transformers").kind) == ("mean", "begin")
-    assert HeadSettings(pooling="attention").kind == "attention"
-    assert HeadSettings.resolved({"form": "transformers"})["pooling"] == "begin"
-    assert HeadSettings.resolved({"pooling": "attention"})["pooling"] == "attention"
+    assert (HeadSettings().pooling, HeadSettings(form="transformers").pooling) == ("mean", "begin")
+    assert HeadSettings(form="transformers", pooling="auto").pooling == "begin"
+    assert HeadSettings(pooling="attention").pooling == "attention"
     with pytest.raises(ValueError, match=r"heads\.pooling is 'mean' and heads\.form is 'transformers'.*to 'begin'"):
         HeadSettings(form="transformers", pooling="mean")
     with pytest.raises(ValueError, match=r"heads\.hidden is 9 and heads\.form is 'transformers'"):
