@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from finetune.tasks.settings import TaskSettings
 _FEW_CONFLICTS = 0.05
 """Share of the labels up to which those of contradicting rows, or of rare classes, are left out."""
 _LEAST_OF_A_CLASS = 3
+_COUNT, _LEAVE_OUT = {"unknown_letters": "count"}, {"rows_without_protein": "leave_out"}
 _MOST_ALONE = 12
 """Tasks that each get a table of their own in the recipe; more of one kind share one."""
 
@@ -74,18 +76,23 @@ def proteins_for(
         ValueError: they cannot be read under any policy.
     """
     data.setdefault("table", [table.name])
-    while True:
+    failed: ValueError | None = None
+    for policies in ({}, _COUNT, _COUNT | _LEAVE_OUT):
         try:
-            return _proteins(table, data, crop_tokens)
+            found = _proteins(table, policies | data, crop_tokens)
         except ValueError as error:
-            if ("has no protein" in str(error) or "mutation" in data) and "rows_without_protein" not in data:
-                data["rows_without_protein"] = "leave_out"
-                reasons["rows_without_protein"] = "some rows have no sequence, or contradict their wild type"
-            elif "unknown_letters" not in data:
-                data["unknown_letters"] = "count"
-                reasons["unknown_letters"] = f"some letters are no amino acids, and are read as unknown: {error}"
-            else:
-                raise
+            failed = error
+            continue
+        signs = sorted({*"".join(found.sequences)} - {*ascii_uppercase})
+        data |= {name: value for name, value in policies.items() if signs or name not in _COUNT}
+        if signs:
+            said = f"some letters are no amino acids, and are read as unknown: {' '.join(signs)}"
+            reasons.setdefault("unknown_letters", said)
+        if "rows_without_protein" in policies:
+            reasons.setdefault("rows_without_protein", "some rows have no sequence, or contradict their wild type")
+        return found
+    assert failed is not None
+    raise failed
 
 
 def _proteins(table: Table, data: dict[str, Any], crop_tokens: int | None = None) -> Proteins:

@@ -113,7 +113,7 @@ def _of_sequences(
         if column not in chosen
     }
     for number, column in enumerate(chosen):
-        lengths = [len(text) for text in column.texts]
+        lengths = [*map(len, filter(str.isalpha, column.texts))] or [*map(len, column.texts)]
         said = why or f"letters of amino acids, {min(lengths)} to {max(lengths)} in a cell"
         roles[column.name] = ("second chain" if number else "sequence"), said
     settings: dict[str, Any] = {"sequence": names if len(names) > 1 else names[0]}
@@ -295,7 +295,8 @@ def _without_protein(
         refused = [(at, why) for at, text in letters if (why := _refused(text)) is not None]
         if refused:
             row = table.row(column.cells.first_row(refused[0][0]))
-            return f"{row}, column {column.name!r}: no protein, as it {refused[0][1]}"
+            more = f"; so are {len(refused) - 1} more texts" if len(refused) > 1 else ""
+            return f"{row}, column {column.name!r}: no protein, as it {refused[0][1]}{more}"
     return (
         f"{table.name}: has no protein: it needs a column of sequences, or one of mutations such as 'A123T' and "
         f"--wild-type FILE; name a column with --sequence if it is one: {table.shown_columns}"

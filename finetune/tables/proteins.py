@@ -28,6 +28,7 @@ from finetune.tables.windows import check_lengths, kept_residues
 
 _TOKENS = np.where(LETTER_IDS == REFUSED, UNK, LETTER_IDS).astype(np.uint8).tobytes()
 """Token of each letter: letters that become <unk> do not tell two proteins apart."""
+_SHOWN_REASONS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ def proteins_of(
         for column in columns:
             table.require(column, in_words("data.sequence") or "column")
         chains = [table.column(column) for column in columns]
-    cleaned = _cleaned(table, columns, chains, unusable, settings, limits)
+    cleaned = _cleaned(columns, chains, unusable, settings, limits)
     joined = [settings.linker.join(row) for row in cleaned]
     if not settings.mutation:
         said += _merged_cases(table, columns, joined, chains)
@@ -233,26 +234,19 @@ def in_memory(name: str, sequences: Sequence[str]) -> Proteins:
 
 
 def _cleaned(
-    table: Table,
     columns: Sequence[str],
     chains: Sequence[Sequence[str | None]],
     unusable: dict[int, str],
     settings: TableSettings,
     limits: IngestSettings,
 ) -> list[tuple[str, ...]]:
-    """Upper-case letters of each chain of each row; rows without one are added to `unusable`.
-
-    Raises:
-        ValueError: a cell holds something else than a protein, and such rows are refused.
-    """
+    """Upper-case letters of each chain of each row; rows without one are added to `unusable`."""
     read = {cell: letters_in(cell, settings.unknown_letters, limits) for cell in dict.fromkeys(chain(*chains))}
     cleaned = []
     for index, cells in enumerate(zip(*chains, strict=True)):
         row = [read[cell] for cell in cells]
         cleaned.append(() if any(why for _, why in row) else tuple(letters for letters, _ in row))
-        for column, (letters, why) in zip(columns, row, strict=True):
-            if letters and why and settings.rows_without_protein == "refuse":
-                raise ValueError(f"{table.row(index)}, column {column!r}: {why}")
+        for column, (_, why) in zip(columns, row, strict=True):
             if why:
                 unusable.setdefault(index, f"its column {column!r} {why}")
     return cleaned
@@ -291,9 +285,10 @@ def _leave_out(
         raise ValueError(
             f"{table.name}: no row has a protein; in {table.row_word} {table.shown(first)}, {unusable[first]}"
         )
+    reasons = dict.fromkeys(unusable[row] for row in sorted(unusable))
     said.append(
         f"rows without a protein are left out: {len(unusable)} of {table.num_rows}, the first in {table.row_word} "
-        f"{table.shown(first)}: {unusable[first]}"
+        f"{table.shown(first)}: {'; another: '.join([*reasons][:_SHOWN_REASONS])}"
     )
 
 

@@ -76,7 +76,7 @@ class TableSettings(Section):
         "refuse",
     )
     unknown_letters: LetterPolicy = setting(
-        IDENTITY, "letters outside the alphabet: 'refuse' the row, or read as <unk> and 'count'", "refuse"
+        IDENTITY, "signs of unknown residues (?, *, - and .): 'refuse' the row, or read as <unk> and 'count'", "refuse"
     )
     decimal: Decimal = setting(
         IDENTITY, "decimal point or comma of numbers; 'auto' decides for each column by its cells", "auto"

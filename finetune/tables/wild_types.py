@@ -9,6 +9,7 @@ between their numbers and the wild type's residues is found: the smallest with w
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from data.homology.record_names import names
 from data.recipe.option import in_words
 from data.recipe.setting import no_such_word
 from data.recipe.settings import IngestSettings, LetterPolicy
-from data.sources.protein import is_missing, letters_of, refusal
+from data.sources.protein import is_missing, letters_of, refusal, shown
 from finetune.tables.fasta import fasta_records
 from finetune.tables.location import Location
 from finetune.tables.settings import TableSettings
@@ -28,6 +29,9 @@ _FEW = 3
 _MOST_MISFITS = 0.1
 """Share of the mutated residues that the wild type may contradict, where rows may be left out."""
 _SHOWN_OFFSETS = 3
+_UNKNOWN_RESIDUES = b"?*.-"
+_LEAST_LETTERS = 3
+"""Letters of a protein that has signs of unknown residues; 'n.d.' has fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +123,20 @@ def named_wild_types(table: Table, protein: str | None, records: Mapping[str, st
 
 
 def letters_in(cell: str | None, policy: LetterPolicy, limits: IngestSettings) -> tuple[str, str]:
-    """Upper-case letters of a cell, empty where a protein is missing; and why it holds no protein, empty if it does.
+    """Upper-case letters of a cell; and why it holds no protein, empty if it does.
 
     Args:
         cell: of a column of sequences.
-        policy: what becomes of letters outside the alphabet.
+        policy: what becomes of signs of unknown residues; a cell with any other sign, such as '#N.A.#', is no protein.
         limits: the longest protein.
     """
     raw = letters_of((cell or "").encode("ascii", "replace")).upper()
     if is_missing(raw):
         return "", f"says {cell!r}" if raw else "is empty"
+    signs = raw.translate(None, ascii_uppercase.encode())
+    others = signs.translate(None, _UNKNOWN_RESIDUES)
+    if others or (signs and len(raw) - len(signs) < _LEAST_LETTERS):
+        return "", f"says {shown(cell or '')}, where {chr((others or signs)[0])!r} is no letter of a residue"
     refused = refusal(b"protein", raw, policy, limits)
     return raw.decode("ascii"), refused.reason if refused else ""
 

@@ -257,7 +257,7 @@ def test_pairs_of_residues_are_refused_or_left_out_by_name(
 
 
 def test_unknown_letters_are_noted() -> None:
-    table = Table("x.csv", pa.table({"sequence": ["MK1T@A", "MKTAA", "MKJTA"]}), 2)
+    table = Table("x.csv", pa.table({"sequence": ["MK?T*A", "MKTAA", "MKJTA"]}), 2)
     proteins = proteins_of(table, TableSettings(unknown_letters="count"), None, is_part=True)
     notes = ["; ".join(_notes(proteins, row, int(proteins.record_of_row[row]), (1, 99))) for row in range(3)]
-    assert notes == ["2 unknown letters are read as <unk>: 1 @", "", "1 unknown letters are read as <unk>: J"]
+    assert notes == ["2 unknown letters are read as <unk>: * ?", "", "1 unknown letters are read as <unk>: J"]

@@ -68,7 +68,11 @@ CASES: dict[str, tuple[Callable[[Rows], Rows], tuple[str, str], list[str]]] = {
         NOTHING,
         ["assays.csv: row 10 ('p8'), column 'state': 3 labels for a sequence of "],
     ),
-    "a residue that is none": (changed(8, {"sequence": "MKT1"}), NOTHING, ["row 10, column 'sequence': has '1'"]),
+    "a residue that is none": (
+        changed(8, {"sequence": "MKT1"}),
+        NOTHING,
+        ["says 'MKT1'"],
+    ),
     "one class": (
         all_rows(place=lambda *_: "nucleus"),
         NOTHING,

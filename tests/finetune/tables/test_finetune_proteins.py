@@ -70,11 +70,12 @@ def test_rows_without_a_protein_are_refused_or_left_out_and_counted() -> None:
         of(None, TableSettings(rows_without_protein="leave_out"), seq=[None, ""])
 
 
-@pytest.mark.parametrize(("cell", "said"), [("MK-T", "a gap"), ("MK1T", "no amino acid letter"), ("MKµT", "'?'")])
+@pytest.mark.parametrize(("cell", "said"), [("MK-T", "a gap"), ("MK1T", "'1' is no letter"), ("MKµT", "'?'")])
 def test_cells_that_hold_no_protein_name_row_and_column(cell: str, said: str) -> None:
-    with pytest.raises(ValueError, match=r"^x\.csv: row 3, column 'seq': has ") as caught:
-        of(seq=[A, cell])
+    with pytest.raises(ValueError, match=r"^x\.csv: row 3: has no protein: its column 'seq' (?:has|says) ") as caught:
+        of(seq=[A, cell, A, cell])
     assert said in str(caught.value)
+    assert "; so have 1 more rows" in str(caught.value)
 
 
 def test_two_chains_are_joined_and_the_linker_is_known() -> None:
@@ -146,11 +147,13 @@ def test_mutations_of_the_sequence_of_each_row() -> None:
 
 
 def test_a_row_with_letters_of_no_protein_is_left_out_where_that_is_asked() -> None:
-    with pytest.raises(ValueError, match=r"row 3, column 'seq': has '1' at residue 2, which is no amino acid letter"):
-        of(seq=[A, "M1K"])
-    found = of(None, TableSettings(rows_without_protein="leave_out"), seq=[A, "M1K"])
-    assert found.record_of_row.tolist() == [0, -1]
-    assert "its column 'seq' has '1' at residue 2" in found.said[0]
+    cells = [A, "#N.A.#", "n.d", "?", "MK?T", "#DEL#", "#N.A.#"]
+    found = of(None, TableSettings(rows_without_protein="leave_out", unknown_letters="count"), seq=cells)
+    assert found.record_of_row.tolist() == [0, -1, -1, -1, 1, -1, -1]
+    assert found.said[0] == (
+        "rows without a protein are left out: 5 of 7, the first in row 3: its column 'seq' says '#N.A.#', where '#' is "
+        "no letter of a residue; another: its column 'seq' says 'n.d', where '.' is no letter of a residue"
+    )
 
 
 @pytest.mark.parametrize(
@@ -199,6 +202,6 @@ def replace_position(found: Proteins) -> object:
 
 
 def test_unknown_letters_are_counted_where_that_is_asked_for(tmp_path: Path) -> None:
-    found = of(None, TableSettings(unknown_letters="count"), seq=["MK1T" * 20])
+    found = of(None, TableSettings(unknown_letters="count"), seq=["MK?T" * 20])
     store = open_or_build([found], tmp_path, "count", IngestSettings())
-    assert store.unknown_letters == {"'1'": 20}
+    assert store.unknown_letters == {"'?'": 20}
