@@ -25,6 +25,7 @@ from finetune.look.opened import Opened, as_settings
 from finetune.look.roles import Roles
 from finetune.splits.audit import audit
 from finetune.splits.divide import divide
+from finetune.splits.groups import group_texts, in_several
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
 from finetune.splits.settings import IDENTITIES, LEAST_FOLDS, By, SplitSettings
 from finetune.splits.variants import Mutations, are_mostly_variants, of_rows
@@ -39,6 +40,8 @@ _LEAST_CLUSTERS, _CLUSTERS_WITHOUT_FOLDS = 15, 100
 _RARE = 10
 """Labels, of classes those beside the most frequent one, below which a task decides no split; no metric takes them."""
 _LEAST_YEARS, _YEAR = 2, re.compile(r"(?:19|20)\d\d(?!\d)")
+_MOST_TORN = 0.1
+"""Share of the sequences that may be left out as they are in several of the folds that a table gives."""
 _LEAST_TESTED = 20
 """Labelled proteins of a test part, also of the table's own; below, folds test every protein."""
 _MOST_MIXED = 0.3
@@ -105,7 +108,7 @@ def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
     mutations = of_rows(opened.records, opened.proteins.mutated, opened.proteins.wild_types)
     would_take = 0.0 if variants else clustering_seconds(opened)
     may_search = would_take <= _MOST_CLUSTERING_S
-    rejected: list[str] = []
+    rejected: dict[str, str] = {}
     last: ValueError | None = None
     for settings, reason in _candidates(opened, roles, variants, may_search):
         if settings["by"] == "homology" and not may_search:
@@ -116,11 +119,13 @@ def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
                 found = _tried(opened, settings, reason, mutations, named, may_search=may_search)
             except ValueError as error:
                 last = error
-                rejected.append(f"{_name(settings)}: {str(error).replace(f'{opened.records.table.name}: ', '')}")
+                rejected[_name(settings)] = str(error).replace(f"{opened.records.table.name}: ", "")
                 continue
+        rejected.pop(_name(settings), None)  # refused without the setting that says what becomes of conflicts
         opened.leave_out(found.left_out)
         others, labelled = _alternatives(opened, roles, variants, settings["by"]), int(opened.is_labelled.sum())
-        return replace(found, labelled=labelled, rejected=rejected, alternatives=others, would_take=would_take)
+        against = [f"{name}: {why}" for name, why in rejected.items()]
+        return replace(found, labelled=labelled, rejected=against, alternatives=others, would_take=would_take)
     assert last is not None
     raise last
 
@@ -152,12 +157,12 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, may_search: bool) 
         settings: dict[str, Any] = {"by": "column", "column": roles.split.part, **roles.split.part_words}
         settings |= {"validation_column": roles.split.validation} if roles.split.validation else {}
         yield (settings, "the table says which rows train and which are tested")
-        said = "the table says which rows train and which are tested; a sequence in two parts is in the tested one"
-        yield ({**settings, "conflict": "held_out"}, said)
+        yield ({**settings, "conflict": "held_out"}, "the table says which rows train and which are tested")
     if roles.split.fold is not None:
-        number = len({text for text in opened.records.table.column(roles.split.fold) if text and text.strip()})
-        if number >= LEAST_FOLDS:
-            yield ({"by": "group", "column": roles.split.fold, "folds": number}, "the folds that the table gives")
+        torn = in_several(opened.records, group_texts(opened.records, roles.split.fold))
+        settings = {"by": "group", "column": roles.split.fold, "folds": roles.split.num_folds}
+        settings |= {"conflict": "unused"} if 0 < len(torn) <= _MOST_TORN * opened.records.count else {}
+        yield (settings, "the folds that the table gives")
     if variants:
         proteins = len({*filter(None, opened.proteins.wild_types or ())})
         of = f"each of {proteins:,} proteins" if proteins > 1 else "one protein"
@@ -235,6 +240,7 @@ def _tried(
         more, split = {"validation_fraction": share}, replace(split, validation_fraction=share)
         if may_search:
             division = divide(split, opened.records, opened.proteins.ids, mutations)
+    said += "".join(f"; {note}" for note in division.notes if "have rows in two" in note)
     parts, has_record = division.parts, opened.records.of_row >= 0
     if (has_record & ~division.used).any():
         opened = opened.of_rows(division.used)

@@ -16,7 +16,7 @@ from finetune.look.column import Column
 from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, varies
 from finetune.look.columns.evidence import of_text, own_role
 from finetune.look.columns.own_split import OwnSplit, own_split
-from finetune.look.columns.relations import copies, fits, replicates, units_and_bounds
+from finetune.look.columns.relations import copies, fits, of_no_label, replicates, units_and_bounds
 from finetune.look.guess import Guess, guess, is_along
 from finetune.tables.numbers import MISSING
 from finetune.tables.units import molar
@@ -79,6 +79,9 @@ def roles_of(
         for column in free
         if column.name not in roles.of or column.name in named
     ]
+    of_others = [(column, roles.of[column.name][0]) for column in columns if column.name in roles.of]
+    roles.of |= of_no_label([column for column in free if column.name not in named], of_others)
+    free = [column for column in free if column.name not in roles.of or column.name in named]
     if any(column.numbers is not None for column in free):
         roles.of |= {
             column.name: ("condition", "the rows of one sequence differ in it")
@@ -195,8 +198,9 @@ def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.in
         among = [column for column in columns if column.name in names and not words.NUMBERED.search(names[column.name])]
         labels = [column for column in among if words.LABEL.search(names[column.name])] or among
         found = [task for column in labels if (task := guess(column, residues)) is not None]
+        by_name = f"by its name a {role}, and " if labels is among else ""
         for task in found:
-            task.reason += f"; by its name a {role}, and learned as no other column holds labels: a guess"
+            task.reason += f"; {by_name}learned as no other column holds labels: a guess"
         if found:
             return found
     return []

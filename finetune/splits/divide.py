@@ -85,17 +85,17 @@ def _divided(settings: SplitSettings, records: Records, ids: Sequence[str], muta
         return Division(parts_of(records.digests, part), by, False, tuple(notes), used)
     if settings.by in ("position", "distance"):
         return _of_variants(settings, records, mutations)
-    group, method, notes, is_used = np.arange(records.count), "drawn at random", [], np.ones(records.count, np.bool_)
+    group, method, notes = np.arange(records.count), "drawn at random", []
     is_approximate, used = False, np.ones(len(records.of_row), np.bool_)
     if settings.by == "group":
-        group, notes = by_group(records, settings)
+        group, notes, used = by_group(records, settings)
         method = f"groups of column {settings.column!r}"
     elif settings.by == "scaffold":
         group, notes, used = by_scaffold(records, settings)
-        is_used = np.isin(np.arange(records.count), records.of_row[used])
         method = f"Bemis-Murcko scaffolds of column {settings.column!r}"
     elif settings.by == "homology":
         group, method, is_approximate = by_homology(records, settings)
+    is_used = np.isin(np.arange(records.count), records.of_row[used])
     side = np.full(records.count, -1)  # of one that is not used
     if is_used.any():
         of_used = np.unique(group[is_used], return_inverse=True)[1]

@@ -4,6 +4,8 @@ In: records, settings. Out: the group of each record, and notes. Kept: nothing h
 the store. rdkit (https://rdkit.org) reads molecules, and only `scaffolds` imports it.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from finetune.splits.parts import Parts, in_order_of_first
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import Mutations, are_variants, consensus
+from finetune.tables.numbers import MISSING
 
 if TYPE_CHECKING:
     from data.store.token_store import Store
@@ -22,15 +25,32 @@ _IDENTITIES = (0.3, 0.5, 0.7, 0.9)
 _FEWEST_POSITIONS = 10
 
 
-def by_group(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str]]:
+def by_group(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str], NDArray[np.bool_]]:
     """(N,) groups by `split.column`: records that share a value, directly or through others, are one group.
 
-    A record none of whose rows has a value is on its own.
+    A record none of whose rows has a value is on its own. If `split.conflict` is "unused", records with several values
+    join nothing and are unused. The third array, (rows,), tells which rows are of other records.
     """
-    texts = records.texts(settings.column, "split.column")
+    texts = group_texts(records, settings.column)
     alone = records.count - len(np.unique(records.of_row[[text is not None for text in texts]]))
     notes = [f"{alone:,} records have no {settings.column} and are on their own"] if alone > 0 else []
-    return joined(records, texts), notes
+    torn = in_several(records, texts) if settings.conflict == "unused" else []
+    notes += [f"{len(torn):,} sequences have rows in two groups and are in none"] if torn else []
+    used = ~np.isin(records.of_row, torn)
+    return joined(records, [text if of else None for text, of in zip(texts, used, strict=True)]), notes, used
+
+
+def group_texts(records: Records, column: str | None) -> list[str | None]:
+    """(rows,) the groups that a column names; None where a cell is empty or a word that means 'missing'."""
+    missing = {text.casefold() for text in MISSING}
+    texts = records.texts(column, "split.column")
+    return [None if text is None or text.casefold() in missing else text for text in texts]
+
+
+def in_several(records: Records, values: Sequence[str | None]) -> list[int]:
+    """The records whose rows have several values."""
+    pairs = {(record, value) for record, value in zip(records.of_row.tolist(), values, strict=True) if value}
+    return sorted(record for record, times in Counter(record for record, _ in pairs).items() if record >= 0 < times - 1)
 
 
 def by_scaffold(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str], NDArray[np.bool_]]:

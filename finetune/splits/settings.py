@@ -53,7 +53,8 @@ class SplitSettings(Section):
     conflict: Conflict = setting(
         IDENTITY,
         "by column: what becomes of a sequence with rows in two parts: an error, the part that is held out more "
-        "(test, then validation), or no part",
+        "(test, then validation), or no part; by group: 'unused' leaves out sequences with rows in two groups, which "
+        "otherwise join them",
         "refuse",
     )
     cuts: tuple[str, ...] = setting(

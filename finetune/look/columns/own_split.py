@@ -43,6 +43,8 @@ class OwnSplit(NamedTuple):
     """Column that is true in training rows that validate."""
     fold: str | None
     """Column of folds."""
+    num_folds: int
+    """How many it has; a word that means 'missing' is none."""
 
 
 def own_split(columns: Sequence[Column]) -> OwnSplit:
@@ -68,6 +70,7 @@ def own_split(columns: Sequence[Column]) -> OwnSplit:
         {name: texts for name, texts in of_part.items() if not {text.casefold() for text in texts} <= {*USUAL[name]}},
         validations[0] if validations and part and "validation" not in of_part else None,
         fold,
+        folds.get(fold or "", 0),
     )
 
 

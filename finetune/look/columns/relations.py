@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from finetune.look import words
 from finetune.look.column import Column
+from finetune.look.columns.conditions import numbered
 from finetune.tables.units import is_unit, molar, name_and_unit
 from finetune.tasks.bounds import USUAL, bare
 
@@ -23,6 +24,8 @@ _SERIES = 3
 """Columns whose names are numbers that make a series of doses or times."""
 _ONE = 0.9999
 """Correlation of two columns of which one follows from the other."""
+_NAMES = ("id", "protein", "wild type", "mutation", "sequence")
+"""Roles of columns whose copy is no label."""
 _MOST_COMPARED = 60
 """Columns of numbers up to which each is compared with each; of more, equal ones are found alone."""
 _ENDS = ("upper", "lower", "censored")
@@ -132,6 +135,38 @@ def copies(columns: Sequence[Column], repeated: Collection[str] = ()) -> dict[st
         else:
             near.append(column)
     return roles
+
+
+def of_no_label(columns: Sequence[Column], others: Sequence[tuple[Column, str]]) -> dict[str, tuple[str, str]]:
+    """Columns that repeat an id or a protein, and numbers from which a predictor made its classes.
+
+    Args:
+        columns: that may be labels.
+        others: each with its role.
+    """
+    ids = {_content(other): other.name for other, role in others if role in _NAMES}
+    predictions = [other for other, role in others if role == "prediction"]
+    roles: dict[str, tuple[str, str]] = {}
+    for column in columns:
+        base = words.plain(column.name).rpartition(" ")[0]
+        for other in predictions if base else ():
+            if words.plain(other.name).startswith(f"{base} ") and _is_cut(column.values, numbered(other)):
+                roles[column.name] = "prediction", f"a threshold in it gives each class in {other.name!r}"
+        if _content(column) in ids:
+            roles[column.name] = "copy", f"the same texts as in {ids[_content(column)]!r}"
+    return roles
+
+
+def _content(column: Column) -> tuple[Sequence[str], bytes, bytes]:
+    """What two columns of equal cells have in common."""
+    return column.texts, column.cells.rows.tobytes(), column.cells.which.tobytes()
+
+
+def _is_cut(values: NDArray[np.float64], classes: NDArray[np.int64]) -> bool:
+    """Whether each class, -1 for none, is an interval of the numbers."""
+    both = ~np.isnan(values) & (classes >= 0)
+    found = classes[both][np.argsort(values[both], kind="stable")]
+    return len(found) >= _FEW and 0 < np.count_nonzero(np.diff(found)) == len(np.unique(found)) - 1
 
 
 def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:

@@ -152,6 +152,21 @@ def test_records_that_share_a_group_through_others_stay_together() -> None:
     )
 
 
+def test_records_of_two_groups_are_left_out_if_conflicts_are_unused() -> None:
+    # b has rows in x and in y, d in none: words of missing values are no group.
+    records = named_records("abbcdef", batch=["x", "x", "y", "y", "-", "na", "x"])
+    settings = SplitSettings(by="group", column="batch", fractions=HALVES, conflict="unused")
+    division = divide(settings, records)
+    assert (division.parts.part == UNUSED).tolist() == [False, True, False, False, False, False]
+    assert division.used.tolist() == [True, False, False, True, True, True, True]
+    assert in_order_of_first(division.parts.group).tolist() == [0, 1, 2, 3, 4, 0]
+    assert division.notes == (
+        "2 records have no batch and are on their own",
+        "1 sequences have rows in two groups and are in none",
+        "5 records in 4 groups, the largest of 2",
+    )
+
+
 def test_folds_predict_each_record_once_and_keep_groups() -> None:
     names = [f"r{number}" for number in range(40)]
     records = named_records(names, batch=[str(number // 2) for number in range(40)])
