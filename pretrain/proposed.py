@@ -84,7 +84,14 @@ def first_recipe(request: Request) -> Recipe:
             "leave it out, or write a recipe (docs/recipes.md)"
         )
     typed = Origin(COMMAND_LINE, request.overrides)
-    recipe = check(Recipe, _tables({**_beside(request), **given}), typed)
+    # A name below one of a setting is left to `check`, which knows the nearest one.
+    beside = {
+        name: value
+        for name, value in _beside(request).items()
+        if not any(each.startswith(f"{name}.") for each in given)
+    }
+    named = {name: value for name, value in {**beside, **given}.items() if value is not None}
+    recipe = check(Recipe, overridden({}, [f"{name}={toml_value(value)}" for name, value in named.items()]), typed)
     if os.path.realpath(recipe.run.directory) == os.path.realpath(recipe.data.store_dir):
         text = f"run.directory is {recipe.run.directory}, where token stores are kept (data.store_dir); choose another"
         raise ValueError(typed.says(text, "run.directory", "data.store_dir"))
@@ -112,21 +119,6 @@ def _beside(request: Request) -> dict[str, Any]:
         **({} if given.get("model.init") else {"model.preset": rules.SMALLEST}),
         **({"optimizer.name": "muon"} if muon else {}),
     }
-
-
-def _tables(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of settings by dotted name, without those that are None."""
-    content: dict[str, Any] = {}
-    for name, value in named.items():
-        *sections, last = name.split(".")
-        table = content
-        for section in sections:
-            if not isinstance(table.get(section), dict):
-                table[section] = {}
-            table = table[section]
-        if value is not None:
-            table[last] = value
-    return content
 
 
 def _kept(request: Request, run: RunDirectory) -> dict[str, Any]:

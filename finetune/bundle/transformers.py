@@ -24,7 +24,6 @@ from finetune.bundle.manifest import Manifest
 from finetune.tasks.objective import Objective
 from pretrain.model.build import without_memory
 from pretrain.model.weights import io as transformers_io
-from pretrain.model.weights.source import FREQUENCIES
 
 _CLASSES: dict[tuple[bool, str], Any] = {
     (False, "sequence"): EsmForSequenceClassification,
@@ -70,12 +69,7 @@ def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Map
     prefix = theirs.base_model_prefix
     getattr(theirs, prefix).load_state_dict(getattr(masked, prefix).state_dict(), strict=True)
     _fill_head(theirs, objective, parameters)
-    state = theirs.state_dict()
-    if not shape.is_modern:  # one copy for each layer, as in published files
-        stored = state.pop(FREQUENCIES)
-        for layer in range(shape.layers):
-            state[f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"] = stored.clone()
-    transformers_io.save_pretrained(theirs, folder, state, transformers_io.LARGEST_FILE)
+    transformers_io.save_pretrained(theirs, folder, theirs.state_dict(), transformers_io.LARGEST_FILE)
     card, pictures = folder / CARD, write_pictures(manifest, folder)
     card.write_text(export_card(manifest, objective, type(theirs).__name__, pictures), encoding="utf-8")
     for path in folder.iterdir():

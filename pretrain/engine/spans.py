@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch import Tensor
 
+from pretrain.optimizer import dealing
+
 Span = tuple[int, int]
 """Range `[start, stop)` of a flattened tensor."""
 
@@ -49,9 +51,4 @@ def storers(sizes: Mapping[str, int]) -> dict[str, int]:
         sizes: by name, alike on every rank.
     """
     ranks = dist.get_world_size() if dist.is_initialized() else 1
-    loads = [0] * ranks
-    chosen = {}
-    for name in sorted(sizes, key=lambda name: -sizes[name]):
-        chosen[name] = loads.index(min(loads))
-        loads[chosen[name]] += sizes[name]
-    return chosen
+    return dict(zip(sizes, dealing.dealt(tuple(sizes.values()), ranks), strict=True))

@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from data import draw
 from data.alphabet import IS_TARGET, MASK, TOKENS
 from data.batches.contents import Contents
 from data.batches.filling import FilledBin, filled
 from data.batches.packed import TokenArrays, bins_of
 from data.corpus.corpora import Corpora
-from data.order.plan import Bin, crop
+from data.order.plan import Bin
 from data.order.sampler import CORPUS_BITS
 from data.recipe.settings import DataSettings
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.evaluate import losses_in_turn
+from pretrain.evaluation.frozen import frozen_set
 from pretrain.evaluation.scores import Prediction
 
 TURNS = 7
@@ -32,8 +32,6 @@ PROTEINS = 3
 """Most proteins that are shown."""
 MOST_TOKENS = 162
 """Most tokens of each; a longer protein is cropped."""
-_SEED = 0
-"""Seed of what is shown; not the run's seed, so that runs can be compared."""
 
 
 def predict(
@@ -48,16 +46,15 @@ def predict(
         engine: the engine to whose ranks the bins are dealt.
         unigram: (33,) loss of each token id under residue frequencies.
     """
-    chosen = corpora.validation
-    chosen = chosen[np.argsort(draw.hashes(_SEED, chosen), kind="stable")[:PROTEINS]]
-    passes, whole = np.zeros_like(chosen), corpora.shelves.num_residues(chosen)
-    starts, lengths = crop(chosen, passes, whole, min(settings.crop_tokens, settings.bin_tokens, MOST_TOKENS), _SEED)
-    tokens = np.split(corpora.shelves.tokens(Bin(chosen, passes, starts, lengths, 0)), np.cumsum(lengths)[:-1])
+    most_tokens = min(settings.crop_tokens, settings.bin_tokens, MOST_TOKENS)
+    shown = frozen_set(corpora.shelves, corpora.validation, most_tokens, PROTEINS)
+    documents = Bin(shown.samples, np.zeros_like(shown.samples), shown.starts, shown.lengths, 0)
+    tokens = np.split(corpora.shelves.tokens(documents), np.cumsum(shown.lengths)[:-1])
     nats = _hidden_in_turn(model, tokens, settings, engine)
     return [
         _prediction(int(sample), int(of), int(start), true, losses, name, unigram)
         for sample, of, start, true, losses, name in zip(
-            chosen, whole, starts, tokens, nats, corpora.names(chosen), strict=True
+            shown.samples, shown.num_residues, shown.starts, tokens, nats, corpora.names(shown.samples), strict=True
         )
     ]
 

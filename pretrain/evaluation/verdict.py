@@ -160,18 +160,20 @@ def _caveats(s: Evaluation, held_out: HeldOut, corrupted: Evaluation | None, is_
 # What the course shows ----------------------------------------------------------------------------
 
 
+def _lower_rate(finding: str) -> tuple[Advice, str]:
+    return Advice.LOWER_RATE, f"{finding}: lower schedule.peak_lr."
+
+
 def _diverged(course: Course) -> tuple[Advice, str] | None:
     last = course.training[-1][0] if course.training else 0
     lost = sum(not math.isfinite(loss) for tokens, loss in course.training if 2 * tokens >= last)
     if lost or (course.validations and not math.isfinite(course.validations[-1][1])):
-        return Advice.LOWER_RATE, "The loss became infinite or no number: lower schedule.peak_lr."
+        return _lower_rate("The loss became infinite or no number")
     if course.steps and course.skipped_steps >= max(1.0, _SKIPPED * course.steps):
-        said = f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped"
-        return Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr."
+        return _lower_rate(f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped")
     now = level(course.training)
     if now and now[0] - 2 * now[1] > _ABOVE_A_GUESS:
-        said = f"The training loss is {now[0]:.2f} nats, above that of a guess"
-        return Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr."
+        return _lower_rate(f"The training loss is {now[0]:.2f} nats, above that of a guess")
     return None
 
 
@@ -201,10 +203,11 @@ def _risen(course: Course) -> tuple[Advice, str] | None:
             return Advice.MORE_DATA, (
                 f"{said}, while the training loss still falls: train on more proteins, or make fewer passes over these."
             )
-        return Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr."
+        return _lower_rate(said)
     if of_steps and of_steps.change - 2 * of_steps.error > _CHANGE:
-        said = f"The training loss has risen by {of_steps.change:.2f} nats over the last half of the training"
-        return Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr."
+        return _lower_rate(
+            f"The training loss has risen by {of_steps.change:.2f} nats over the last half of the training"
+        )
     return None
 
 

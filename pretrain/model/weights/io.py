@@ -121,13 +121,6 @@ def save(
     with no_init_weights(), torch.device("meta"):
         theirs = kind(_config(model.shape))
     theirs.load_state_dict(state, assign=True)  # no second copy of the weights
-    if not model.shape.is_modern:
-        # One copy of the frequencies per layer, as in published files: every version of transformers reads these,
-        # while 5.23 would itself write one tensor under a name with a literal `*`, which version 4 does not know.
-        stored = state.pop(FREQUENCIES)
-        for layer in range(model.shape.layers):
-            name = f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
-            state[name] = stored.clone()
     save_pretrained(theirs, folder, state, largest_file)
     save_tokenizer(model.shape, folder, max_tokens)
 
@@ -137,6 +130,12 @@ def save_pretrained(theirs: PreTrainedModel, folder: str | Path, state: dict[str
 
     Accelerate would import DeepSpeed to see whether that has, which takes half a second.
     """
+    if FREQUENCIES in state:
+        # One copy of the frequencies per layer, as in published files: every version of transformers reads these,
+        # while 5.23 would itself write one tensor under a name with a literal `*`, which version 4 does not know.
+        stored = state.pop(FREQUENCIES)
+        for layer in range(theirs.config.num_hidden_layers):
+            state[f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"] = stored.clone()
     with patch("accelerate.utils.other.is_deepspeed_available", return_value=False):
         theirs.save_pretrained(folder, state_dict=state, save_original_format=False, max_shard_size=largest_file)
 
