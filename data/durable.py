@@ -123,7 +123,9 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
             temporary.chmod(0o600)  # one that a killed process left
         temporary.write_text(text, encoding="utf-8")
         _put(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):  # one of a write names no file
+            error.filename = str(path)
         temporary.unlink(missing_ok=True)
         raise
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from data.recipe.toml_file import read, settings_help
+from finetune.bundle.places import bundles_in
 from finetune.recipe import Recipe
 from pretrain.engine.command import Parser, answered, importing_torch, may_be_allowed
 from pretrain.run.fresh_process import run_command
@@ -71,12 +72,11 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
 
 def _next(run: Path) -> list[str]:
     """Where the results are, and the command that uses the model."""
-    folder, bundle = shlex.quote(str(run)), run / "bundle"
     lines = [f"All numbers: {run / 'scores.json'}; each prediction: {run / 'predictions.csv'}"]
     if (run / "report.html").exists():
         lines.append(f"The run in pictures: {run / 'report.html'}")
-    if bundle.is_dir():
-        lines.append(f"Predict other proteins: python -m finetune.predict {folder}/bundle in.csv -o out.csv")
+    if bundles_in(run):
+        lines.append(f"Predict other proteins: python -m finetune.predict {shlex.quote(str(run))} in.csv -o out.csv")
     return ["", *lines]
 
 

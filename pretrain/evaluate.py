@@ -66,10 +66,12 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
     from pretrain.evaluation.evaluate import unigram_losses
     from pretrain.evaluation.finished import figures_of, scored_by
     from pretrain.evaluation.opened import Asked, corpora_of, named, open_set
+    from pretrain.model.weights.source import require_place
     from pretrain.ship.source import masked_language_model, open_source
 
     data = named(options.data, options.model)
     if not data:
+        require_place(options.model)
         raise ValueError(
             f"--data is missing: {options.model} is no run and lies in none, whose held-out proteins could be scored; "
             "name a run or proteins with --data"

@@ -188,7 +188,7 @@ def next_commands(
         commands += [
             (
                 "score variants:",
-                f"{python} -m finetune.score {run} variants.csv --targets wild.fasta -o scored.csv",
+                f"{python} -m finetune.score {run} variants.csv --wild-type wild.fasta -o scored.csv",
             ),
             ("embed proteins:", f"{python} -m finetune.embed {run} proteins.fasta embedded.parquet"),
             ("fine-tune on a table:", f"{python} -m finetune.look assays.csv --init {run} -o assays.toml"),

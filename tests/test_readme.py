@@ -227,7 +227,7 @@ RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
     r"python -m finetune\.look \S+ --init \S+ -o \S+": look_at_a_table,
     r"accelerate launch --config_file accelerate_configs/\w+\.yaml -m finetune \S+": finetune_a_table,
     r"python -m finetune\.predict \S+ \S+ -o \S+": predict_new_ones,
-    r"python -m finetune\.score \S+ \S+ --targets \S+ -o \S+": score_variants,
+    r"python -m finetune\.score \S+ \S+ --wild-type \S+ -o \S+": score_variants,
     r"python -m finetune\.embed \S+ \S+ \S+": embed_proteins,
     r"python -m pretrain\.push \S+ \S+ --private": push_model,
     r"accelerate launch --config_file accelerate_configs/\w+\.yaml (--\w+ \w+ )*-m pretrain recipes/.*": pretrain,

@@ -288,8 +288,8 @@ class StoreWriter:
         what = said(error) if error.errno in FULL else f"cannot be written ({error.strerror or error})"
         again = f"continues from record {self.committed.num_read + 1}" if self.committed.num_read else "begins again"
         return ValueError(
-            f"{self.folder}: {what}; nothing was published; free space or choose another data.store_dir; the same "
-            f"command {again}"
+            f"{self.folder}: {what}; nothing was published; free space there or choose another folder "
+            f"(data.store_dir); the same command {again}"
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from data.missing_file import nearest
 from finetune.bundle.manifest import MANIFEST, parsed
 from finetune.bundle.places import bundles_at
 from finetune.results import predictions_file
@@ -55,9 +56,11 @@ def read(path: Path) -> Predicted:
     root = next((each for each in (path, path.absolute().parent) if (each / FILE).is_file()), None)
     if root is None:
         raise ValueError(
-            f"{path} lies in no finished fine-tuning run ({FILE} is missing): the labels that it is compared on, and "
-            "its predictions of them, are files of the run; name the run"
+            f"{path} lies in no finished fine-tuning run ({FILE} is missing){nearest(path, files=False)}: the labels "
+            "that it is compared on, and its predictions of them, are files of the run; name the run"
         )
+    if not (root / split_file.FILE).is_file():
+        raise ValueError(f"{root} is one fold or seed of a run, without the split of the whole; name {root.parent}")
     results = Results.read(root / FILE)
     manifest = bundles_at(root)[0] / MANIFEST
     objectives = tuple(task.objective for task in parsed(manifest.read_bytes(), str(manifest)).tasks)

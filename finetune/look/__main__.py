@@ -45,7 +45,7 @@ def _look(options: argparse.Namespace) -> None:
         measures=not options.no_timing,
     )
     if options.init:
-        print(*_remark(Path(options.init)), sep="", end="")
+        print(*_remark(Path(options.init)), sep="", end="", flush=True)
     found = propose(request, lambda lines: print(*lines, sep="\n", flush=True) if lines else None)
     write(path, found.recipe)
     print("", f"written: {path}", f"to train: python -m finetune {path}", sep="\n", flush=True)

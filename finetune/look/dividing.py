@@ -175,7 +175,7 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, may_search: bool) 
                 continue
             said = f"{len(sizes):,} clusters of relatives at {identity:.0%} identity, held out whole"
             if sizes.max() == 1:
-                said = f"no two proteins were found to be relatives at {identity:.0%} identity"
+                said = f"each protein is a cluster of its own at {identity:.0%} identity"
             of_folds, more = folds, few
             if not folds and len(sizes) < _CLUSTERS_WITHOUT_FOLDS:
                 of_folds, more = {"folds": FOLDS}, f"; so few clusters do not fill a test part: {in_folds}"
@@ -189,7 +189,7 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, may_search: bool) 
             yield ({"by": "time", "column": name}, said)
     for name in roles.groups:
         yield ({"by": "group", "column": name, **folds}, f"groups of {name!r} are held out whole{few}")
-    said = "at random, the optimistic one: relatives of what is tested train"
+    said = "at random, the optimistic one: relatives of what is tested may train"
     yield ({"by": "random", **folds}, said + few)
     yield ({"by": "random", "folds": LEAST_FOLDS}, f"{said}; of so few labels, {LEAST_FOLDS} folds")
     said = "everything trains, as no split holds any out: its scores are those of training"

@@ -65,7 +65,7 @@ def of_proteins(table: Table, found: Opened, place: Place) -> list[str]:
     """Proteins and labels."""
     proteins = found.proteins
     used = int(np.count_nonzero(proteins.record_of_row >= 0))
-    lengths = np.sort(proteins.num_residues)
+    lengths = np.sort(proteins.num_residues - np.diff(proteins.linkers)[:, 0])  # without what joins two chains
     span = f"{lengths[0]} to {lengths[-1]} residues, half of them up to {lengths[len(lengths) // 2]}"
     if lengths[0] == lengths[-1]:
         span = f"{lengths[0]} residues each"

@@ -1,7 +1,7 @@
 """Score variants of proteins with a pretrained model, without any label.
 
     python -m finetune.score facebook/esm2_t6_8M_UR50D variants.csv --target-seq MKTAYIAK... -o scored.csv
-    python -m finetune.score runs/mine variants.csv --targets targets.fasta --scheme masked-marginal-joint -o out.csv
+    python -m finetune.score runs/mine variants.csv --wild-type targets.fasta --scheme masked-marginal-joint -o out.csv
 
 In: a model; a table of variants; what they are variants of. Out: the table with a column for each scheme and one of
 notes, and exit status 0; 78 for a mistake in the input, 70 for anything else. The output appears whole or not at all.
@@ -138,9 +138,7 @@ def _parser() -> Parser:
     of = parser.add_mutually_exclusive_group(required=True)
     of.add_argument("--target-seq", metavar="LETTERS", help="sequence of the wild type of every row")
     add: Any = parser.add_argument
-    of.add_argument(
-        "--targets", dest="wild_type", metavar="FASTA", help="wild types; a column of the table names that of each row"
-    )
+    of.add_argument("--wild-type", metavar="FASTA", help="wild types; a column of the table names that of each row")
     of.add_argument("--target-sequences", metavar="NAME", help="column that holds the wild type of each row")
     add("--target-column", dest="protein", metavar="NAME", help=f"which one; {TARGET!r} where there is such a column")
     add(

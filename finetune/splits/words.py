@@ -21,7 +21,7 @@ _KINDS = {
     "group": "a split by groups",
     "position": "a split by mutated position",
     "distance": "a split by number of mutations",
-    "random": "a random split, the optimistic one: relatives of tested sequences train",
+    "random": "a random split, the optimistic one: relatives of tested sequences may train",
     "file": "a split that a file gives",
 }
 

@@ -12,6 +12,7 @@ from finetune.tasks.settings import TaskSettings
 OPPOSITES = (
     *(("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-", "+"), ("inactive", "active")),
     *(("negative", "positive"), ("neg", "pos"), ("non-binder", "binder"), ("insoluble", "soluble"), ("off", "on")),
+    *(("nein", "ja"), ("non", "oui")),
 )
 """Negative and positive words that need no explanation, in any case; numbers that equal 0 and 1 are '0' and '1'."""
 POLARITY = {word: index for pair in OPPOSITES for index, word in enumerate(pair)}

@@ -34,6 +34,10 @@ from pretrain.run.stop import Stopped, heed
 _PATIENCE_S = 5.0
 """How long a rank waits for the one that failed first, or may report the same mistake, to end."""
 
+_OF_LAUNCHER = re.compile(
+    r"unrecognized arguments: --(?:mixed_precision|num_(?:processes|machines)|config_file|machine_rank|main_process_)"
+)
+
 
 def answered(body: Callable[[], int | None], *, is_alone: bool = False) -> int:
     """Run `body` and report what ends it; the exit status.
@@ -63,7 +67,7 @@ def answered(body: Callable[[], int | None], *, is_alone: bool = False) -> int:
         return _stopped(stopped, rank)
     except KeyboardInterrupt:
         if rank == 0:
-            tell("interrupted; the same command continues from the last checkpoint")
+            tell("interrupted; the same command begins again, or continues a run from its last checkpoint")
         return INTERRUPTED.status
     except Rollback:
         raise  # to what can start over: `pretrain.run.fresh_process`
@@ -278,4 +282,5 @@ class Parser(PathParser):
         setting = re.fullmatch(r"unrecognized arguments: --([a-z_]+\.\S+)(?: .*)?", message)
         remedy = self.nearest_option(message) or "--help lists what may be given"
         remedy = f"a setting has no dashes and one '=': {setting[1]}" if setting else remedy
+        remedy = "accelerate launch takes it, before -m" if _OF_LAUNCHER.match(message) else remedy
         raise ValueError(f"{COMMAND_LINE}: {message}; {remedy}")

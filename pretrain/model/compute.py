@@ -122,5 +122,5 @@ def _slow(device: torch.device, dtype: torch.dtype) -> list[str]:
         return []
     return [
         "note: this CPU has no bfloat16 instructions, so mixed_precision bf16 saves memory here and no time; "
-        "--mixed_precision no computes in float32"
+        "accelerate launch --mixed_precision no computes in float32"
     ]

@@ -23,7 +23,7 @@ from typing import Any
 
 from data.disk_error import said
 from data.durable import write_whole, written_beside
-from data.missing_file import nearest
+from data.missing_file import few, nearest
 from data.recipe import json_file
 from data.recipe.setting import Section, SettingClass, flat, settings_of
 from data.safe_text import tell
@@ -255,8 +255,10 @@ class RunDirectory:
             content = path.read_bytes()
         except OSError as error:
             why = f"{path} cannot be read: {error.strerror or error}"
-            near = "" if self.root.exists() else nearest(self.root, files=False)
-            raise ValueError(f"{why}; is {self.root} a run directory?{near.removeprefix(';')}") from None
+            near = "" if self.root.exists() else nearest(self.root, files=False).removeprefix(";")
+            if runs := sorted(str(each.parent) for each in self.root.glob("*/run.json")):
+                near = f" it holds runs: {few(runs)}"
+            raise ValueError(f"{why}; is {self.root} a run directory?{near}") from None
         return run_record(content, str(path))
 
     def start_attempt(self, world_size: int, step: int, *, despite_failures: bool = False, after: int = 0) -> int:

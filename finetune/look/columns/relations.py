@@ -59,10 +59,11 @@ def units_and_bounds(
         is_called = words.UNIT.search(name) is not None
         are_units = texts and all(map(is_unit, texts)) and column.numbers is None
         is_of_units = are_units and (is_called or all(molar(text) or "/" in text for text in texts))
-        directions = {} if is_of_units else _directions(column, name)
+        others = [number for number in numbers if number is not column]
+        directions = {} if is_of_units else _directions(column, name, others)
         if (not is_of_units and not directions) or words.RESIDUE.search(name):
             continue
-        owner = _owner(column, [number for number in numbers if number is not column], bases)
+        owner = _owner(column, others, bases)
         if is_of_units:
             roles[column.name] = "unit", f"of each number in {owner.name!r}" if owner else "of which number is not said"
             units |= {owner.name: column} if owner else {}
@@ -76,10 +77,13 @@ def units_and_bounds(
     return roles, units, bounds
 
 
-def _directions(column: Column, name: str) -> dict[str, int | None]:
-    """Text -> 1, -1, or None where numbers show which, of a column of bounds; empty if it is none."""
+def _directions(column: Column, name: str, numbers: Sequence[Column]) -> dict[str, int | None]:
+    """Text -> 1, -1, or None where numbers show which, of a column of bounds; empty if it is none.
+
+    Flags such as 'yes' are of bounds only where there are `numbers` that they may be about.
+    """
     texts = [text for text in column.all.texts if text.casefold() not in words.NOT_MEASURED or text == "none"]
-    unclear = _FLAGS if re.search(r"censor|\bbound|saturat|off ?scale|\blo[dq]\b", name) else _ENDS
+    unclear = _FLAGS if numbers and re.search(r"censor|\bbound|saturat|off ?scale|\blo[dq]\b", name) else _ENDS
     if not all(bare(text) in USUAL or bare(text) in unclear for text in texts):
         return {}
     return {text: found for text in texts if (found := USUAL.get(bare(text))) != 0}

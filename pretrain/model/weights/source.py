@@ -86,7 +86,7 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
     Raises:
         ValueError: there is none, or it computes another function than ours.
     """
-    _require_place(source)
+    require_place(source)
     hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # else two lines for each attempt to connect
     try:
         config: EsmConfig | EsmcConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
@@ -128,7 +128,7 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
     return config
 
 
-def _require_place(source: str | Path) -> None:
+def require_place(source: str | Path) -> None:
     """Refuse a path that does not exist, without asking the Hub for a model of that name.
 
     Raises:
@@ -137,11 +137,12 @@ def _require_place(source: str | Path) -> None:
     organisation, is_name = str(source).split("/", 1)[0], _HUB_NAME.fullmatch(str(source)) is not None
     if Path(source).exists() or (is_name and not Path(organisation).is_dir()):
         return
+    near = nearest(Path(source), files=False)
     hidden = f". The folder {organisation!r} here hides the Hub's names that begin with it" if is_name else ""
     raise ValueError(
-        f"{source}: no transformers model can be read there, because there is no such folder"
-        f"{nearest(Path(source), files=False)}; give a directory with config.json and weights, or the name of a model "
-        f"on the Hub, organisation/name{hidden}"
+        f"{source}: no transformers model can be read there, because there is no such folder{near}; give a directory "
+        "with config.json and weights, or the name of a model on the Hub, organisation/name"
+        f"{'' if near else hidden}"
     )
 
 

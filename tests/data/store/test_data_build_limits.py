@@ -124,8 +124,8 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert 1000 < journal.num_read < 9000
         assert str(caught.value) == (
             f"{folder}: the disk is full, or a quota or size limit reached (No space left on device); nothing was "
-            "published; free space or choose another data.store_dir; the same command continues from record "
-            f"{journal.num_read + 1}"
+            "published; free space there or choose another folder (data.store_dir); the same command continues from "
+            f"record {journal.num_read + 1}"
         )
         assert not (folder / "store.json").exists()
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)

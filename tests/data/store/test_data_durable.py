@@ -72,6 +72,14 @@ def test_a_file_appears_behind_its_bytes(disk: Disk, tmp_path: Path, way: str) -
     assert (disk.events[0][0], disk.flushed[temporary]) == ("on disk", 5)
 
 
+def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / ".a.txt.zymogen-new").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_whole(tmp_path / "a.txt", "12345")
+    assert caught.value.filename == str(tmp_path / "a.txt")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_journal_appears_behind_what_it_says_is_there(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

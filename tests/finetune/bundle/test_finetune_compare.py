@@ -172,8 +172,12 @@ def test_two_runs_by_the_command(folder: Path, tmp_path: Path, capfd: pytest.Cap
     for arguments, expected in (
         ([run, run, "-o", out], "exists; give another name"),
         ([run, tmp_path], "lies in no finished fine-tuning run (scores.json is missing)"),
+        ([run, f"{other}s"], f"(scores.json is missing); the nearest is '{other}': the labels"),
         ([run, other], "predictions.csv: No such file or directory; start the run again"),
         ([run, run, "--task", "nothing"], "--task 'nothing' is none of those that both define"),
     ):
         assert main([*map(str, arguments)]) == 78
         assert expected in capfd.readouterr().err
+    (other / "split.csv").unlink()
+    assert main([str(run), str(other)]) == 78
+    assert f"{other} is one fold or seed of a run, without the split" in capfd.readouterr().err

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 import torch
 
+from finetune.__main__ import _next as last_lines
 from finetune.bundle.folder import open_folder, write_bundle
-from finetune.bundle.manifest import TaskRecord
+from finetune.bundle.manifest import MANIFEST, TaskRecord
 from finetune.predict import _notes
 from finetune.predict import main as predict
 from finetune.predictor import empty_model, open_predictor
@@ -261,3 +262,12 @@ def test_unknown_letters_are_noted() -> None:
     proteins = proteins_of(table, TableSettings(unknown_letters="count"), None, is_part=True)
     notes = ["; ".join(_notes(proteins, row, int(proteins.record_of_row[row]), (1, 99))) for row in range(3)]
     assert notes == ["2 unknown letters are read as <unk>: * ?", "", "1 unknown letters are read as <unk>: J"]
+
+
+def test_the_last_lines_name_the_command_that_predicts_with_all_folds(tmp_path: Path) -> None:
+    command = f"Predict other proteins: python -m finetune.predict {tmp_path} in.csv -o out.csv"
+    assert command not in last_lines(tmp_path)
+    for fold in ("fold-0", "fold-1"):
+        (tmp_path / fold / "bundle").mkdir(parents=True)
+        (tmp_path / fold / "bundle" / MANIFEST).touch()
+    assert command in last_lines(tmp_path)

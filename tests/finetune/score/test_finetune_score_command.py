@@ -30,7 +30,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 def run(model: Path, folder: Path, text: str, *words: str) -> int:
     (folder / "in.csv").write_text(text)
-    target = () if {"--targets", "--target-sequences"} & {*words} else ("--target-seq", TARGET)
+    target = () if {"--wild-type", "--target-sequences"} & {*words} else ("--target-seq", TARGET)
     return main([str(model), str(folder / "in.csv"), *target, "-o", str(folder / "out.csv"), *words])
 
 
@@ -51,7 +51,7 @@ def test_input_columns_stay_and_each_scheme_is_a_column(model: Path, tmp_path: P
 def test_targets_by_name_and_sequences_instead_of_mutations(model: Path, tmp_path: Path) -> None:
     (tmp_path / "two.fasta").write_text(f">A\n{TARGET}\n>B\n{TARGET[:10]}\n")
     text = "target,mutated_sequence\nA,MRTAYIAKQRQISFVKSHFSRQ\nB,MKTAYIAKQW\nB,MKTAY\n"
-    words = ("--targets", str(tmp_path / "two.fasta"))
+    words = ("--wild-type", str(tmp_path / "two.fasta"))
     assert run(model, tmp_path, text, *words, "--scheme", "wt-marginal", "--leave-out") == 0
     found = rows_of(tmp_path / "out.csv")
     scorer = Scorer.open(model)

@@ -202,8 +202,8 @@ def test_variants_are_counted_by_mutations(tmp_path: Path) -> None:
     assert found.of_training == Comparison("train", 3, 3, 0)
     division = divide(SplitSettings(by="random"), records)
     assert in_words(SplitSettings(by="random"), division, found) == (
-        "a random split, the optimistic one: relatives of tested sequences train (drawn at random); variants of one "
-        "protein: of 3 tested sequences, 1 (33.3%) have at most one mutation to the nearest of training"
+        "a random split, the optimistic one: relatives of tested sequences may train (drawn at random); variants of "
+        "one protein: of 3 tested sequences, 1 (33.3%) have at most one mutation to the nearest of training"
     )
 
 
@@ -284,5 +284,5 @@ def test_the_words_have_the_figures() -> None:
     in_folds = replace(division(), parts=parts_of(named_records("ab").digests, np.zeros(2), fold=np.array([0, 1])))
     assert in_words(HOMOLOGY, in_folds, made(0)).startswith("a homology split at 30% identity, in 2 folds (MMseqs2 14")
     assert in_words(SplitSettings(by="random"), in_folds, None).startswith(
-        "a random split, in 2 folds, the optimistic one: relatives of tested sequences train (MMseqs2"
+        "a random split, in 2 folds, the optimistic one: relatives of tested sequences may train (MMseqs2"
     )

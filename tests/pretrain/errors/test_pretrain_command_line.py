@@ -61,6 +61,8 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
         (["--run.seed=1"], "on the command line: unrecognized arguments: --run.seed=1; a setting has no dashes and one "
          "'=': run.seed=1"),
         (["--minuts"], "on the command line: unrecognized arguments: --minuts; did you mean --minutes?"),
+        (["--num_processes=2"], "on the command line: unrecognized arguments: --num_processes=2; accelerate launch "
+         "takes it, before -m"),
         (["--quick"], "on the command line: unrecognized arguments: --quick; --help lists what may be given"),
         (["data.sources=[a.fasta,b.fasta]"], "on the command line, 'data.sources=[a.fasta,b.fasta]': data.sources is a "
          "list without quotes, as a shell takes them away; write data.sources=a.fasta for one, or 'data.sour"),

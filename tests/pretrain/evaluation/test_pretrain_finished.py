@@ -259,7 +259,7 @@ def test_what_cannot_be_scored_is_one_line(
         ([tmp_path / "alone"], "--data is missing: "),
         ([run, "--data", run, run], "is a run, whose held-out proteins are scored, and stands alone"),
         ([tmp_path / "changed"], f"was started on other data: its split was {'0' * 32}"),
-        ([tmp_path / "nothing"], "--data is missing"),
+        ([f"{tmp_path}/alon"], f"there is no such folder; the nearest is '{tmp_path / 'alone'}'; give"),
         ([run, "--crop-tokens", "2"], "begin, one residue and end are 3 tokens"),
     ):
         before = written.read_bytes()

@@ -61,7 +61,10 @@ def test_what_bfloat16_gains_on_a_processor_without_it_is_said(emulates: bool, m
     encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder
     for dtype, expected in ((torch.bfloat16, emulates), (torch.float32, False)):
         lines = configure(encoder, ComputeSettings(), CPU, dtype)
-        assert any("saves memory here and no time; --mixed_precision no" in line for line in lines) == expected
+        assert (
+            any("saves memory here and no time; accelerate launch --mixed_precision no" in line for line in lines)
+            == expected
+        )
         assert ("bfloat16 (emulated)" in lines[0]) == expected
 
 

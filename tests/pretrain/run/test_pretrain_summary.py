@@ -186,7 +186,7 @@ def test_a_model_that_learned_little_is_not_praised_and_a_published_one_is_offer
 def test_the_uses_of_a_model_that_learned_something_are_offered() -> None:
     said = proposed(words(start=replace(START, launcher=".venv/bin/python -m pretrain")))
     assert [said[what] for what in USES] == [
-        ".venv/bin/python -m finetune.score runs/x variants.csv --targets wild.fasta -o scored.csv",
+        ".venv/bin/python -m finetune.score runs/x variants.csv --wild-type wild.fasta -o scored.csv",
         ".venv/bin/python -m finetune.embed runs/x proteins.fasta embedded.parquet",
         ".venv/bin/python -m finetune.look assays.csv --init runs/x -o assays.toml",
     ]

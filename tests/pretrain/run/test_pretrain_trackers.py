@@ -156,7 +156,7 @@ def test_attempts_tell_why_each_began_and_how_it_ended(
     assert "RuntimeError: the machine is on fire" in capsys.readouterr().err
     failing(KeyboardInterrupt, at=1)
     assert main([*words, "schedule.total_tokens=5_900"]) == 130
-    assert capsys.readouterr().err.endswith("interrupted; the same command continues from the last checkpoint\n")
+    assert capsys.readouterr().err.endswith("begins again, or continues a run from its last checkpoint\n")
     monkeypatch.undo()
     assert main([*words, "schedule.total_tokens=5_900"]) == 0
 
