@@ -78,13 +78,9 @@ class BuiltPart:
     """
 
     def __init__(self, folder: Path, source: Source) -> None:
-        self.name, self.num_bytes = source.name, source.num_bytes
+        self.num_bytes = source.num_bytes
         self._store = Store(folder)
         self._facts = self._store.facts
-
-    def stamp(self) -> list[str | int]:
-        """Hash of its content."""
-        return [self._facts["fingerprint"]]
 
     @property
     def read(self) -> Read:
@@ -257,7 +253,7 @@ class Ahead:
             with suppress(BrokenPipeError):
                 process.communicate()
 
-    def take(self, number: int, waiting: Callable[[], None]) -> tuple[Source, bool]:
+    def take(self, number: int, waiting: Callable[[], None]) -> tuple[Source | BuiltPart, bool]:
         """What to read a source from, and whether that is a part.
 
         Args:

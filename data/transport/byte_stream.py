@@ -16,10 +16,12 @@ from pathlib import Path
 from data.missing_file import nearest
 from data.recipe.settings import IngestSettings
 from data.transport.broken_stream import BrokenStream
-from data.transport.compression import DECOMPRESS, HEAD_BYTES, PIECE_BYTES, UNPACK, Stored, compression, in_pieces
+from data.transport.compression import DECOMPRESS, HEAD_BYTES, UNPACK, Stored, compression, in_pieces
 from data.transport.remote_file import RemoteFile
 
 STANDARD_INPUT = "-"
+_READ_BYTES = 1 << 18
+"""How much is read at a time: little, as the rest of it is copied after each member of a compressed file."""
 _LEAST_BYTES = 1 << 18
 """Smallest chunk, except for the last one and for one before an error."""
 _INFLATION_FROM = 16 << 20
@@ -199,7 +201,7 @@ class ByteStream:
             with io.FileIO(0, closefd=False) if self.location == STANDARD_INPUT else io.FileIO(self.location) as file:
                 if offset:
                     file.seek(offset)
-                yield from iter(partial(file.read, PIECE_BYTES), b"")
+                yield from iter(partial(file.read, _READ_BYTES), b"")
         except FileNotFoundError:
             raise ValueError(f"{self.location}: no such file; check data.sources") from None
         except OSError as error:

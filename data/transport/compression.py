@@ -19,8 +19,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-PIECE_BYTES = 1 << 17
-"""How much is read at a time: little, as the rest of it is copied after each member of a compressed file."""
 _MOST_BYTES = 1 << 19
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"

@@ -173,7 +173,8 @@ def test_good_files_against_biopython(
     path = tmp_path / "a.fasta"
     path.write_bytes(text.encode())
     theirs = [(r.description, str(r.seq).upper()) for r in SeqIO.parse(io.StringIO(text, newline=None), "fasta")]
-    monkeypatch.setattr("data.transport.compression.PIECE_BYTES", size)
+    for name in ("_READ_BYTES", "_LEAST_BYTES"):
+        monkeypatch.setattr(f"data.transport.byte_stream.{name}", size)
     for kernel in (True, False):
         with monkeypatch.context() as patched:
             if not kernel:
