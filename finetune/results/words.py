@@ -122,12 +122,13 @@ def calibrated(results: Results) -> list[str]:
     errors = [each for each in fits if "calibration_error_before" in each.on_part]
     before, after = ([each.on_part[f"calibration_error_{when}"] for each in errors] for when in ("before", "after"))
     if before:
-        harm = "Calibration made probabilities worse: they" if sum(after) > sum(before) else "Probabilities"
+        mean_before, mean_after = (f"{sum(each) / len(each):.3f}" for each in (before, after))
+        harm = "Calibration made probabilities worse: they" if mean_after > mean_before else "Probabilities"
         worse = [each.task for each, first, last in zip(errors, before, after, strict=True) if last > first]
         which = f"; worse in {listed(worse, _MOST_NAMED, 'others')}" if 0 < len(worse) < len(before) else ""
         found.append(
-            f"{harm} are off by {sum(before) / len(before):.3f} before and {sum(after) / len(after):.3f} after "
-            f"their calibration (mean calibration error in {results.part}{which})."
+            f"{harm} are off by {mean_before} before and {mean_after} after their calibration "
+            f"(mean calibration error in {results.part}{which})."
         )
     return found
 

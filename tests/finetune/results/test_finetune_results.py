@@ -387,6 +387,9 @@ def test_sentences_on_calibration_are_of_tasks_that_have_a_score() -> None:
         "Probabilities are off by 0.250 before and 0.190 after their calibration (mean calibration error in test; "
         "worse in c)."
     )
+    near = CalibratedTask("t", "c", Calibration(40, temperature=2.0), {**errors, "calibration_error_after": 0.2503})
+    _, probabilities = words.calibrated(replace(base, calibrations=(calibrations[0], near)))
+    assert probabilities.startswith("Probabilities are off by 0.250 before and 0.250 after")
     chose = replace(calibrations[0], calibration=Calibration(40, half_width=1.0, chose=True))
     said, _ = words.calibrated(replace(base, calibrations=(chose, *calibrations[1:])))
     assert said.endswith("; the labels that they come from also chose the checkpoint, which makes them too short.")
