@@ -13,7 +13,7 @@ from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import WorkLine
 from data.recipe.wording import duration
 from finetune.look.column import Column, columns_of
-from finetune.look.columns.evidence import HIDDEN
+from finetune.look.columns.evidence import FREE_TEXT, HIDDEN
 from finetune.look.dividing import Divided, divided
 from finetune.look.opened import Opened, opened, proteins_for
 from finetune.look.protein import Place, place_of
@@ -158,7 +158,8 @@ def _without_task(table: AssayTable, roles: Roles) -> str:
     said = f"none of its columns is one: {shown}; --task COLUMN reads one in spite of its name or cells"
     if hidden:
         name, kind, why = hidden[0]
-        said = f"{name!r} holds {kind}: {why}; --task {name!r} reads each text as a class"
+        said = f"{name!r} holds {kind}: {why}"
+        said += f"; --task {name!r} reads each text as a class" if kind != FREE_TEXT else ""
     return f"{table.name}: has proteins, and needs a column of what was measured of them; {said}"
 
 

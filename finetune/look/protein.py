@@ -228,7 +228,7 @@ def _is_sequence(column: Column, *, any_name: bool = False) -> bool:
     if not texts or column.numbers is not None or _are_nucleotides(column):
         return False
     named = words.SEQUENCE.search(column.name) is not None
-    of_one_case = [text for text in texts if text.isupper() or text.islower() or named]
+    of_one_case = [text for text in texts if text.isupper() or text.islower() or (named and not text.istitle())]
     proteins = [_letters(text) for text in of_one_case if _refused(text) is None]
     if len(proteins) < _SHARE * len(texts):
         return False

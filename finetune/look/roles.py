@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from finetune.look import words
 from finetune.look.column import Column
 from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, varies
-from finetune.look.columns.evidence import of_text, own_role
+from finetune.look.columns.evidence import HIDDEN, of_text, own_role
 from finetune.look.columns.own_split import OwnSplit, own_split
 from finetune.look.columns.relations import copies, fits, of_no_label, replicates, units_and_bounds
 from finetune.look.guess import Guess, guess, is_along
@@ -193,7 +193,8 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
 
 def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64]) -> list[Guess]:
     """The tasks among columns whose names are those of something else, where no other column is one."""
-    for role in _WEAK:
+    is_hidden = any(role in HIDDEN for role, _ in roles.of.values())
+    for role in _WEAK[:1] if is_hidden else _WEAK:
         names = {column.name: words.plain(column.name) for column in columns if roles.of[column.name][0] == role}
         among = [column for column in columns if column.name in names and not words.NUMBERED.search(names[column.name])]
         labels = [column for column in among if words.LABEL.search(names[column.name])] or among

@@ -86,6 +86,8 @@ META = re.compile(
     r"|link|to ?be ?\w+|(?:measurement|assay|mut\w*|seq\w*|source|data|sample) ?(?:type|kind|class)"
     r"|isotype|subtype|germline|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
 )
+MADE = re.compile(r"\b(?:chirality|stereo\w*|linearity|topology|model|ionic state|formulation)\b")
+"""Names of words that say how a protein was made or measured."""
 RATING = re.compile(r"^(?:score|(?:confidence|evidence|quality)(?: ?(?:score|level|rating))?)$")
 """Names of whole numbers that rate a row of a database, where they have few values."""
 NUMBERED = re.compile(
@@ -102,6 +104,8 @@ IN_TEXT = re.compile(
     r"[=<>~≈≤≥±]\s*-?\d|\+/?-\s*\d|\d\s*(?:%|°C|kcal|kJ|(?:micro|nano|milli|[unmµμp])?M\b|[unmµμ]?g\b)"
 )
 """Enzyme Commission numbers, or a list of them; numbers with a word of what they are or with a unit."""
+PROSE = re.compile(r"[A-Za-z]{2,}[^A-Za-z]+[A-Za-z]{2,}")
+"""Several words, with or without numbers among them."""
 SEGMENT = re.compile(r"(?:TR[ABDG]|IG[HKL])[VDJ]")
 """Names of gene segments of a receptor or an antibody."""
 SET = re.compile(

@@ -31,9 +31,11 @@ _IDS = "whole numbers, by its name those of ids"
 _GROUP = "by its name; split.by = 'group' holds them out together"
 _SAMPLE = 300
 """Distinct texts of a column that are looked at."""
+FREE_TEXT = "free text"
 HIDDEN = {
     "EC numbers": (words.EC, "too many to learn each: write their first levels, such as 3.1, into another column"),
     "numbers in text": (words.IN_TEXT, "write the numbers alone into another column to learn them"),
+    FREE_TEXT: (words.PROSE, "it cannot be learned: code it as classes or numbers in another column"),
 }
 """Role of a column of texts that hide labels: how they are written, and what to do."""
 _LEAST_RESIDUES = 8
@@ -118,6 +120,7 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
         (len(texts) > 0.9 * count and words.IDENTIFIER.search(name), "id", "nearly as many texts as rows"),
         (words.NUMBERED.search(name), "id", "by its name ids"),
         (is_note, "note", _DESCRIBES),
+        (words.MADE.search(name), "descriptor", "by its name how the protein was made or measured"),
     )
 
 
