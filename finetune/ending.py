@@ -275,9 +275,7 @@ def _fits(
         sequences = [FASTA_LETTERS[store.residues(n)].tobytes().decode("ascii") for n in range(store.num_records)]
         for number in range(len(objectives)):
             labels = assays.tasks[number].labels
-            for fold in folds:
-                if not len(fold.assays.records(fold.part)):
-                    continue
+            for fold in (each for each in folds if len(each.assays.records(each.part))):
                 step = partial(_step, kept, number, fold.number or 0)
                 parts = Parts(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
                 objective = fold.objectives[number]

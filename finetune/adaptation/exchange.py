@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.durable import published
-from data.recipe.setting import no_such_word
+from data.recipe.setting import require_word
 from finetune.adaptation.adapter import Adapter, LowRank, MapPlan
 from finetune.adaptation.lora import linear_maps
 from pretrain.model.presets import Architecture, EsmShape
@@ -83,8 +83,7 @@ def write_adapter(adapter: Adapter, shape: EsmShape, folder: Path, class_name: s
     from peft import LoraConfig  # takes seconds to import
 
     classes = CLASSES[shape.architecture]
-    if class_name not in classes:
-        raise ValueError(no_such_word("class of the exported adapter", class_name, classes))
+    require_word("class of the exported adapter", class_name, classes)
     if folder.exists():
         raise ValueError(f"{folder} exists; an adapter is written to a new folder: choose another, or remove this one")
     plan, prefix = adapter.plan, classes[class_name]
@@ -239,8 +238,8 @@ def _placed(
             f"{folder}: modules_to_save is {list(saved)}: it holds all of {lost}, which would be lost here; if that is "
             f"meant, say so with adaptation.adapter_without={json.dumps(lost)}"
         )
-    if unknown := [name for name in without if name not in whole]:
-        raise ValueError(no_such_word("adaptation.adapter_without", unknown[0], sorted(whole)))
+    for name in without:
+        require_word("adaptation.adapter_without", name, sorted(whole))
     allowed = set(CLASSES[shape.architecture].values())
     if len(prefixes) != 1 or not prefixes <= allowed:
         raise ValueError(

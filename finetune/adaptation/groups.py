@@ -44,9 +44,8 @@ def parameter_groups(
         for parameter in group["params"]:
             part, scale = _part(names[parameter], layers, settings)
             name = f"{part}/{group['name']}"
-            if name not in parts:
-                parts[name] = {**group, "name": name, "params": [], "lr_scale": scale}
-            parts[name]["params"].append(parameter)
+            of_part = parts.setdefault(name, {**group, "name": name, "params": [], "lr_scale": scale})
+            of_part["params"].append(parameter)
     return list(parts.values())
 
 

@@ -43,18 +43,14 @@ def compare(first: Predicted, second: Predicted, decide: Sequence[str] = ()) -> 
     if a.part != b.part:
         raise ValueError(f"{first.root} was scored on {a.part}, {second.root} on {b.part}; compare runs of one recipe")
     undefined = {task.task: task.undefined for each in (b, a) for task in each.scores.tasks if task.undefined}
-    found, said = [], [f"{task}: undefined: {reason}" for task, reason in undefined.items()]
-    for name in first.tasks:
-        if name in undefined:
-            continue
-        if name not in second.tasks:
-            said.append(f"{name}: {second.root} does not have it")
-            continue
-        found.append(_difference(name, first, second))
+    said = [f"{task}: undefined: {reason}" for task, reason in undefined.items()]
+    lacking = [name for name in first.tasks if name not in second.tasks and name not in undefined]
+    said += [f"{name}: {second.root} does not have it" for name in lacking]
     said += [f"{name}: {first.root} does not have it" for name in second.tasks if name not in first.tasks]
+    names = [name for name in first.tasks if name in second.tasks and name not in undefined]
+    found = [_difference(name, first, second) for name in names]
     if not found:
         raise ValueError(f"{first.root} and {second.root} share no task that is defined in both")
-    names = [each.name for each in found]
     if unknown := [name for name in decide if name not in names]:
         raise ValueError(f"--task {unknown[0]!r} is none of those that both define: {', '.join(names)}")
     return Comparison(

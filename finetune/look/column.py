@@ -5,6 +5,7 @@ In: a table. Out: `Column`. Kept: nothing.
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,10 +80,8 @@ class Column:
             if unit and not is_number(unit) and is_number(text):
                 tally[unit] += count
         for unit, _ in tally.most_common():
-            try:
+            with suppress(NotOneColumn):
                 return parse(texts, unit=unit, decimal=self.decimal)
-            except NotOneColumn:
-                continue
         return None
 
     @cached_property

@@ -5,6 +5,7 @@ nothing. A table without any protein ends in one line that says what it needs.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,11 +174,9 @@ def _parent(table: Table, mutated: Mutations, records: dict[str, str], file: str
     """The record that mutations change, of a file of variants: the most frequent sequence that fits all of them."""
     letters, counts = np.unique(np.array(list(records.values()), object), return_counts=True)
     for at in np.argsort(-counts, kind="stable")[:3].tolist():
-        try:
+        with suppress(ValueError):
             variants(table, mutated.names, named_wild_types(table, None, {"wild_type": letters[at]}, file))
-        except ValueError:
-            continue
-        return "wild_type", str(letters[at])
+            return "wild_type", str(letters[at])
     raise ValueError(
         f"{file}: holds {len(records):,} proteins, and no column names the one that a row changes; keep the wild type "
         "alone in it"

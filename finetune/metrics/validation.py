@@ -69,19 +69,18 @@ def ranked(objective: Objective, predictions: Predictions) -> Scores:
         outputs, truth, prediction = outputs[kept], truth[kept], prediction[kept]
     labels = np.bincount(outputs, minlength=count)
     is_defined &= labels >= FEWEST_LABELS
-    metrics = ["auroc"] * count
+    metrics = [{"regression": "spearman", "multiclass": "macro_auroc", "ordinal": "kendall"}.get(kind, "auroc")] * count
     if kind == "regression":
-        metrics, values = ["spearman"] * count, ranking.spearman(outputs, truth, prediction, count)
+        values = ranking.spearman(outputs, truth, prediction, count)
         for output in np.unique(outputs[~is_exact(rows)]).tolist():
             mine = outputs == output
             metrics[output] = "concordance"
             bounds = np.zeros(0, np.int8) if rows.censoring is None else rows.censoring[mine]
             values[output], _ = concordance.concordance(truth[mine], bounds, prediction[mine])
     elif kind == "multiclass":
-        metrics = ["macro_auroc"] * count
         values = ranking.macro_auroc(outputs, truth.astype(np.int64), prediction, count)
     elif kind == "ordinal":
-        metrics, values, expected = ["kendall"] * count, np.full(count, np.nan), ranking.expected_class(prediction)
+        values, expected = np.full(count, np.nan), ranking.expected_class(prediction)
         for output in np.flatnonzero(is_defined).tolist():
             values[output] = ranking.kendall(truth[outputs == output], expected[outputs == output])
     else:

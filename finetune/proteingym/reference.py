@@ -6,7 +6,7 @@ In: the file, as ProteinGym distributes it. Out: assays. Kept: nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data.recipe.setting import no_such_word
+from data.recipe.setting import require_word
 from finetune.score.rows import read_target
 from finetune.tables.read import read_table
 
@@ -61,8 +61,7 @@ def chosen(assays: Sequence[Assay], names: Sequence[str] | None) -> list[Assay]:
         return list(assays)
     known = {assay.name: assay for assay in assays}
     for name in names:
-        if name not in known:
-            raise ValueError(no_such_word("--assays", name, known))
+        require_word("--assays", name, known)
     return [known[name] for name in dict.fromkeys(names)]
 
 

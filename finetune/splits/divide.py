@@ -139,9 +139,8 @@ def _relatives(
 
 
 def _of_variants(settings: SplitSettings, records: Records, mutations: Mutations | None) -> Division:
+    notes = [] if mutations else ["no wild type is given: mutations are counted from the most frequent residues"]
     mutations = mutations or of_sequences(records, None, f"split.by = {settings.by!r}")
-    notes = ["no wild type is given: mutations are counted from the most frequent residues"]
-    notes = notes if mutations.is_consensus else []
     if settings.by == "distance":
         part, of_split = by_distance(mutations, records.digests, settings.distance, settings.fractions, settings.seed)
         method = f"up to {settings.distance} mutations train, more are tested"

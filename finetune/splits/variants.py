@@ -37,8 +37,6 @@ class Mutations:
     """(M,) record of each pair, rising."""
     position: NDArray[np.int64]
     """(M,) its position from 0; of several proteins, a number that no position of another protein has."""
-    is_consensus: bool = False
-    """Whether no wild type was given, and mutations are counted from the most frequent residue at each position."""
     other_length: tuple[int, ...] = ()
     """Records that are not compared, as they have another length; they have no mutated position here."""
 
@@ -90,7 +88,7 @@ def of_sequences(records: Records, parent: NDArray[np.uint8] | None, asked_by: s
         )
     compared, residues = _of_length(records.store, length)
     record, position = np.nonzero(residues != (consensus(residues) if parent is None else parent))
-    return Mutations(records.count, compared[record], position, parent is None, tuple(others.tolist()))
+    return Mutations(records.count, compared[record], position, tuple(others.tolist()))
 
 
 def of_rows(

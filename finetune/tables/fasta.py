@@ -152,9 +152,7 @@ def with_labels(table: Table, labels: Table) -> Table:
 
     rows = _rows_by_id(table, labels, "labels")
     cells, added = table.cells, list[str]()
-    for column in labels.columns:
-        if column == ID:
-            continue
+    for column in (each for each in labels.columns if each != ID):
         name = LABELS if column == SEQUENCE else column
         if name in cells.column_names:
             raise ValueError(f"{labels.name}: has a column {name!r}, and so has {table.name}; rename one of them")

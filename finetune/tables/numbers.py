@@ -207,10 +207,8 @@ def _one_unit(values: NDArray[np.float64], units: Mapping[int, str], unit: str, 
     if not tally:
         return unit
     wanted = molar(unit) or unit or tally.most_common(1)[0][0]
-    for each in sorted(tally, key=lambda name: tally[name]):
+    for each in sorted((name for name in tally if name != wanted), key=lambda name: tally[name]):
         own = [index for index, name in units.items() if name == each]
-        if each == wanted:
-            continue
         if not (molar(each) and molar(wanted)):
             raise NotOneColumn(
                 f"the unit is {each!r}, and that of the column is {wanted!r}; convert the values to one unit", own[0]

@@ -7,6 +7,7 @@ A column of a thousand that are almost empty costs what is written in it, not it
 import json
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,10 +86,8 @@ def items(text: str, signs: str) -> list[str]:
     """
     if text.startswith("[") and text.endswith("]"):
         for candidate in (text, text.replace("'", '"')):
-            try:
+            with suppress(ValueError):
                 return ["" if each is None else str(each).strip() for each in json.loads(candidate)]
-            except ValueError:
-                continue
         text = text[1:-1].strip()
     sign = next((sign for sign in signs if (re.search(r"\s", text) if sign == " " else sign in text)), None)
     return [each.strip() for each in text.split(None if sign == " " else sign)] if sign else [text]

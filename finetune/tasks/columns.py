@@ -28,12 +28,9 @@ def columns_of(settings: TaskSettings, columns: Sequence[str], place: str) -> tu
     """
     found: dict[str, None] = {}
     for name in settings.columns or (settings.name,):
-        if name in columns:
-            found[name] = None
-            continue
         # Only * and ? are special: column names such as "IC50 [nM]" have brackets.
         pattern = "".join({"*": ".*", "?": "."}.get(letter, re.escape(letter)) for letter in name)
-        matching = [column for column in columns if re.fullmatch(pattern, column, re.S)]
+        matching = [name] if name in columns else [each for each in columns if re.fullmatch(pattern, each, re.S)]
         if not matching:
             raise ValueError(no_such_column(name, columns, f"{place}: task {settings.name!r}"))
         found |= dict.fromkeys(matching)
