@@ -17,6 +17,7 @@ from data import draw
 from data.batches.packed import bins_of
 from data.corpus.shelves import Shelves
 from data.order.plan import SPECIAL_TOKENS, Bin, Plan
+from data.order.sampler import Passes
 from data.order.shares import Shares
 from data.progress_line import WorkLine
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
@@ -24,7 +25,7 @@ from data.store.build import open_or_build
 from data.store.token_store import Store, new_hash
 from finetune.labels.contents import LabelledContents
 from finetune.labels.differing import OtherColumns
-from finetune.labels.drawing import Group, TableRecords, groups_of, sampler_of
+from finetune.labels.drawing import Group, TableRecords, TrainingRecords, groups_of
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.placed import Rows
 from finetune.labels.reading import TaskFacts, TaskLabels, read_task
@@ -133,7 +134,10 @@ class Assays:
 
     def plan(self, seed: int) -> Plan:
         """The plan of the training bins."""
-        sampler = sampler_of(self._drawn, self._trains, seed, self.settings.window_sequences)
+        groups, window = self._drawn, self.settings.window_sequences
+        sampler: Passes | Shares = Passes(TrainingRecords(self._trains), seed, window)
+        if groups:
+            sampler = Shares([group.records for group in groups], [group.draws for group in groups], seed, window)
         return Plan(sampler, self.shelves.num_residues, self.settings, seed)
 
     def num_seen(self, seed: int, passes: int) -> int:

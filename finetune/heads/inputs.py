@@ -18,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from finetune.tasks.constants import DeviceConstants
+
 _LEAST = 1e-6
 """Smallest standard deviation that is divided by."""
 _LEAST_SHARE = 0.01
@@ -48,7 +50,7 @@ class InputScale:
         self, mean: NDArray[np.float32], std: NDArray[np.float32], directions: Directions | None = None
     ) -> None:
         self.mean, self.std, self.directions = mean, std, directions
-        self._constants: dict[torch.device, list[Tensor]] = {}
+        self._on = DeviceConstants(mean, std, *(directions or ()))
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """Standardise ``(n, W)``; the dtype stays."""
@@ -71,12 +73,6 @@ class InputScale:
         with torch.autocast(centred.device.type, enabled=False):  # what is taken away is nearly all of some directions
             rows, factors = (each.to(found.dtype) for each in directions)
             return torch.addmm(found, (found @ rows.T) * factors, rows)
-
-    def _on(self, device: torch.device) -> list[Tensor]:
-        if device not in self._constants:
-            arrays = self.mean, self.std, *(self.directions or ())
-            self._constants[device] = [torch.from_numpy(array).to(device) for array in arrays]
-        return self._constants[device]
 
     def as_dict(self) -> dict[str, Any]:
         """For run.json and a bundle; numbers of float32 come back as they were, those of directions as base64."""

@@ -1,6 +1,7 @@
 """What a pass draws: each training record once, tables by a temperature, or the classes of a task equally often.
 
-In: which records train, the tables they are of, the labels of a task, settings. Out: a sampler. Kept: nothing.
+In: which records train, the tables they are of, the labels of a task, settings. Out: groups of records, or all of them
+once. Kept: nothing.
 """
 
 from collections.abc import Sequence
@@ -10,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.order.sampler import Passes
-from data.order.shares import Shares, apportioned
+from data.order.shares import apportioned
 from finetune.labels.reading import TaskLabels
 
 
@@ -56,20 +56,6 @@ class Group(NamedTuple):
     """At least one, rising."""
     draws: int
     """How many draws of a pass are from them."""
-
-
-def sampler_of(groups: Sequence[Group], trains: NDArray[np.bool_], seed: int, window_sequences: int) -> Passes | Shares:
-    """What gives the records of a window: of the groups by their draws, or, without any, each training record once.
-
-    Args:
-        groups: of `groups_of`.
-        trains: (N,) whether a record trains.
-        seed: of the run.
-        window_sequences: records that are packed together.
-    """
-    if not groups:
-        return Passes(TrainingRecords(trains), seed, window_sequences)
-    return Shares([group.records for group in groups], [group.draws for group in groups], seed, window_sequences)
 
 
 def groups_of(

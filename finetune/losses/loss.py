@@ -3,7 +3,6 @@
 In: numbers of a head, labels, columns of targets. Out: a sum, () float32. Kept: constants of the objective, by device.
 """
 
-import torch
 from torch import Tensor
 
 from finetune.labels.columns import LabelColumns
@@ -11,6 +10,7 @@ from finetune.losses.classes import balanced, binary, focal, multiclass
 from finetune.losses.ordinal import cumulative
 from finetune.losses.regression import squared
 from finetune.losses.settings import LossSettings
+from finetune.tasks.constants import DeviceConstants
 from finetune.tasks.objective import Objective
 
 
@@ -29,7 +29,7 @@ class TaskLoss:
                 "take imbalance out, or choose another type"
             )
         self.objective, self.settings = objective, settings
-        self._constants: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
+        self._on = DeviceConstants(objective.mean, objective.std, balanced(objective.class_counts))
 
     def __call__(self, numbers: Tensor, labels: Tensor, columns: LabelColumns) -> Tensor:
         """The sum over targets; 0 without any, and tied to `numbers` also then.
@@ -58,14 +58,3 @@ class TaskLoss:
         if task.imbalance == "pos_weight":
             return losses * class_weights[columns.outputs, labels.long()].to(losses.dtype)
         return losses
-
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, standard deviation ``(O,)`` and weights of classes ``(O, C)``, float64 on `device`, copied once.
-
-        They are no buffers: a model is built on the meta device, where these would lose their values.
-        """
-        if device not in self._constants:
-            arrays = self.objective.mean, self.objective.std, balanced(self.objective.class_counts)
-            mean, std, weights = (torch.from_numpy(array).to(device) for array in arrays)
-            self._constants[device] = mean, std, weights
-        return self._constants[device]

@@ -90,7 +90,7 @@ def _binary(
     yes = objective.classes[1]
     best = Line("of a perfect ranking", np.array([0.0, share, 1.0]), np.array([0.0, 1.0, 1.0]), "green", "dashed")
     chance = Line("by chance", np.array([0.0, 1.0]), np.array([share, share]), "train", "dotted")
-    squares = [
+    return [
         _square(f"{name}-roc", f"{task}: ROC", "false positive rate", "true positive rate", Line("", off, on, "blue")),
         _square(
             f"{name}-pr",
@@ -109,8 +109,8 @@ def _binary(
             Line("", screened, hits, "blue"),
             best,
         ),
+        _reliability(name, task, positive.astype(np.float64), before, after),
     ]
-    return [*squares, _reliability(name, task, positive.astype(np.float64), before, after)]
 
 
 def _classes(
