@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.tables.mutations import substitutions_or
+from data.recipe.option import in_words
+from finetune.tables.mutations import are_of_nucleotides, substitutions_or
 from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
 from finetune.tasks.cells import Cells, written
@@ -62,19 +63,27 @@ class OtherColumns:
         """
         for name, codes in self._mutations.items():
             if (found := _differ(codes[rows], first)).any():
-                self._refuse(name, codes, rows[first[np.argmax(found)] :])
+                self._refuse(name, codes, rows[first[np.argmax(found)] :], int(found.sum()))
         found_of = {name: _differ(codes[rows], first) for name, codes in self._conditions.items()}
         return {name: found for name, found in found_of.items() if found.any()}
 
-    def _refuse(self, name: str, codes: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    def contradicting(self, rows: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(labels,) whether rows of the label have different mutations; arguments as of `differing`."""
+        found = np.zeros(len(first), np.bool_)
+        for codes in self._mutations.values():
+            found |= _differ(codes[rows], first)
+        return found
+
+    def _refuse(self, name: str, codes: NDArray[np.int64], rows: NDArray[np.int64], count: int) -> None:
         """Raise for the first of some rows and the next that has another mutation."""
         given = rows[codes[rows] >= 0]
         one, other = int(given[0]), int(given[np.argmax(codes[given] != codes[given[0]])])
         cells = self.table.column(name)
         raise ValueError(
             f"{self.table.row(one)} and {self.table.shown(other)}: rows of one sequence have different mutations in "
-            f"column {name!r}, {cells[one]!r} and {cells[other]!r}, and would be averaged: is the sequence that of the "
-            "wild type? Name the column with data.mutation, or leave one of the rows out"
+            f"column {name!r}, {cells[one]!r} and {cells[other]!r}, and would be averaged ({count} labels have this): "
+            f"is the sequence that of the wild type?{in_words('data.mutation', before=' Name the column with ')} "
+            "Otherwise leave one of the rows out"
         )
 
     @cached_property
@@ -90,7 +99,8 @@ class OtherColumns:
             ]
             read = [each for each in changes if each is not None]
             if any(read) and len(read) >= _MOST_SHARE * len(changes):
-                found[name] = self._codes(cells, changes)
+                of_gene = are_of_nucleotides(each for changes in read_of for each in changes or ())
+                found[name] = self._codes(cells, [None] * len(changes) if of_gene else changes)
         return found
 
     @cached_property

@@ -96,17 +96,20 @@ def merged(
         remedy = "remove all but one, or choose replicates = 'mean' or 'median' in [[tasks]]"
         refuse(counts > 1, "several measurements", remedy)
     is_replicated = bool((counts > 1).any())
-    differing = others.differing(measured.rows[order], first) if others is not None and is_replicated else {}
     lowest, highest = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
     below, above = np.minimum.reduceat(censoring, first), np.maximum.reduceat(censoring, first)
     torn = (below == BELOW) & (above == ABOVE) if settings.is_number else lowest != highest
-    if settings.replicates == "leave_out" and torn.any():
+    leaves_out = settings.replicates == "leave_out"
+    if leaves_out and others is not None and is_replicated:
+        torn |= others.contradicting(measured.rows[order], first)
+    if leaves_out and torn.any():
         if said is not None:
             said.append(
                 f"{settings.name}: labels left out, as rows of one sequence contradict each other: {int(torn.sum()):,}"
             )
         rest = measured.at(order[~np.repeat(torn, counts)])
         return merged(rest, settings, num_records, where, outputs, said, others)
+    differing = others.differing(measured.rows[order], first) if others is not None and is_replicated else {}
     if settings.is_number:
         remedy = "nothing is known of their mean: remove one of them"
         refuse(torn, "one measurement is below and another above a number", remedy)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations
+from itertools import islice, permutations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from data.recipe.settings import IngestSettings
 from finetune.look import words
 from finetune.look.column import Column
-from finetune.tables.mutations import mutation_cells, substitutions_or, variants
+from finetune.tables.mutations import are_of_nucleotides, mutation_cells, substitutions_or, variants
 from finetune.tables.table import Table
 from finetune.tables.wild_types import Substitution, own_wild_types
 from finetune.tasks.cells import written
@@ -59,6 +59,35 @@ def mutations_of(table: Table, columns: Sequence[Column]) -> list[Mutations]:
         if (_NEW.search(new.name) is not None) > (_NEW.search(old.name) is not None):
             found += [_joined(table, (old.name, number.name, new.name)) for number in numbers]
     return found
+
+
+def of_nucleotides(mutated: Mutations) -> bool:
+    """Whether a column of mutations is of the gene, and not of its protein."""
+    texts = mutated.column.texts[:_SAMPLE]
+    return are_of_nucleotides(change for text in texts for change in substitutions_or(text, ()) or ())
+
+
+def mutants_in_full(
+    table: Table, sequences: Sequence[Column], mutated: Sequence[Mutations]
+) -> tuple[Column, Column] | None:
+    """Columns of wild types and of mutants that differ in the residues that mutations name, whatever their numbers."""
+    for (old, new), each in product(permutations(sequences, 2), mutated):
+        rows = zip(table.column(old.name), table.column(new.name), mutation_cells(table, each.names), strict=True)
+        some = islice(rows, 0, None, max(1, table.num_rows // _SAMPLE))
+        fit = [_differ_as_said(*row) for row in some]
+        if sum(fit) > _NEARLY_ALL * len(fit):
+            return old, new
+    return None
+
+
+def _differ_as_said(old: str | None, new: str | None, mutation: str | None) -> bool:
+    if not (old and new and mutation):
+        return False
+    changes = substitutions_or(mutation, ()) or ()
+    said = sorted((change.old, change.new) for change in changes if change.old != change.new)
+    return len(old) == len(new) and said == sorted(
+        pair for pair in zip(old.upper(), new.upper(), strict=True) if len({*pair}) > 1
+    )
 
 
 def changed(table: Table, sequence: Column, mutated: Sequence[Mutations]) -> tuple[Mutations | None, int]:

@@ -30,6 +30,8 @@ from finetune.tasks.settings import TaskSettings
 
 _FEW_CONFLICTS = 0.05
 """Share of the labels up to which those of contradicting rows, or of rare classes, are left out."""
+_MOST_CONTRADICTING = 0.3
+"""The same of rows with different mutations; where more have them, the sequence is that of the wild type."""
 _LEAST_OF_A_CLASS = 3
 _COUNT, _LEAVE_OUT = {"unknown_letters": "count"}, {"rows_without_protein": "leave_out"}
 _MOST_ALONE = 12
@@ -161,12 +163,14 @@ def _nearest(guess: Guess, error: str, num_records: int) -> list[Guess]:
     Numbers without a logarithm are learned as they are. Sequences whose rows contradict each other are left out; where
     these are many, and labels are zeros and ones, the share of ones is learned.
     """
-    if "different classes" not in error and "another above" not in error:
+    found = re.search(r"\((\d+) labels", error)
+    torn = int(found[1]) if found else 1
+    if "different mutations" in error and torn > _MOST_CONTRADICTING * num_records:
+        return []
+    if not any(said in error for said in ("different classes", "another above", "different mutations")):
         settings = {name: value for name, value in guess.settings.items() if name != "transform"}
         is_plain = settings == guess.settings or not ("logarithm" in error or "no molar unit" in error)
         return [] if is_plain else [replace(guess, settings=settings)]
-    found = re.search(r"\((\d+) labels", error)
-    torn = int(found[1]) if found else 1
     of_sequences = guess.settings.get("level", "sequence") == "sequence" and "yes or no" not in guess.reason
     has_numbers = guess.settings["type"] in ("binary", "ordinal") and "classes" not in guess.settings
     if torn > _FEW_CONFLICTS * num_records and of_sequences and has_numbers:

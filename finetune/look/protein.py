@@ -17,7 +17,7 @@ from data.sources.protein import letters_of, refusal
 from data.sources.tables import SEQUENCE_COLUMNS
 from finetune.look import words
 from finetune.look.column import Column
-from finetune.look.mutations import Mutations, changed, mutations_of
+from finetune.look.mutations import Mutations, changed, mutants_in_full, mutations_of, of_nucleotides
 from finetune.tables.mutations import variants
 from finetune.tables.table import Table
 from finetune.tables.wild_types import named_wild_types, read_wild_types, record_named
@@ -70,6 +70,10 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
     said = "A, C, G and T; a protein language model reads its translation"
     nucleotides = [column for column in columns if column not in sequences and _are_nucleotides(column)]
     roles = {column.name: ("nucleotides", said) for column in nucleotides}
+    of_dna = [each for each in mutated if of_nucleotides(each)]
+    if nucleotides or sequences or len(of_dna) < len(mutated):
+        mutated = [each for each in mutated if each not in of_dna]
+        roles |= {name: ("note", "mutations of A, C, G and T: of the gene") for each in of_dna for name in each.names}
     if named:
         chosen = [column for column in columns if column.name in named]
         return _of_sequences(chosen, sequences, roles, "named by you")
@@ -79,8 +83,10 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
         return _of_mutations(table, columns, mutated[0], wild_type, roles)
     if wild_type is not None:
         raise ValueError(f"{table.name}: --wild-type is given, and no column holds mutations such as 'A123T' or 'WT'")
-    chosen = _chosen(others) if others else []
-    found, offset = changed(table, chosen[0], mutated) if len(chosen) == 1 and mutated else (None, 0)
+    in_full = mutants_in_full(table, others, mutated)
+    chosen = [in_full[1]] if in_full else _chosen(others) if others else []
+    has_one = len(chosen) == 1 and mutated and not in_full
+    found, offset = changed(table, chosen[0], mutated) if has_one else (None, 0)
     if found is not None and len(chosen[0].texts) > 1:
         place = _of_sequences(chosen, sequences, roles, "")
         _add_mutations(place, found)
@@ -92,6 +98,8 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
         place = _of_sequences(chosen, sequences, roles, "")
         for each in (each for each in mutated if len(each.names) == 1):
             place.roles.setdefault(each.names[0], ("mutation", "said by the sequence too, which is read"))
+        if in_full:
+            place.roles[in_full[0].name] = "wild type", "of each row: it differs from the mutant as the mutations say"
         return place
     wild = chosen if found is not None else wild
     if mutated and wild:

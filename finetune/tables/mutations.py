@@ -32,6 +32,7 @@ _SEPARATORS = re.compile(r"[:;,/+&|\s]+|(?<=[A-Za-z=])(?:[_-](?=[A-Za-z]{1,3}-?\
 _SUBSTITUTION = re.compile(r"(?P<old>[A-Z]|[A-Z]{3})?(?P<number>-?\d+)(?P<new>[A-Z]|[A-Z]{3}|=)", re.I)
 _UNCHANGED = re.compile(r"[A-Z]{1,3}\d+_[A-Z]{1,3}\d+=", re.I)
 _NO_CHANGE = re.compile(r"[A-Z]{1,3}-?\d+", re.I)
+_LEAST_OF_NUCLEOTIDES = 10
 _OTHER = {
     "deletion": re.compile(r"del|Δ|\d-$", re.I),
     "insertion": re.compile(r"ins", re.I),
@@ -82,6 +83,12 @@ def substitutions_or(text: str, otherwise: tuple[Substitution, ...] | None) -> t
         return otherwise
     except ValueError:
         return None
+
+
+def are_of_nucleotides(changes: Iterable[Substitution]) -> bool:
+    """Whether substitutions are of A, C, G and T alone, in both directions, and enough that this is no chance."""
+    letters = [change.old + change.new for change in changes]
+    return len(letters) >= _LEAST_OF_NUCLEOTIDES and all(re.fullmatch("[ACGT]{2}", each) for each in letters)
 
 
 def _substitution(part: str) -> tuple[Substitution, ...]:

@@ -83,9 +83,9 @@ class GeneratedTable:
         if word in ("variant", "mutation"):
             found = [self._mutated(int(rest[0]), 1 + row % int((*rest, 1, 1)[1]), row) for row in range(count)]
             return [letters if word == "variant" else notation for letters, notation in found]
-        if word == "change":
+        if word in ("change", "changed"):
             pairs = enumerate(self.cells(rest[0]))
-            return [self._change_of(letters, row, int((*rest, 0)[1])) for row, letters in pairs]
+            return [self._change_of(letters, row, (*rest, "0")[1], word == "changed") for row, letters in pairs]
         texts: dict[str, Callable[[], list[str]]] = {
             "protein": lambda: [
                 "".join(draw.choice(list(LETTERS), draw.integers(int(rest[0]), int(rest[-1]) + 1)))
@@ -129,12 +129,15 @@ class GeneratedTable:
             notation.append(f"{old}{place + 1}{letters[place]}")
         return "".join(letters), ":".join(notation)
 
-    def _change_of(self, letters: str, row: int, offset: int) -> str:
-        """A substitution in the row's own sequence, numbered from 1 less the offset."""
+    def _change_of(self, letters: str, row: int, offset: str, is_whole: bool) -> str:
+        """A substitution in the row's own sequence, numbered from 1 less the offset; or the whole sequence with it."""
         draw = self._draw(f"change {row}")
         place = int(draw.integers(0, len(letters)))
         new = draw.choice([letter for letter in LETTERS if letter != letters[place]])
-        return f"{letters[place]}{place + 1 - offset}{new}"
+        if is_whole:
+            return f"{letters[:place]}{new}{letters[place + 1 :]}"
+        number = place + 101 * (row % 7) if offset == "renumbered" else place + 1 - int(offset)
+        return f"{letters[place]}{number}{new}"
 
     def _changed(self, cells: list[str], words: list[str], column: str) -> list[str]:
         word, rest = words[0], words[1:]
