@@ -18,7 +18,7 @@ from finetune.tasks.cells import Cells, written
 from finetune.tasks.scale import Scale
 from finetune.tasks.settings import TaskSettings
 
-_LEAST_STEPS = 100
+_NOISE, _MOST_MERGED = 1e-12, 0.1
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -168,15 +168,18 @@ def _refuse(wrong: NDArray[np.bool_], column: Column, cells: Cells, said: str) -
 
 
 def _require_distinct(values: NDArray[np.float64], column: Column) -> None:
-    """Refuse numbers whose differences are lost in float32, as which labels are stored.
+    """Refuse numbers of which many become equal in float32, as which labels are stored.
 
     Raises:
-        ValueError: they span less than a hundred of the steps between two such numbers.
+        ValueError: more than a tenth of the distinct numbers become equal to the one before them.
     """
-    step, spread = float(np.spacing(np.float32(np.abs(values).max(initial=0)))), np.ptp(values) if len(values) else 0.0
-    if 0 < spread < _LEAST_STEPS * step:
+    distinct = np.unique(values)
+    differ = np.diff(distinct) > _NOISE * np.abs(distinct[1:])
+    merged = np.flatnonzero(differ & (np.diff(distinct.astype(np.float32)) == 0))
+    if len(merged) > _MOST_MERGED * len(distinct):
+        first, second = distinct[merged[0] : merged[0] + 2].tolist()
         raise ValueError(
-            f"{column.rows.table.name}, column {column.name!r}: labels differ too little for their size: by "
-            f"{spread:.2g} around {values.mean():.8g}, where numbers are stored in steps of {step:.2g}; subtract a "
-            "constant from them"
+            f"{column.rows.table.name}, column {column.name!r}: labels differ too little for their size: {len(merged)} "
+            f"of {len(distinct)} distinct numbers are stored as the one before, such as {second!r} as {first!r}; "
+            "subtract a constant from them"
         )

@@ -4,7 +4,7 @@ In: settings, `Division`, `Audit`. Out: a sentence or two. Kept: nothing. Everyt
 split uses it, so that a split with relatives on both sides is nowhere called a homology split.
 """
 
-from finetune.splits.audit import Audit, Comparison
+from finetune.splits.audit import PRETRAINING, Audit, Comparison
 from finetune.splits.divide import Division
 from finetune.splits.settings import SplitSettings
 
@@ -46,7 +46,9 @@ def in_words(settings: SplitSettings, division: Division, audit: Audit | None) -
     else:
         name, _, more = _KINDS[settings.by].partition(", ")
         kind = name + folds + (f", {more}" if more else "")
-    return f"{kind} ({division.method}); {_found(settings, audit)}"
+    known = [each for each in audit.comparisons if each.against.startswith(PRETRAINING)] if audit else []
+    pretrained = "".join(f"; {each.equal:,} of {each.queries:,} are in the pretraining corpus" for each in known)
+    return f"{kind} ({division.method}); {_found(settings, audit)}{pretrained}"
 
 
 def _why_not(settings: SplitSettings, division: Division, audit: Audit | None) -> str:

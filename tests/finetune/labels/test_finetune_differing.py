@@ -77,11 +77,16 @@ def test_rows_of_one_sequence_with_different_mutations_are_refused() -> None:
 def test_labels_that_float32_would_merge_are_refused() -> None:
     cells: list[Cell] = [f"{1e7 + 0.01 * n:.2f}" for n in range(60)]
     with pytest.raises(
-        ValueError, match=r"t\.csv, column 'y': labels differ too little for their size: by 0\.59 around"
+        ValueError, match=r"differ too little for their size: 58 of 60 distinct .* such as 10000000\.01 as 10000000\.0;"
     ):
         read({"y": cells})
     assert len({*read({"y": [f"{1e4 + 0.01 * n:.2f}" for n in range(200)]}).labels.values.tolist()}) == 200
     assert len(read({"y": ["5", "5"]}).labels) == 2
+    beside: list[Cell] = ["0", *(f"{1e5 + 0.001 * n:.3f}" for n in range(60))]  # one distant number hides nothing
+    with pytest.raises(ValueError, match="differ too little for their size"):
+        read({"y": beside})
+    noise: list[Cell] = [repr(0.1 * n * k / k) for n in range(1, 40) for k in (1, 3, 7)]
+    assert len(read({"y": noise}).labels) == len(noise)
 
 
 def test_words_for_missing_in_a_column_of_classes_are_counted() -> None:

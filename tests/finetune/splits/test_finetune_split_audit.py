@@ -280,6 +280,9 @@ def test_the_words_have_the_figures() -> None:
     assert in_words(HOMOLOGY, division(), made(0, searchable=0)).endswith(
         "of 100 tested sequences, the search can find none, so that nothing is known of their relatives in training"
     )
+    pretrained = Comparison("pretraining stores/u50", 100, 5_000, 58)
+    both = replace(made(0), comparisons=(*made(0).comparisons, pretrained))
+    assert in_words(HOMOLOGY, division(), both).endswith("identity; 58 of 100 are in the pretraining corpus")
     assert "optimistic" in in_words(SplitSettings(by="random"), division(), None)
     in_folds = replace(division(), parts=parts_of(named_records("ab").digests, np.zeros(2), fold=np.array([0, 1])))
     assert in_words(HOMOLOGY, in_folds, made(0)).startswith("a homology split at 30% identity, in 2 folds (MMseqs2 14")
