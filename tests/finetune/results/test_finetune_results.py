@@ -1,7 +1,6 @@
 """The end of a run: seeds and folds joined, calibration and its check, the files, and the words."""
 
 import csv
-import itertools
 import json
 import math
 from dataclasses import replace
@@ -254,26 +253,6 @@ def test_classes_are_written_by_name_with_their_calibrated_probability(tmp_path:
     assert list(csv.reader((tmp_path / "p.csv").open()))[1] == (
         ["4", "validation", "t0", "3-17", "c", "b", "", "", "0.3", "0.25", "0.8 0.15 0.05"]
     )  # fmt: skip
-
-
-def test_every_baseline_is_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 30
-    sequences = ["ACDEFGHIKL"[: n % 10] + "W" + "ACDEFGHIKL"[n % 10 + 1 :] for n in range(count)]
-    values = np.arange(count, dtype=np.float32) % 10
-    labels = Labels(np.arange(count + 1), np.zeros(count, np.int32), values)
-    parts = Parts(np.arange(0, 15), np.arange(15, 20), np.arange(20, 30))
-    found = dict(beside(objective(), labels, parts, sequences, NO_VECTORS, of_beside.time.monotonic()))
-    assert list(found) == [CONSTANT, RESIDUES, FROZEN, NEAREST]
-    assert found[FROZEN] == "more than adaptation.cache_gb"
-    nearest = found[NEAREST]
-    assert isinstance(nearest, Baseline)
-    assert nearest.predictions.prediction.tolist() == values[20:].tolist()
-    ticks = itertools.count(0.0, 100.0)
-    monkeypatch.setattr(of_beside.time, "monotonic", lambda: next(ticks))
-    monkeypatch.setattr(of_beside, "MOST_S", 150.0)
-    late = dict(beside(objective(), labels, parts, sequences, NO_VECTORS, of_beside.time.monotonic()))
-    assert [name for name, each in late.items() if isinstance(each, Baseline)] == [CONSTANT, RESIDUES]
-    assert late[NEAREST] == "the baselines before it took more than 150 s"
 
 
 def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baseline() -> None:
