@@ -132,6 +132,7 @@ def _proposal(
         roles.of[name] = "not learned", why
     say([*of_columns(table, columns, roles), *of_proteins(table, found, place)])
     columns_of_task = {guess.name: guess.columns for guess in found.guesses}
+    shape = _shape(request)  # before relatives are searched, which takes long
     split = divided(found, roles, request.tasks)
     for task, why in split.left_out.items():
         roles.of |= dict.fromkeys(columns_of_task[task], ("not learned", why))
@@ -139,7 +140,7 @@ def _proposal(
     labelled = found.is_labelled
     machine = seen(1, 1, "no", "single", gpu=True)
     lengths = found.proteins.num_residues[labelled]
-    chosen = sizes(lengths, split.counts[0], int(labelled.sum()), crop, _shape(request), machine)
+    chosen = sizes(lengths, split.counts[0], int(labelled.sum()), crop, shape, machine)
 
     def text(takes: Expected) -> str:
         before = _BEFORE.format(request.table), f"To train: python -m finetune {request.recipe}"
