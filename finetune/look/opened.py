@@ -132,6 +132,8 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
         except ValueError as error:
             left_out |= dict.fromkeys(each.columns, str(error).replace(f"{table.name}: ", ""))
             continue
+        rare = {*each.columns} - {*read.columns}
+        left_out |= dict.fromkeys(rare, f"fewer than {_LEAST_OF_A_CLASS} labels of one class are too few for a split")
         tasks.append(labels)
         kept.append(read)
     if not tasks:
@@ -184,6 +186,14 @@ def _nearest(guess: Guess, error: str, num_records: int) -> list[Guess]:
 def _without_rare(rows: Rows, guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
     """The labels of a guess; of many classes without those of one or two labels, which no split has in all parts."""
     found = _labels(rows, guess, decimal)
+    if guess.settings["type"] == "multilabel" and len(guess.columns) > 1:
+        both = 2 * found.labels.outputs + found.labels.values.astype(np.int64)
+        counts = np.bincount(both, minlength=2 * len(found.outputs)).reshape(-1, 2).min(axis=1)
+        columns = tuple(np.array(guess.columns, object)[counts >= _LEAST_OF_A_CLASS].tolist())
+        if len(columns) in (0, len(guess.columns)):
+            return found, guess
+        said = f"{guess.reason}; {len(guess.columns) - len(columns)} left out as too rare"
+        return _labels(rows, other := replace(guess, columns=columns, reason=said), decimal), other
     if guess.settings["type"] != "multiclass" or guess.settings.get("level", "sequence") != "sequence":
         return found, guess
     counts = np.bincount(found.labels.values.astype(np.int64), minlength=len(found.classes))

@@ -89,10 +89,12 @@ def roles_of(
             if column.name not in named and column.numbers is None and is_key(column, records)
         }
     if sites is not None:
+        set_ = [column for column in others if roles.of.get(column.name, ("",))[0] in _CONDITIONS]
+        within = [sites, *_within(sites, set_)]
         roles.of |= {
             column.name: ("descriptor", _OF_SITES)
             for column in free
-            if column.name not in named and follows(numbered(column), sites)
+            if column.name not in named and any(follows(numbered(column), groups) for groups in within)
         }
     free = [column for column in free if column.name not in roles.of or column.name in named]
     if named:
@@ -115,6 +117,12 @@ def roles_of(
     roles.tasks.sort(key=lambda task: order.index(task.columns[0]))
     _distinct_names(roles.tasks)
     return roles
+
+
+def _within(sites: NDArray[np.int64], conditions: Sequence[Column]) -> list[NDArray[np.int64]]:
+    """(R,) number of each row's residues in each value of a condition, of every condition; -1 without residues."""
+    pairs = (np.stack([sites, numbered(column)]) for column in conditions)
+    return [np.where(sites < 0, -1, np.unique(each, axis=1, return_inverse=True)[1].ravel()) for each in pairs]
 
 
 def _completed(column: Column, units: Column | None, bounds: tuple[Column, dict[str, int]] | None) -> Column:
