@@ -161,6 +161,10 @@ def _without_task(table: AssayTable, roles: Roles) -> str:
         name, kind, why = hidden[0]
         said = f"{name!r} holds {kind}: {why}"
         said += f"; --task {name!r} reads each text as a class" if kind != FREE_TEXT else ""
+    constant = [(name, why.partition(" in every")[0]) for name, (kind, why) in roles.of.items() if kind == "constant"]
+    if constant:
+        same = " and ".join(f"{name!r} is {text}" for name, text in constant[:3])
+        said = f"{same} in every {table.row_word}, so that the other class, or another number, is missing; {said}"
     return f"{table.name}: has proteins, and needs a column of what was measured of them; {said}"
 
 

@@ -19,7 +19,7 @@ from finetune.tables.columnar import parquet_parts
 from finetune.tables.fasta import HeaderLayout, fasta_stream, record_table
 from finetune.tables.layout import laid_out, table_of
 from finetune.tables.location import Location
-from finetune.tables.read import DELIMITED, FASTA, read_table
+from finetune.tables.read import DELIMITED, FASTA, is_fasta, read_table
 from finetune.tables.table import Table
 from finetune.tables.text import PARQUET, Kept, Line, as_they_come, encoding_of
 
@@ -72,7 +72,7 @@ def table_parts(name: str, rows: int, limits: IngestSettings | None = None) -> T
 
     text = _Text(location, chunks, *encoding_of(chunks, location.name, location.parameter("encoding")))
     begin = "".join(islice(text.lines(), 1000))[:_FIRST_CHARACTERS].lstrip()
-    if location.suffix in FASTA or (location.suffix not in DELIMITED and begin.startswith(">")):
+    if is_fasta(location.suffix, begin):
         location.require_only("FASTA", "encoding")
         return _fasta_parts(text, rows)
     return _delimited_parts(text, rows)

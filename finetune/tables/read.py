@@ -3,6 +3,7 @@
 In: a location (`finetune.tables.location`). Out: a `Table`. Kept: nothing. The whole table is held in memory.
 """
 
+import re
 from dataclasses import replace
 
 from data.recipe.settings import IngestSettings
@@ -17,6 +18,7 @@ from finetune.tables.text import decoded, lines
 FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
 DELIMITED = (".csv", ".tsv", ".txt", ".tab")
 SHEETS = (".xlsx", ".xlsm")
+_RECORD = re.compile(r"\s*>[^\r\n]*[\r\n]\s*[A-Za-z*-]+\s*(?:[\r\n]|\Z)")
 _TABLES = (*DELIMITED, *FASTA, *SHEETS, *LOADERS)
 
 
@@ -53,7 +55,7 @@ def read_table(name: str, limits: IngestSettings | None = None) -> Table:
         location.require_only("an Excel file", "sheet", "header_lines")
         return sheet_table(location, limits)
     text, said = decoded(location.read(limits), name, location.parameter("encoding"))
-    if suffix in FASTA or (suffix not in DELIMITED and text.lstrip().startswith(">")):
+    if is_fasta(suffix, text):
         location.require_only("FASTA", "labels", "mask", "encoding")
         table = fasta_table(name, text)
         return _joined(replace(table, said=(*said, *table.said)), location, limits)
@@ -61,6 +63,11 @@ def read_table(name: str, limits: IngestSettings | None = None) -> Table:
     found, more = lines(text, name, location.parameter("separator"))
     table = laid_out(name, found, [*said, *more], location.parameter("header_lines", ("1", "2", "3")))
     return _joined(table, location, limits)
+
+
+def is_fasta(suffix: str, begin: str) -> bool:
+    """Whether a text file is FASTA: by its suffix, or because it begins with a header above a line of letters."""
+    return suffix in FASTA or (_RECORD if suffix in DELIMITED else re.compile(r"\s*>")).match(begin) is not None
 
 
 def _joined(table: Table, location: Location, limits: IngestSettings) -> Table:

@@ -78,8 +78,10 @@ def test_fasta(tmp_path: Path) -> None:
     }
     for name, text in texts.items():
         (tmp_path / f"{name}.fasta").write_text(text)
+        (tmp_path / f"{name}.txt").write_text(text)
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.replace("\n", "\r\n").encode()))
         require_same(str(tmp_path / f"{name}.fasta"), 2)
+        require_same(str(tmp_path / f"{name}.txt"), 2)
         require_same(str(tmp_path / f"{name}.gz"), 2)
     (tmp_path / "twice.fasta").write_text(">a\nMK\n>a\nMK\n>\nM\n")
     with pytest.raises(ValueError, match="record 3 has no id"):
