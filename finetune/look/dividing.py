@@ -44,6 +44,8 @@ _MOST_TORN = 0.1
 """Share of the sequences that may be left out as they are in several of the folds that a table gives."""
 _LEAST_TESTED = 20
 """Labelled proteins of a test part, also of the table's own; below, folds test every protein."""
+_LEAST_FOR_ONE_PART = 10 * _LEAST_TESTED
+"""Labelled proteins of the output that has most of them; below, folds test every protein."""
 _MOST_MIXED = 0.3
 """Share of variants with mutations on two sides, which a split by position would not use."""
 _MOST_CLUSTERING_S = 60.0
@@ -151,8 +153,12 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, may_search: bool) 
     labelled = int(opened.is_labelled.sum())
     in_folds = f"in {FOLDS} folds each is tested once, by a model that did not see it"
     folds, few = dict[str, Any](), ""
-    if labelled < LEAST_WITHOUT_FOLDS:
-        folds, few = {"folds": FOLDS}, f"; {labelled:,} labelled proteins are too few for one test part: {in_folds}"
+    counts = {name: len(of) for name, of in labelled_records(opened.tasks).items()}
+    name = max(counts, key=lambda name: counts[name])
+    if labelled < LEAST_WITHOUT_FOLDS or counts[name] < _LEAST_FOR_ONE_PART:
+        said = f"the {counts[name]:,} proteins with a label of {name!r}, which has most,"
+        said = f"{labelled:,} labelled proteins" if labelled < LEAST_WITHOUT_FOLDS else said
+        folds, few = {"folds": FOLDS}, f"; {said} are too few for one test part: {in_folds}"
     if roles.split.part is not None:
         settings: dict[str, Any] = {"by": "column", "column": roles.split.part, **roles.split.part_words}
         settings |= {"validation_column": roles.split.validation} if roles.split.validation else {}
