@@ -3,10 +3,12 @@
 In: lines of fields, of delimited text or of a sheet. Out: a `Table`. Kept: nothing.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
+from data.alphabet import STANDARD_RESIDUES
 from finetune.tables.numbers import MISSING, is_number
 from finetune.tables.table import Table
 from finetune.tables.text import Line, reading_notes
@@ -22,6 +24,9 @@ _NAME = 40
 """Letters of a column's name that errors show."""
 _ORDINALS = ("first", "second", "third")
 _LETTERS_OF_A_SEQUENCE = 10
+_LEAST_LETTERS = 7
+"""Letters of sequences of which a first line is known to be a row; names of columns are shorter, or are these."""
+_NAME_OF_SEQUENCES = re.compile("PEPTIDE|SEQ")
 
 
 def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines: str | None = None) -> Table:
@@ -45,8 +50,11 @@ def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines
         raise ValueError(
             f"{name}: has no row, {found}; a table has a header and a row for each measurement{reading_notes(said)}"
         )
-    header = [" ".join(field.split()) for field in lines[0].fields]
     rows = list(lines[1:])
+    header = [" ".join(field.split()) for field in lines[0].fields]
+    if header_lines is None and _is_like(header, rows):
+        said.append("the first line is a row like those below it, so that the table has no header ('?header_lines=1')")
+        header, rows = [""] * len(header), list(lines)
     while header and not header[-1] and all(len(row.fields) < len(header) or not row.fields[-1] for row in rows):
         header.pop()
     if _have_row_names(header, rows):
@@ -126,6 +134,28 @@ def _have_row_names(header: Sequence[str], rows: Sequence[Line]) -> bool:
     if any(len(row.fields) != len(header) + 1 or not row.fields[-1].strip() for row in first):
         return False
     return len({row.fields[0] for row in first}) == len(first)
+
+
+def _is_like(header: Sequence[str], rows: Sequence[Line]) -> bool:
+    """Whether a first line is a row: a sequence above sequences, and a number above each column of numbers.
+
+    Where no column holds numbers, another cell stands below it too.
+    """
+    first = [row.fields for row in rows[:_FIRST_ROWS] if len(row.fields) == len(header)]
+    above = {"sequence": list[bool](), "number": list[bool](), "other": list[bool]()}
+    for at, name in enumerate(header):
+        cells = [fields[at].strip() for fields in first if fields[at].strip()]
+        if cells and sum(map(is_number, cells)) > 0.8 * len(cells):
+            above["number"].append(is_number(name))
+        elif cells and sum(_is_peptide(cell) for cell in cells) > 0.8 * len(cells) < 2 * len({*cells}):
+            above["sequence"].append(_is_peptide(name) and _NAME_OF_SEQUENCES.search(name) is None)
+        else:
+            above["other"].append(name in cells)
+    return any(above["sequence"]) and all(above["number"]) and (bool(above["number"]) or any(above["other"]))
+
+
+def _is_peptide(text: str) -> bool:
+    return len(text) >= _LEAST_LETTERS and text.isupper() and not set(text) - set(STANDARD_RESIDUES)
 
 
 def _second_header(header: Sequence[str], rows: Sequence[Line]) -> str:
