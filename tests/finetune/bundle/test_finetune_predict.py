@@ -165,7 +165,7 @@ def test_a_table_is_predicted_part_by_part(
     # What is wrong with the last part is said before anything of the first one is predicted.
     monkeypatch.setattr("finetune.predict._predicted", lambda *_: pytest.fail("predicted"))
     for wrong, said in (
-        ("MK7", "row 10, column 'sequence'"),
+        ("MK7", "row 10: has no protein: its column 'sequence' says 'MK7'"),
         ("M" * 50, "1 of 9 rows have a protein of more than 38 residues, the most that the model was told to read, "
          "first row 10; the longest, row 10, has 50. Say what is kept of them with --too-long"),
         ("", "row 10: has no protein"),
