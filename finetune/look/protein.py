@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.recipe.setting import listed
 from data.recipe.settings import IngestSettings
 from data.sources.protein import letters_of, refusal
 from data.sources.tables import SEQUENCE_COLUMNS
@@ -19,13 +20,13 @@ from finetune.look import words
 from finetune.look.column import Column
 from finetune.look.mutations import Mutations, changed, mutants_in_full, mutations_of, of_nucleotides
 from finetune.tables.mutations import variants
-from finetune.tables.table import Table
+from finetune.tables.table import Table, cut
 from finetune.tables.wild_types import named_wild_types, read_wild_types, record_named
 
 _SAMPLE = 300
 """Distinct texts of a column that are looked at."""
 _SHARE, _NEARLY_ALL = 0.8, 0.95
-_SHOWN = 3
+_SHOWN, _SHOWN_COLUMNS = 3, 12
 _LEAST_LETTERS, _LEAST_OF_ANY_NAME, _LEAST_NAMED, _LEAST_SHORT = 15, 7, 10, 3
 """Median length from which on letters are taken for a protein: in a column of any name, in one where no other column
 is one, in one of a usual name, and in one that is called a sequence or peptide; 'protein' and 'chain' stand above
@@ -304,9 +305,11 @@ def _without_protein(
             row = table.row(column.cells.first_row(refused[0][0]))
             more = f"; so are {len(refused) - 1} more texts" if len(refused) > 1 else ""
             return f"{row}, column {column.name!r}: no protein, as it {refused[0][1]}{more}"
+    texts = [cut(column.name) for column in columns if column.texts and column.numbers is None]
+    named = f"; name a column with --sequence if it is one: {listed(texts, _SHOWN_COLUMNS)}" if texts else ""
     return (
         f"{table.name}: has no protein: it needs a column of sequences, or one of mutations such as 'A123T' and "
-        f"--wild-type FILE; name a column with --sequence if it is one: {table.shown_columns}"
+        f"--wild-type FILE{named}"
     )
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 _NAME = re.compile(r"smiles", re.I)
-_SMILES = re.compile(r"[A-Za-z0-9@+\-\[\]()=#$/\\%.:*~]*[=#()\[\]@][A-Za-z0-9@+\-\[\]()=#$/\\%.:*~]*")
-"""A molecule that has a bond, a branch or a bracket."""
+_SMILES = re.compile(r"(?=.*[=#()\[\]@])(?:Cl|Br|[BCFINOPSbcnops*]|\[[A-Za-z0-9@+\-:*#]+\]|[0-9+\-()=#$/\\%.:~])+")
+"""A molecule that has a bond, a branch or a bracket: elements of the organic subset, others in brackets."""
 _SAMPLE, _MOST_OTHERS = 50, 0.5
 
 
