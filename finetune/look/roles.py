@@ -16,7 +16,7 @@ from finetune.look.column import Column
 from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, varies
 from finetune.look.columns.evidence import HIDDEN, of_text, own_role
 from finetune.look.columns.own_split import OwnSplit, own_split
-from finetune.look.columns.relations import copies, fits, of_no_label, replicates, units_and_bounds
+from finetune.look.columns.relations import copies, counts_of_rates, fits, of_no_label, replicates, units_and_bounds
 from finetune.look.guess import Guess, guess, is_along
 from finetune.tables.numbers import MISSING
 from finetune.tables.units import molar
@@ -172,6 +172,8 @@ def _named(column: Column, residues: NDArray[np.int64]) -> Guess:
 def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64]) -> list[Guess]:
     """The tasks among columns that may be ones; the others get roles."""
     groups, summed_up = replicates(columns)
+    roles.of |= counts_of_rates(columns)
+    columns = [column for column in columns if column.name not in roles.of]
     roles.of |= copies(columns, [*summed_up, *(column.name for _, members in groups for column in members)])
     groups, summed_up = replicates([column for column in columns if column.name not in roles.of])
     roles.of |= summed_up

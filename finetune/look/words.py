@@ -53,16 +53,18 @@ UNCERTAINTY = re.compile(
 SIGNED = re.compile(r"ci\b|ci ?\d|conf|bound|limit|±")
 """Names of uncertainties that may be below 0: ends of an interval."""
 COUNTS = re.compile(
-    r"^(?:n|count|counts|reads|n ?reads|num ?reads|n ?rep\w*|replicates|n ?obs|n ?mut\w*|num ?mut\w*|mutations"
+    r"^(?:n|count|counts|reads|n ?reads|num ?reads|n ?rep\w*|replicates|(?:n ?)?obs|n ?mut\w*|num ?mut\w*|mutations"
     r"|hamming\w*|edit ?distance|rank|order|depth|coverage|inp(?:ut)?|sel(?:ected)?|unselected|(?:pre|post) ?sel\w*)$"
     r"|\b(?:n|exp(?:erimen)?ts)$|^(?:n|num|number|nr) (?:of )?\w+$|\blev(?:enshtein)? ?distance\b"
 )
 READS = re.compile(r"\b(?:reads?|counts?)\b")
 YEAR = re.compile(r"\byear\b")
 DESCRIPTORS = re.compile(
-    r"^(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+"
+    r"^(?:(?:seq\w*|calc\w*|computed|theor\w*) )?"
+    r"(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+"
     r"|hydrophob\w*(?: residues?)?(?: %)?|(?:hydrophobic|amphipathic) moment|(?:boman|aliphatic|instability) ?index"
-    r"|isoelectric ?point|aromaticity|(?:sample )?weights?)$"
+    r"|isoelectric ?point|aromaticity|(?:sample )?weights?)"
+    r"(?: (?:seq\w*|calc\w*|computed|theor\w*|v[hl]|fv))?$"
 )
 PLACES = re.compile(
     r"^(?:(?:mut\w*|aa|seq\w*|pdb|uniprot|residue|res) ?)?(?:pos|position|site|resi|residue|res ?num|res ?id|number|num"
@@ -83,6 +85,7 @@ META = re.compile(
     r"\b(?:comments?|notes?|remarks?|operator|user|author|person|plate|well|lab|source|reference|refs?|doi|pmids?|pubmed"
     r"|url|file|vector|host|strain|barcode|gene|uniprot|pdb|pdb ?id|description|desc|title|journal|publication|paper"
     r"|project|protocol|instrument|assay ?id|instructions?|codon\w*|primer\w*|supplier|vendor|tag|accession|tax ?id"
+    r"|d ?type|(?:inter|extra)polat\w*|imputed"
     r"|link|to ?be ?\w+|(?:measurement|assay|mut\w*|seq\w*|source|data|sample) ?(?:type|kind|class)"
     r"|isotype|subtype|germline|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
 )

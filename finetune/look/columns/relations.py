@@ -5,6 +5,7 @@ In: columns, in an order of their own. Out: which column belongs to which. Kept:
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,11 @@ _ONE = 0.9999
 """Correlation of two columns of which one follows from the other."""
 _NAMES = ("id", "protein", "wild type", "mutation", "sequence")
 """Roles of columns whose copy is no label."""
+_MONOTONE = "as ordered as"
+_LEAST_ROWS = 20
+"""Rows from which on numbers in one order are those of one measurement."""
+_RATE = 0.9
+"""Correlation of a rate with the share of one count in another."""
 _MOST_COMPARED = 60
 """Columns of numbers up to which each is compared with each; of more, equal ones are found alone."""
 _ENDS = ("upper", "lower", "censored")
@@ -129,7 +135,9 @@ def copies(columns: Sequence[Column], repeated: Collection[str] = ()) -> dict[st
             if not relation or (relation != "equal to" and {column.name, other.name} & {*repeated}):
                 continue
             more = column.num_measured - other.num_measured
-            if more > 0 or (more == 0 and relation == "the logarithm of" and not other.num_censored):
+            is_finer = relation == _MONOTONE and len(np.unique(column.values)) > len(np.unique(other.values))
+            is_log = relation == "the logarithm of" and not other.num_censored
+            if more > 0 or (more == 0 and (is_log or is_finer)):
                 roles[other.name] = "copy", f"the same measurement is in {column.name!r}"
                 near[at] = column
             else:
@@ -189,7 +197,30 @@ def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:
     for first, second, said in ((a, b, "the logarithm of"), (b, a, "a power of")):
         if second.min() > 0 and abs(_correlation(first, np.log(second))) > _ONE > abs(_correlation(first, second)):
             return said
-    return ""
+    sign = 1 if a[np.argmax(b)] > a[np.argmin(b)] else -1
+    steps = np.diff(sign * b[np.lexsort((sign * b, a))])
+    return _MONOTONE if len(a) >= _LEAST_ROWS and len(np.unique(b)) >= _FEW and (steps >= 0).all() else ""
+
+
+def counts_of_rates(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
+    """Two columns of whole numbers, of which one is never above the other, and which a third one divides."""
+    roles: dict[str, tuple[str, str]] = {}
+    numeric = [column for column in columns if column.numbers is not None][:_MOST_COMPARED]
+    of_counts = [
+        each
+        for each in numeric
+        if len(each.texts) > 2 and np.nanmin(each.values) >= 0 and not (np.nan_to_num(each.values) % 1).any()
+    ]
+    for total, part in permutations(of_counts, 2):
+        known = (total.values > 0) & (part.values >= 0)
+        if known.sum() < _LEAST_ROWS or not (part.values[known] <= total.values[known]).all():
+            continue
+        share = part.values[known] / total.values[known]
+        for rate in (each for each in numeric if each not in of_counts and not np.isnan(each.values[known]).any()):
+            if _correlation(share, rate.values[known]) > _RATE:
+                said = f"{part.name!r} of {total.name!r} is what {rate.name!r} gives as a rate"
+                roles |= {total.name: ("count", said), part.name: ("count", said)}
+    return roles
 
 
 def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column]]], dict[str, tuple[str, str]]]:
