@@ -152,6 +152,13 @@ def test_records_that_share_a_group_through_others_stay_together() -> None:
     )
 
 
+def test_a_dash_is_no_group() -> None:
+    records = named_records("abcd", family=["x", "-", "-", "NA"])
+    division = divide(SplitSettings(by="group", column="family", fractions=HALVES), records)
+    assert len({*division.parts.group.tolist()}) == 4
+    assert "3 records have no family and are on their own" in division.notes
+
+
 def test_records_of_two_groups_are_left_out_if_conflicts_are_unused() -> None:
     # b has rows in x and in y, d in none: words of missing values are no group.
     records = named_records("abbcdef", batch=["x", "x", "y", "y", "-", "na", "x"])
