@@ -323,7 +323,8 @@ def next_commands(output: str) -> list[str]:
 @pytest.mark.timeout(600)
 def test_what_a_run_proposes_runs_as_printed(checkout: Checkout) -> None:
     run = own_run(checkout)
-    fill_in, longer = next_commands(checkout.outputs[run])  # too short to propose a larger model
+    fill_in, published, longer = next_commands(checkout.outputs[run])  # too short to propose a larger model
+    assert "model.init=facebook/esm2" in published  # a run so short learns little
 
     assert re.search(r"'token_str': '\S+'", checkout.bash(fill_in))
 
