@@ -111,6 +111,8 @@ PROSE = re.compile(r"[A-Za-z]{2,}[^A-Za-z]+[A-Za-z]{2,}")
 """Several words, with or without numbers among them."""
 SEGMENT = re.compile(r"(?:TR[ABDG]|IG[HKL])[VDJ]")
 """Names of gene segments of a receptor or an antibody."""
+ALLELE = re.compile(r"HLA-|H-?2-|Mamu-|BoLA-|SLA-")
+"""Names of alleles of MHC, to which peptides are bound."""
 SET = re.compile(
     r"^(?:assay |exp\w* |measurement |reaction |buffer )?(?:ph|t|temp(?:erature)?)"
     r"(?: (?:c|k|celsius|kelvin|value|deg\w*))?$"

@@ -106,6 +106,7 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     is_residue = are_residues and (len(texts) >= _LEAST_RESIDUES or words.RESIDUE.search(name))
     is_group = len(texts) <= max(2, count // 2) and (words.GROUP.search(name) or words.LABEL.search(name))
     are_names = found is not None and found.settings["type"] in ("binary", "multiclass") and "yes" not in found.reason
+    are_alleles = all(map(words.ALLELE.match, texts))
     is_host = words.HOST.search(name) and are_names
     are_notes = {text.casefold() for text in texts} <= words.KINDS or all(map(words.SEGMENT.match, texts))
     is_note = are_notes or (words.META.search(name) and found is not None)
@@ -116,7 +117,7 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
         (words.PREDICTED.search(name), "prediction", _PREDICTED),
         (column.name.strip().lower() in ID_COLUMNS, "id", "a usual name of ids"),
         (is_group, "group", f"{len(texts)} groups of rows, {_GROUP}"),
-        (words.CONDITION.search(name) or is_host, "condition", f"{len(texts)} texts, {_SET}"),
+        (words.CONDITION.search(name) or is_host or are_alleles, "condition", f"{len(texts)} texts, {_SET}"),
         (len(texts) > 0.9 * count and words.IDENTIFIER.search(name), "id", "nearly as many texts as rows"),
         (words.NUMBERED.search(name), "id", "by its name ids"),
         (is_note, "note", _DESCRIBES),
