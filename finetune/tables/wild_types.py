@@ -136,7 +136,8 @@ def letters_in(cell: str | None, policy: LetterPolicy, limits: IngestSettings) -
     signs = raw.translate(None, ascii_uppercase.encode())
     others = signs.translate(None, _UNKNOWN_RESIDUES)
     if others or (signs and len(raw) - len(signs) < _LEAST_LETTERS):
-        return "", f"says {shown(cell or '')}, where {chr((others or signs)[0])!r} is no letter of a residue"
+        sign, text = (others or signs)[:1], shown(cell or "")
+        return "", f"says {text}, where {sign.decode()!r} at residue {raw.index(sign) + 1} is no letter"
     refused = refusal(b"protein", raw, policy, limits)
     return raw.decode("ascii"), refused.reason if refused else ""
 

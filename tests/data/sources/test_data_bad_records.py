@@ -151,8 +151,7 @@ def test_tables_of_assays_are_judged_by_the_same_rules(tmp_path: Path, suffix: s
             continue
         path.write_bytes(FORMATS[suffix](header, letters))
         table = read_table(str(path))
-        words = "has no protein: " if kind in ("missing value", "no sequence") else "column 'sequence': "
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=r"row [23]: has no protein: its column 'sequence' "):
             proteins_of(table, TableSettings(), None)
         if kind in ("missing value", "no sequence"):
             left_out = TableSettings(rows_without_protein="leave_out")

@@ -127,7 +127,7 @@ def test_each_row_has_its_own_wild_type() -> None:
     assert found.sequences == mutants
     assert found.mutated == ((3,), (1,), (0,), (2,), (), (), (5,))
     assert found.unusable[4] == "its column 'seq' says 'NA'"
-    assert "has '1' at residue 3" in found.unusable[5]
+    assert "'1' at residue 3 is no letter" in found.unusable[5]
     assert found.said == (
         "the numbers of its mutations are those of GGSGGAA +10: residue 1 of the wild type is number 11",
     )

@@ -70,7 +70,7 @@ def test_rows_without_a_protein_are_refused_or_left_out_and_counted() -> None:
         of(None, TableSettings(rows_without_protein="leave_out"), seq=[None, ""])
 
 
-@pytest.mark.parametrize(("cell", "said"), [("MK-T", "a gap"), ("MK1T", "'1' is no letter"), ("MKµT", "'?'")])
+@pytest.mark.parametrize(("cell", "said"), [("MK-T", "a gap"), ("MK1T", "'1' at residue 3"), ("MKµT", "'?'")])
 def test_cells_that_hold_no_protein_name_row_and_column(cell: str, said: str) -> None:
     with pytest.raises(ValueError, match=r"^x\.csv: row 3: has no protein: its column 'seq' (?:has|says) ") as caught:
         of(seq=[A, cell, A, cell])
@@ -151,8 +151,8 @@ def test_a_row_with_letters_of_no_protein_is_left_out_where_that_is_asked() -> N
     found = of(None, TableSettings(rows_without_protein="leave_out", unknown_letters="count"), seq=cells)
     assert found.record_of_row.tolist() == [0, -1, -1, -1, 1, -1, -1]
     assert found.said[0] == (
-        "rows without a protein are left out: 5 of 7, the first in row 3: its column 'seq' says '#N.A.#', where '#' is "
-        "no letter of a residue; another: its column 'seq' says 'n.d', where '.' is no letter of a residue"
+        "rows without a protein are left out: 5 of 7, the first in row 3: its column 'seq' says '#N.A.#', where '#' at "
+        "residue 1 is no letter; another: its column 'seq' says 'n.d', where '.' at residue 2 is no letter"
     )
 
 
