@@ -3,6 +3,7 @@
 In: a column, the lengths of its rows' proteins. Out: `Guess`: settings of a task, and the reason. Kept: nothing.
 """
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -150,7 +151,9 @@ def _of_numbers(column: Column) -> Guess | None:
         example = f"{'>' if column.censoring[bound] > 0 else '<'}{column.values[bound]:.4g}"
         said += f", {column.num_censored:,} of them bounds such as '{example}'"
     has_top = bool((column.censoring > 0).any() and distinct[-1] >= _SPAN * distinct[0])
-    is_log = words.LOGARITHM.search(words.plain(name)) is not None or unit in _LINEAR or "%" in name
+    is_log = (
+        words.LOGARITHM.search(words.plain(name)) is not None or unit in _LINEAR or re.search("%|percent", name, re.I)
+    )
     if distinct[0] > 0 and not is_log and (has_top or distinct[-1] >= _DECADES * distinct[0]):
         settings["transform"] = "p" if molar(unit) else "log10"
         what = "-log10 of mol/l" if molar(unit) else "their logarithm"

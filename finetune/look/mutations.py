@@ -28,7 +28,7 @@ _NEARLY_ALL = 0.9
 """Share of the mutated residues that decide which residues a column of sequences has."""
 _FEW, _MOST_TRIED = 3, 2000
 """Mutated residues below which a shifted numbering may fit by chance; and those by which shifts are tried."""
-_RESIDUE = re.compile(r"[ACDEFGHIKLMNPQRSTVWY]|[A-Z][a-z]{2}|[A-Z]{3}")
+_RESIDUE = re.compile(r"[ACDEFGHIKLMNPQRSTVWY*-]|[A-Z][a-z]{2}|[A-Z]{3}")
 _NUMBER = re.compile(r"-?\d+(?:\.0)?")
 _POSITION = re.compile(r"pos|site|resi|num|loc|index", re.I)
 _NEW = re.compile(r"mut|new|alt|to$|after|variant|subst", re.I)

@@ -16,7 +16,8 @@ NOT_MEASURED = (
 SCALES = (
     ("none", "low", "medium", "high", "very high"),
     ("no", "low", "moderate", "high"),
-    ("none", "weak", "moderate", "strong", "very strong"),
+    ("none", "very weak", "weak", "moderate", "strong", "very strong"),
+    ("none", "very weak", "weak", "medium", "strong", "very strong"),
     ("negative", "weak", "intermediate", "strong"),
     ("low", "intermediate", "high"),
     ("low", "mid", "high"),
@@ -38,7 +39,8 @@ PREDICTED = re.compile(
     r"(?:^|[^a-z])(?:esm\w*|vae\w*|eve|evmutation|deepsequence|tranception\w*|proteinmpnn|mpnn|gemme|progen\w*|unirep"
     r"|sift\w*|polyphen\w*|provean|foldx\w*|rosetta\w*|plddt|alphafold\w*|prot ?t5|protbert|ankh|saprot"
     r"|msa ?transformer|trancepteve|site ?independent|wavenet|carp\w*|rita\w*|pppl|pll|llr|blosum\w*|netmhc\w*|camsol"
-    r"|aggrescan)(?:$|[^a-z])|predict|\b(?:pred|zero ?shot|log ?likelihood|logistic regression|one ?hot|[cr]nn|e ?value"
+    r"|aggrescan|jackhmmer|hhblits|i?ptm|i?pae|tm ?score|rmsd)(?:$|[^a-z])"
+    r"|predict|\b(?:pred|zero ?shot|log ?likelihood|logistic regression|one ?hot|[cr]nn|e ?value"
     r"|bit ?score)\b"
 )
 """Names of what a model predicted, or computed from the sequence."""
@@ -55,9 +57,9 @@ SIGNED = re.compile(r"ci\b|ci ?\d|conf|bound|limit|±")
 COUNTS = re.compile(
     r"^(?:n|count|counts|reads|n ?reads|num ?reads|n ?rep\w*|replicates|(?:n ?)?obs|n ?mut\w*|num ?mut\w*|mutations"
     r"|hamming\w*|edit ?distance|rank|order|depth|coverage|inp(?:ut)?|sel(?:ected)?|unselected|(?:pre|post) ?sel\w*)$"
-    r"|\b(?:n|exp(?:erimen)?ts)$|^(?:n|num|number|nr) (?:of )?\w+$|\blev(?:enshtein)? ?distance\b"
+    r"|\b(?:n|exp(?:erimen)?ts)$|^(?:n|num|number|nr) (?:of )?\w+$|\b(?:edit|hamming|lev(?:enshtein)?) ?distance\b"
 )
-READS = re.compile(r"\b(?:reads?|counts?)\b")
+READS = re.compile(r"\b(?:reads?|counts?|times ?seen)\b")
 YEAR = re.compile(r"\byear\b")
 DESCRIPTORS = re.compile(
     r"^(?:(?:seq\w*|calc\w*|computed|theor\w*) )?"
@@ -67,7 +69,8 @@ DESCRIPTORS = re.compile(
     r"(?: (?:seq\w*|calc\w*|computed|theor\w*|v[hl]|fv))?$"
 )
 PLACES = re.compile(
-    r"^(?:(?:mut\w*|aa|seq\w*|pdb|uniprot|residue|res) ?)?(?:pos|position|site|resi|residue|res ?num|res ?id|number|num"
+    r"^(?:(?:mut\w*|aa|seq\w*|pdb|uniprot|residue|res|first|second|third|reference) ?)?"
+    r"(?:pos|position|site|resi|residue|res ?num|res ?id|number|num"
     r"|index|codon)(?: ?(?:number|num|no|index|id|pdb|uniprot))?$"
     r"|^(?:start|end|begin|stop|row|col|column|well|plate|passage|cycle|ptm ?site|residue ?number)$"
 )
@@ -111,7 +114,7 @@ PROSE = re.compile(r"[A-Za-z]{2,}[^A-Za-z]+[A-Za-z]{2,}")
 """Several words, with or without numbers among them."""
 SEGMENT = re.compile(r"(?:TR[ABDG]|IG[HKL])[VDJ]")
 """Names of gene segments of a receptor or an antibody."""
-ALLELE = re.compile(r"HLA-|H-?2-|Mamu-|BoLA-|SLA-")
+ALLELE = re.compile(r"HLA-|H-?2-|Mamu-|BoLA-|SLA-|D[PQR][AB]\d?[*_]?\d\d|[ABC]\*?\d\d:\d\d")
 """Names of alleles of MHC, to which peptides are bound."""
 SET = re.compile(
     r"^(?:assay |exp\w* |measurement |reaction |buffer )?(?:ph|t|temp(?:erature)?)"

@@ -26,7 +26,7 @@ ID, SEQUENCE, LABELS, MASK = "id", "sequence", "labels", "mask"
 UNLABELLED = "-"
 """What stands for a residue whose label is masked."""
 
-_ATTRIBUTE = re.compile(r"(?:^|\s)([A-Za-z_]\w*)=(.*?)(?=\s+[A-Za-z_]\w*=|\s*$)")
+_ATTRIBUTE = re.compile(r"(?:^|[\s;])([A-Za-z_]\w*)=(.*?)(?=[\s;]+[A-Za-z_]\w*=|[\s;]*$)")
 _DEEPLOC = re.compile(r"(?P<location>\S+)-(?P<membrane>[MSU])(?:\s+(?P<rest>.*))?")
 _UNIPROT = ("sp|", "tr|", "gi|", "ref|", "pdb|", "gb|", "UniRef")
 _JUDGED = 1000

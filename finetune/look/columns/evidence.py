@@ -22,6 +22,8 @@ _THREE_LETTERS = {
 }
 _OTHERS = ("*", "X", "Z", "-")
 """Stops, unknown residues and gaps."""
+_FEW_OTHERS = 0.03
+"""Share of cells of a column of residues that are none."""
 _Rule = tuple[object, str, str]
 """Whether it holds, the role, the reason."""
 _PREDICTED = "by its name another model's, or computed from the sequence; it was not measured"
@@ -75,7 +77,11 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     is_error = words.UNCERTAINTY.search(name) and ((known >= 0).all() or words.SIGNED.search(name))
     return (
         (is_in_line, "index", "it counts the rows"),
-        (is_own and words.INDEX.search(name), "index", "whole numbers, by its name those of rows"),
+        (
+            is_whole and (is_own or "unnamed" in name) and words.INDEX.search(name),
+            "index",
+            "whole numbers, by its name those of rows",
+        ),
         (is_length, "length", "the number of the protein's residues"),
         (written, "date", f"dates such as {column.texts[0]!r}"),
         (words.PREDICTED.search(name), "prediction", _PREDICTED),
@@ -100,9 +106,11 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     found = guess(column, residues)
     if found is not None and found.settings.get("level") == "residue":
         return ((words.MASK.search(name), "mask", "by its name which residues were observed"),)
-    are_residues = all(
-        each in STANDARD_RESIDUES or each in _OTHERS or each.casefold() in _THREE_LETTERS for each in texts
-    )
+    others = [
+        each not in STANDARD_RESIDUES and each not in _OTHERS and each.casefold() not in _THREE_LETTERS
+        for each in texts
+    ]
+    are_residues = column.counts[others].sum() <= _FEW_OTHERS * count and not all(others)
     is_residue = are_residues and (len(texts) >= _LEAST_RESIDUES or words.RESIDUE.search(name))
     is_group = len(texts) <= max(2, count // 2) and (words.GROUP.search(name) or words.LABEL.search(name))
     are_names = found is not None and found.settings["type"] in ("binary", "multiclass") and "yes" not in found.reason
@@ -112,7 +120,11 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     is_note = are_notes or (words.META.search(name) and found is not None)
     return (
         (is_date(column), "date", f"dates such as {texts[0]!r}"),
-        (len(texts) > 2 and is_molecules(column.name, texts), "molecule", "not read: the model sees proteins alone"),
+        (
+            (len(texts) > 2 or "smiles" in name) and is_molecules(column.name, texts),
+            "molecule",
+            "not read: the model sees proteins alone",
+        ),
         (is_residue, "residue", "one amino acid in a cell: which one was replaced, or is there"),
         (words.PREDICTED.search(name), "prediction", _PREDICTED),
         (column.name.strip().lower() in ID_COLUMNS, "id", "a usual name of ids"),

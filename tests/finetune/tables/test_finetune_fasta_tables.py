@@ -33,6 +33,15 @@ def test_attributes_are_columns_and_values_may_hold_spaces(tmp_path: Path) -> No
     assert read_table(str(tmp_path / "x.fasta")).row(1) == f"{tmp_path}/x.fasta: record 2"
 
 
+def test_attributes_may_be_separated_by_semicolons(tmp_path: Path) -> None:
+    path = tmp_path / "x.fasta"
+    path.write_text(">p1 ogt=37;topt=37.5\nMKT\n>p2 ogt=40; topt=nan;\nMKA\n>p3 place=nucleus;membrane ogt=1\nMKS\n")
+    table = read_table(str(path))
+    assert table.column("ogt") == ["37", "40", "1"]
+    assert table.column("topt") == ["37.5", "nan", None]
+    assert table.column("place") == [None, None, "nucleus;membrane"]
+
+
 def test_deeploc_headers_have_hyphens_in_their_classes(tmp_path: Path) -> None:
     write(tmp_path, x=">P1 Cytoplasm-Nucleus-U new\nMK\n>P2 Cell.membrane-M test\nMK\n>P3 Lysosome/Vacuole-S \nMK\n")
     found = cells(tmp_path / "x.fasta")
