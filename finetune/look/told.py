@@ -133,9 +133,13 @@ def _labels(guess: Guess, labels: Any) -> str:
     words = f"{kind}, {len(labels.values):,} labels"
     if labels.replicates is not None:
         words += f", {int((labels.replicates > 1).sum()):,} of them made of several measurements"
-    if labels.spread is not None and np.isfinite(labels.spread).any():
-        differ = int((np.nan_to_num(labels.spread) > 0).sum())
-        words += f", {differ:,} of which differ"
+    if labels.spread is not None:
+        differ, torn = (
+            (np.nan_to_num(labels.spread) > 0).sum(),
+            (np.isnan(labels.spread) & (labels.replicates > 1)).sum(),
+        )
+        words += f", {differ:,} of which differ" if differ else ""
+        words += f", {torn:,} of which are of rows that differ in another column or in a bound" if torn else ""
     if labels.censoring is not None:
         words += f", {int((labels.censoring != 0).sum()):,} bounds"
     return words

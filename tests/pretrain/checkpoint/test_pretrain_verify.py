@@ -118,8 +118,11 @@ def test_what_is_no_run_is_a_mistake(run: Path, tmp_path: Path, capsys: pytest.C
     assert "is it a run directory?" in capsys.readouterr().err.replace(str(tmp_path / "nowhere"), "it")
     assert main(["verify", f"{run}s"]) == 78
     assert f"is {run}s a run directory? the nearest is '{run}'" in capsys.readouterr().err
-    assert main(["verify", str(run.parent)]) == 78
-    assert f"is {run.parent} a run directory? it holds runs: {run}" in capsys.readouterr().err
+    folds = tmp_path / "folds"
+    (folds / "fold-0").mkdir(parents=True)
+    shutil.copy(run / "run.json", folds / "fold-0")
+    assert main(["verify", str(folds)]) == 78
+    assert f"is {folds} a run directory? it holds runs: {folds}/fold-0" in capsys.readouterr().err
     shutil.rmtree(run / "checkpoints")
     assert main(["verify", str(run)]) == 78
     assert "has no checkpoint yet" in capsys.readouterr().err
