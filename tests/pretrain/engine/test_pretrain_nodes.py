@@ -1,5 +1,6 @@
 """Two nodes with disks of their own, here two launchers in two folders: each builds its store, and both must agree."""
 
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -64,6 +65,7 @@ def test_each_node_builds_its_store_and_trains_the_same(
 
 
 def test_nodes_with_other_files_do_not_train(recipe_in, tmp_path: Path, nodes: tuple[Path, Path]) -> None:
+    shutil.rmtree(nodes[1])
     write_corpus(nodes[1], Families(seed=1, num_families=40, members_per_family=4, mean_residues=60, max_residues=150))
     first, second = on_two_nodes(recipe_in(tmp_path), nodes, *LOCAL)
     assert first.status != 0
