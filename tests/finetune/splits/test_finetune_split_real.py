@@ -58,7 +58,8 @@ def ss3() -> tuple[list[str], list[str]]:
     [
         pytest.param("drugban random", (777, 1719, 581, (673, 624, 582)), marks=pytest.mark.prove),  # half a minute
         ("drugban cold", (207, 1233, 0, (97, 53, 3))),
-        pytest.param("deeploc", (2768, 1678, 0, (286, 74, 1)), marks=pytest.mark.prove),  # two minutes
+        # Two minutes. 286 before the queries were among the targets as a control: E-values grow with the targets.
+        pytest.param("deeploc", (2768, 1678, 0, (285, 74, 1)), marks=pytest.mark.prove),
         pytest.param("ss3", (364, 10792, 0, (0, 0, 0)), marks=pytest.mark.prove),
     ],
 )
