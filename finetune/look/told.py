@@ -25,7 +25,7 @@ _aligned = partial(aligned, columns=110, indent="  ")
 _lines = partial(_aligned, name_columns=11)
 _MOST_TASKS = 20
 _DIFFER = 0.05
-"""Share of labels that are means of rows under different conditions from which on it is said."""
+"""Share of labels that are means of rows under different conditions, above which a note says so."""
 _FEW_LABELS = 30
 """Labels below which a task has words of warning."""
 

@@ -76,7 +76,7 @@ def follows(values: NDArray[np.int64], groups: NDArray[np.int64]) -> bool:
 
 
 def give_conditions(task: Guess, label: Column, conditions: Sequence[Column], records: NDArray[np.int64]) -> None:
-    """Give a task the conditions under which it was measured, and its reason what is said of others.
+    """Give a task the conditions under which it was measured, and add to its reason why others are none.
 
     A column that leaves too few labels to each output is none; nor is one that tells the class, or that the class
     tells: each output would have one class.
