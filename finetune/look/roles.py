@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from finetune.look import words
 from finetune.look.column import Column
+from finetune.look.columns.computed import computed
 from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, varies
 from finetune.look.columns.evidence import HIDDEN, of_text, own_role
 from finetune.look.columns.own_split import OwnSplit, own_split
@@ -47,6 +48,7 @@ def roles_of(
     named: Sequence[str] = (),
     records: NDArray[np.int64] | None = None,
     sites: NDArray[np.int64] | None = None,
+    composition: NDArray[np.int64] | None = None,
 ) -> Roles:
     """Sort columns into roles.
 
@@ -57,6 +59,7 @@ def roles_of(
         named: columns that the user named as tasks; then no other one is.
         records: (R,) record of each row, -1 without one; where it is not given, no rows are of one sequence.
         sites: (R,) number of the residues that each row mutates, -1 without any.
+        composition: (N, L) how often each letter stands in each record.
 
     Raises:
         ValueError: a column that the user named holds nothing to learn.
@@ -88,6 +91,8 @@ def roles_of(
             for column in free
             if column.name not in named and column.numbers is None and is_key(column, records)
         }
+    if composition is not None:
+        roles.of |= computed([column for column in free if column.name not in named], records, composition)
     if sites is not None:
         set_ = [column for column in others if roles.of.get(column.name, ("",))[0] in _CONDITIONS]
         within = [sites, *_within(sites, set_)]

@@ -39,7 +39,7 @@ PREDICTED = re.compile(
     r"(?:^|[^a-z])(?:esm\w*|vae\w*|eve|evmutation|deepsequence|tranception\w*|proteinmpnn|mpnn|gemme|progen\w*|unirep"
     r"|sift\w*|polyphen\w*|provean|foldx\w*|rosetta\w*|plddt|alphafold\w*|prot ?t5|protbert|ankh|saprot"
     r"|msa ?transformer|trancepteve|site ?independent|wavenet|carp\w*|rita\w*|pppl|pll|llr|blosum\w*|netmhc\w*|camsol"
-    r"|aggrescan|jackhmmer|hhblits|i?ptm|i?pae|tm ?score|rmsd)(?:$|[^a-z])"
+    r"|aggrescan|jackhmmer|hhblits|i?ptm|i?pae|tm ?score|rmsd|similarity|seq\w* ?identity|alignment \w+)(?:$|[^a-z])"
     r"|predict|\b(?:pred|zero ?shot|log ?likelihood|logistic regression|one ?hot|[cr]nn|e ?value"
     r"|bit ?score)\b"
 )
@@ -50,7 +50,8 @@ PROBABILITY = re.compile(
 )
 UNCERTAINTY = re.compile(
     r"\b(?:sd|std|stdev|std ?dev\w*|sem|se|std ?err\w*|stderr|err|errors?|(?:\d\d%? ?)?ci ?(?:\d\d)?%?|cv|var|variance"
-    r"|conf\w* (?:int\w*|limits?|bounds?)|uncertainty|sigma|mad|iqr|(?:lower|upper) (?:bound|limit|ci))(?:\b|$)|±"
+    r"|conf\w* (?:int\w*|limits?|bounds?)|uncertainty|epsilon|sigma|mad|iqr"
+    r"|(?:lower|upper) (?:bound|limit|ci))(?:\b|$)|±"
 )
 SIGNED = re.compile(r"ci\b|ci ?\d|conf|bound|limit|±")
 """Names of uncertainties that may be below 0: ends of an interval."""
@@ -65,7 +66,7 @@ DESCRIPTORS = re.compile(
     r"^(?:(?:seq\w*|calc\w*|computed|theor\w*) )?"
     r"(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+"
     r"|hydrophob\w*(?: residues?)?(?: %)?|(?:hydrophobic|amphipathic) moment|(?:boman|aliphatic|instability) ?index"
-    r"|isoelectric ?point|aromaticity|(?:sample )?weights?)"
+    r"|[xyz] ?coord\w*|isoelectric ?point|aromaticity|(?:sample )?weights?)"
     r"(?: (?:seq\w*|calc\w*|computed|theor\w*|v[hl]|fv))?$"
 )
 PLACES = re.compile(
@@ -92,7 +93,7 @@ META = re.compile(
     r"|link|to ?be ?\w+|(?:measurement|assay|mut\w*|seq\w*|source|data|sample) ?(?:type|kind|class)"
     r"|isotype|subtype|germline|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
 )
-MADE = re.compile(r"\b(?:chirality|stereo\w*|linearity|topology|model|ionic state|formulation)\b")
+MADE = re.compile(r"\b(?:chirality|stereo\w*|linearity|topology|models?|ionic state|formulation)\b")
 """Names of words that say how a protein was made or measured."""
 RATING = re.compile(r"^(?:score|(?:confidence|evidence|quality)(?: ?(?:score|level|rating))?)$")
 """Names of whole numbers that rate a row of a database, where they have few values."""

@@ -76,6 +76,8 @@ class GeneratedTable:
             "copy": lambda: self._numbers(rest[0]),
             "log2": lambda: np.log2(self._numbers(rest[0])),
             "scaled": lambda: float(rest[1]) * self._numbers(rest[0]) + float(rest[2]),
+            "sum": lambda: list(map(_sum, self._proteins()[:count])),
+            "mean": lambda: [_sum(letters) / len(letters) for letters in self._proteins()[:count]],
             "near": lambda: self._numbers(rest[0]) + draw.normal(0, float(rest[1]), count),
         }
         if word in numbers:
@@ -160,3 +162,8 @@ class GeneratedTable:
         if word == "round":
             return [f"{float(cell):.{rest[0]}f}" for cell in cells]
         return {"repeat": cells, "suffix": [f"{cell}{' '.join(rest)}" for cell in cells]}[word]
+
+
+def _sum(letters: str) -> float:
+    """A sum over residues, such as a mass: one number for each letter."""
+    return sum((7 * LETTERS.index(letter)) % 20 - 9.5 for letter in letters)
