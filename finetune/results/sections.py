@@ -9,7 +9,7 @@ from pathlib import Path
 from finetune.metrics.scores import CHANCE, TITLES, TaskScore
 from finetune.results.results import Results
 from finetune.splits.audit import PRETRAINING, Audit
-from pretrain.report.intervals import Intervals, Measured
+from pretrain.report.rows import Row, Rows
 from pretrain.report.section import Section, Sheet
 
 _MOST_DISTANCES = 12
@@ -74,19 +74,19 @@ def _relatives(audit: Audit) -> Sheet:
     return Sheet("Tested sequences that are known", head, tuple(rows), note if audit.of_training.identities else "")
 
 
-def drawings(results: Results) -> list[Intervals]:
+def drawings(results: Results) -> list[Rows]:
     """The scores of all tasks with their intervals; nothing where no task has a score."""
     rows = []
     for task in results.scores.defined:
         value, low, high = (math.nan if end is None else end for end in (task.value, task.low, task.high))
         _, baseline = results.best_baseline(task) or ("", math.nan)
-        rows.append(Measured(f"{task.task}, {TITLES[task.metric]}", value, low, high, baseline))
-    drawn = Intervals(
+        rows.append(Row(f"{task.task}, {TITLES[task.metric]}", value, ((low, high),), baseline))
+    drawn = Rows(
         name="scores",
         title="Scores of the tested proteins",
         rows=tuple(rows),
         x_title="upright: the best baseline",
-        value="{:.3f}".format,
+        number="{:.3f}".format,
         note="In brackets 95 % intervals.",
     )
     return [drawn] if rows else []

@@ -26,7 +26,7 @@ _GLYPH = 0.6
 """Width of a letter over its height; DejaVu Sans, the widest of the usual system typefaces."""
 _COLUMN, _ROW = 165, 20
 """Pixels of a label of a line above the chart: its part of a row, and the row."""
-_CROSS = 9
+CROSS = 9
 """Pixels from one cross to the next at least."""
 _NARROW = 400
 """Drawings of at most this many pixels are for a phone."""
@@ -200,9 +200,9 @@ def _draw_line(axes: Any, line: Line, points: Thinned, label: str) -> None:
 def _draw_gaps(axes: Any, drawn: list[Thinned], per_pixel: float) -> None:
     """Crosses on the axis where values are not finite, which have no height to be drawn at."""
     at = np.concatenate([points.x[np.isnan(points.middle)] for points in drawn] or [np.empty(0)])
-    _, first = np.unique((at / (_CROSS * per_pixel)).astype(np.int64), return_index=True)
+    at = apart(at, CROSS * per_pixel)
     style = {"marker": "x", "markersize": 6, "linestyle": "none", "color": placeholder("fault"), "zorder": 4}
-    axes.plot(at[first], np.zeros(len(first)), transform=axes.get_xaxis_transform(), clip_on=False, **style)
+    axes.plot(at, np.zeros(len(at)), transform=axes.get_xaxis_transform(), clip_on=False, **style)
 
 
 # What every drawing shares ------------------------------------------------------------------------
@@ -225,6 +225,12 @@ def new_figure(width: int, height: int, *, left: int, right: int, top: int, bott
     axes.tick_params(length=0, pad=6, labelsize=TEXT, labelcolor=placeholder("muted"))
     axes.xaxis.label.set(fontsize=TEXT, color=placeholder("muted"))
     return figure, axes
+
+
+def apart(at: Numbers, gap: float) -> Numbers:
+    """One of the numbers in each span of `gap`; those that are not finite are left out."""
+    at = at[np.isfinite(at)]
+    return at[np.unique((at / gap).astype(np.int64), return_index=True)[1]]
 
 
 def ticks(axis: Any, value: Callable[[float], str], most: int) -> None:

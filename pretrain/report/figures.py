@@ -4,7 +4,7 @@ In: a `History`. Out: charts, those for which the run has numbers. Kept: nothing
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from data.recipe.wording import count
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.report.chart import Chart, Dash, Line
 from pretrain.report.history import History
+from pretrain.report.rows import Row, Rows
 from pretrain.report.series import Numbers
-from pretrain.report.timeline import Row, TimeLine
 from pretrain.run.attempts import KILLED
 
 _STYLES: dict[str, tuple[str, Dash]] = {"mask_all": ("blue", "solid"), "80_10_10": ("orange", "dashed")}
@@ -97,21 +97,27 @@ def training_figures(history: History) -> list[Chart]:
     return [chart for chart in found if chart]
 
 
-def time_line(history: History) -> TimeLine | None:
+def time_line(history: History) -> Rows | None:
     """Attempts, saves and validations by wall time; None before the first start."""
     if not history.starts:
         return None
-    began = history.starts[0].began
-    bars = tuple((start.began - began, start.ended - began) for start in history.starts)
+    began, took = history.starts[0].began, max(start.ended for start in history.starts) - history.starts[0].began
+    units = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 0.0))
+    unit, size = next((unit, size or 1.0) for unit, size in units if took >= 1.5 * size)
+
+    def since(times: Iterable[float]) -> tuple[float, ...]:
+        return tuple((time - began) / size for time in times)
+
     may_run = history.starts[-1].exit == KILLED
     ended = history.starts[: -1 if may_run else None]
-    ends = tuple(start.ended - began for start in ended if not start.exit.startswith(_WELL))
-    saved, failed = (tuple(at - began for at in times) for times in (history.saves, history.failed_saves))
-    validated = tuple(each.time - began for each in history.validations)
+    ends = since(start.ended for start in ended if not start.exit.startswith(_WELL))
+    saved, failed = since(history.saves), since(history.failed_saves)
+    validated = since(each.time for each in history.validations)
+    bars = tuple((start, end) for start, end in (since((each.began, each.ended)) for each in history.starts))
     rows = (
         Row("attempts", bars=bars, crosses=ends),
-        Row("saves", "blue", marks=saved, crosses=failed),
-        Row("validations", marks=validated),
+        Row("saves", points=saved, crosses=failed),
+        Row("validations", points=validated),
     )
     summary = (
         f"{count(len(bars), 'attempt')}, {count(len(saved), 'checkpoint')} saved, "
@@ -119,8 +125,15 @@ def time_line(history: History) -> TimeLine | None:
     )
     named = ["attempts that were killed or failed"] * bool(ends) + ["saves that failed"] * bool(failed)
     crosses = f" Crosses are {' and '.join(named)}." if named else ""
-    title = "Attempts, saves and validations"
-    return TimeLine(name="time", title=title, rows=rows, summary=summary, note=summary + crosses)
+    return Rows(
+        name="time",
+        title="Attempts, saves and validations",
+        rows=rows,
+        x_title=f"{unit} since the first start",
+        number="{:g}".format,
+        in_words=summary,
+        note=summary + crosses,
+    )
 
 
 def column_chart(

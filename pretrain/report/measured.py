@@ -17,7 +17,7 @@ from pretrain.evaluation.contact_figures import ContactFigures
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures
 from pretrain.report.contact_map import ContactMap
-from pretrain.report.intervals import Intervals, Measured
+from pretrain.report.rows import Row, Rows
 from pretrain.report.section import Section
 
 EVALUATION, CONTACTS, ASSAYS = "evaluation.json", "contacts.json", "proteingym.csv"
@@ -35,7 +35,7 @@ class Measurements:
     of_others: tuple[str, ...] = ()
     """Files that hold nothing of the weights that were asked for."""
 
-    def drawings(self) -> list[Intervals | ContactMap]:
+    def drawings(self) -> list[Rows | ContactMap]:
         """All that can be drawn, in the order in which it is shown."""
         of_groups = [_perplexity(self.evaluation, by) for by in (LENGTH, IDENTITY)] if self.evaluation else []
         of_contacts = [_contacts(self.contacts), _map(self.contacts)] if self.contacts else []
@@ -95,38 +95,38 @@ def _read_assays(path: Path) -> dict[tuple[str, str | None], dict[str, dict[str,
     return columns
 
 
-def _perplexity(evaluation: Figures, by: str) -> Intervals | None:
+def _perplexity(evaluation: Figures, by: str) -> Rows | None:
     """Perplexity under mask-all in each bucket."""
     rows = tuple(
-        Measured(row.bucket, row.perplexity, row.low, row.high, row.unigram)
+        Row(row.bucket, row.perplexity, ((row.low, row.high),), row.unigram)
         for row in evaluation.rows
         if row.by == by and row.corruption == "mask_all" and row.sequences
     )
     if not rows:
         return None
-    return Intervals(
+    return Rows(
         name=f"perplexity-{by}",
         title={LENGTH: "Perplexity by length", IDENTITY: "Perplexity by identity to the training corpus"}[by],
         rows=rows,
         x_title=f"perplexity, {TITLES['mask_all']}; upright: residue frequencies",
-        value="{:.2f}".format,
+        number="{:.2f}".format,
         note=f"Frozen set {evaluation.set[:12]}.",
     )
 
 
-def _contacts(found: ContactFigures) -> Intervals:
+def _contacts(found: ContactFigures) -> Rows:
     """Mean precision at long range of the model, random weights and chance."""
     rows = (
-        Measured(who if who == what else f"{what}, {who}", of.mean, of.low, of.high)
+        Row(who if who == what else f"{what}, {who}", of.mean, ((of.low, of.high),))
         for who, each in found.means.items()
         for what, of in each.items()
     )
-    return Intervals(
+    return Rows(
         name="contacts",
         title="Contacts at long range",
         rows=tuple(rows),
         x_title="precision, mean over chains",
-        value="{:.3f}".format,
+        number="{:.3f}".format,
         note=f"Of {len(found.chains):,} chains, none a relative of those that the regression was fitted on.",
     )
 
@@ -145,7 +145,7 @@ def _map(found: ContactFigures) -> ContactMap | None:
     )
 
 
-def _assays(columns: Assays) -> list[Intervals]:
+def _assays(columns: Assays) -> list[Rows]:
     """Spearman of each assay, by type of selection, for each column of scores."""
     drawn = []
     for place, (column, selections) in enumerate(columns.items()):
@@ -153,14 +153,14 @@ def _assays(columns: Assays) -> list[Intervals]:
         for selection, proteins in sorted(selections.items()):
             points = tuple(value for own in proteins.values() for value in own)
             label = f"{selection}, {count(len(points), 'assay')}"
-            rows.append(Measured(label, mean_of_proteins(proteins), math.nan, math.nan, points=points))
+            rows.append(Row(label, mean_of_proteins(proteins), points=points))
         drawn.append(
-            Intervals(
+            Rows(
                 name=f"assays-{place}",
                 title=f"ProteinGym, {column}",
                 rows=tuple(rows),
                 x_title="Spearman; a stroke is an assay",
-                value="{:.3f}".format,
+                number="{:.3f}".format,
                 note="The dot is the mean over proteins of the mean over a protein's assays.",
             )
         )

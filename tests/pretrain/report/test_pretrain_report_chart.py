@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from pretrain.report.chart import Chart, Line
+from pretrain.report.chart import Chart, Line, apart
+from pretrain.report.rows import Row, Rows
 
 X = np.arange(1.0, 5.0)
 Y = np.log([12.0, 9.0, 8.0, 7.5])
@@ -47,6 +48,14 @@ def test_each_line_has_its_name_and_what_is_not_finite_is_drawn_on_a_logarithmic
     drawn = chart(Line("_mutant", X, Y, "blue"), Line("wild", X, np.full(len(X), np.nan), "green"), shows_last=False)
     assert {"\u200b_mutant", "wild"} <= {*texts(drawn.draw(420))}
     assert "NaN" in texts(chart(Line("", X, np.full(len(X), np.nan), "blue"), logarithmic=True).draw(420))
+
+
+def test_marks_that_would_lie_on_one_another_are_drawn_once() -> None:
+    assert apart(np.array([0.0, 1.0, 9.0, 8.0, np.nan, 30.0]), 9).tolist() == [0, 9, 30]
+    crowd = Row("saves", points=tuple(float(n) for n in range(10_000)), crosses=tuple(float(n) for n in range(10_000)))
+    drawn = Rows(name="r", title="Rows", rows=(crowd, Row("short", 5.0, ((5.0, 5.0),))), x_title="s").draw(420)
+    assert 396 + 44 <= drawn.count("<use") <= 396 + 44 + 4  # a stroke a pixel, a cross for each nine; a dot
+    assert {"saves", "short", "5 (5 to 5)"} <= {*texts(drawn)}
 
 
 def test_fixed_ranges_hold_beyond_the_values() -> None:

@@ -270,10 +270,11 @@ def test_the_time_line_tells_saves_from_failed_ones(tmp_path: Path) -> None:
     line = time_line(read_history(root))
     assert line is not None
     attempts, saves, validations = line.rows
-    assert [start for start, _ in attempts.bars] == [0, 96]  # a minute, and 18 steps of 2 s
-    assert attempts.crosses == (40,)  # where the first was killed
-    assert (len(saves.marks), len(saves.crosses)) == (5, 1)  # step 20 is saved twice
-    assert len(validations.marks) == 4
+    assert line.x_title == "minutes since the first start"
+    assert [60 * start for start, _ in attempts.bars] == pytest.approx([0, 96])  # a minute, and 18 steps of 2 s
+    assert attempts.crosses == pytest.approx((40 / 60,))  # where the first was killed
+    assert (len(saves.points), len(saves.crosses)) == (5, 1)  # step 20 is saved twice
+    assert len(validations.points) == 4
     assert line.summary == "2 attempts, 5 checkpoints saved, 1 failed save, 4 validations."
 
 

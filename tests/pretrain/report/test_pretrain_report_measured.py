@@ -9,9 +9,9 @@ import pytest
 
 from data.recipe import json_file
 from pretrain.report.contact_map import ContactMap
-from pretrain.report.intervals import Intervals
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
 from pretrain.report.page import write_report
+from pretrain.report.rows import Rows
 from support.inputs.written_runs import IDENTITIES, LENGTHS, WrittenRun, contacts, evaluation
 from support.screens.browser import Browser, offences
 
@@ -29,7 +29,7 @@ def test_every_value_is_drawn(root: Path) -> None:
     assert isinstance(of_one, ContactMap)
     assert of_one.summary == "3 pairs of 60 residues touch; of the 4 most probable pairs 2 do"
     assert "of a-model-with-a-name" in of_one.note
-    assert all(isinstance(drawn, Intervals) for drawn in (by_length, by_identity, of_contacts))
+    assert all(isinstance(drawn, Rows) for drawn in (by_length, by_identity, of_contacts))
     assert of_one.draw(420).count("<use") == 3 + 4  # a mark for each pair
     assert [row.label for row in by_length.rows] == list(LENGTHS)
     assert [(row.value, row.baseline) for row in by_length.rows] == [(14.5 + n / 4, 17.8) for n in range(4)]
@@ -39,6 +39,7 @@ def test_every_value_is_drawn(root: Path) -> None:
         0.31,
     )
     assert of_contacts.rows[-1].label == "chance"
+    assert by_length.rows[1].bars == ((14.45, 15.15),)
     drawing = by_length.draw(420)
     for words in (*LENGTHS, "14.50 (14.20 to 14.90)", ">15.00<", "Perplexity by length"):
         assert words in drawing
@@ -71,8 +72,8 @@ def test_assays_are_strokes_and_their_protein_means_a_dot(root: Path) -> None:
     ]
     (root / ASSAYS).write_text(ASSAYS_HEAD + "\n".join(rows) + "\n")
     first, second = [drawn for drawn in read(root).drawings() if drawn.title.startswith("ProteinGym")]
-    assert isinstance(first, Intervals)
-    assert isinstance(second, Intervals)
+    assert isinstance(first, Rows)
+    assert isinstance(second, Rows)
     (activity,) = first.rows  # the assay without a value is left out
     assert (activity.label, activity.points) == ("Activity, 3 assays", (0.1, 0.3, 0.6))
     assert activity.value == pytest.approx((0.2 + 0.6) / 2)
