@@ -19,15 +19,16 @@ from finetune.look.opened import Opened, opened, proteins_for
 from finetune.look.protein import Place, place_of
 from finetune.look.roles import Roles, roles_of
 from finetune.look.sizes import Sizes, crop_of, sizes
-from finetune.look.timing import Expected, bins_of_rows, expected, measured
+from finetune.look.timing import ROWS, Expected, bins_of_rows, expected, measured
 from finetune.look.told import of_columns, of_proposal, of_proteins, of_relatives
-from finetune.look.written import Table, recipe_text
+from finetune.look.written import recipe_text
 from finetune.tables.read import read_table
 from finetune.tables.table import Table as AssayTable
 from finetune.tables.text import reading_notes
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal.machine import seen
 from pretrain.proposal.reasons import Choice
+from pretrain.proposal.written import Table
 
 SMALLEST = "esm2_60k"
 _WITHOUT_MODEL = (
@@ -55,7 +56,7 @@ class Request:
     store_dir: str = "runs/stores"
     runs: str = "runs"
     measures: bool = False
-    """Whether 100 rows are timed, where there is a model."""
+    """Whether rows are timed, where there is a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +172,15 @@ def _without_task(table: AssayTable, roles: Roles) -> str:
 def _takes(
     request: Request, split: Divided, chosen: Sizes, mean_tokens: float, text: Callable[[Expected], str]
 ) -> Expected:
-    """What the run takes, by 100 rows where there is a model."""
+    """What the run takes, by at most 100 rows where there is a model."""
     members = split.settings.get("folds") or 1
     counts = split.counts
-    found: dict[str, Any] | str = "100 rows are timed where --init or --preset names a model"
+    found: dict[str, Any] | str = "rows are timed where --init or --preset names a model"
     if request.measures and (request.init or request.preset):
         overrides = [f"data.bins_per_step={bins_of_rows(mean_tokens, chosen)}"]
         if split.parts is None:
             overrides += ['split.by="random"', "split.identity=none"]
-        found = measured(text(expected("", chosen, mean_tokens, counts, members)), overrides)
+        found = measured(text(expected("", chosen, mean_tokens, counts, members)), overrides, min(ROWS, counts[0]))
     return expected(found, chosen, mean_tokens, counts, members)
 
 

@@ -1,4 +1,4 @@
-"""How long the proposal takes and how much memory it needs, measured on 100 rows by a process of its own.
+"""How long the proposal takes and how much memory it needs, measured on some rows by a process of its own.
 
 In: the text of the recipe, its sizes. Out: `Expected`, or why nothing was measured. Kept: nothing; the process finds
 the stores of the look, and writes no run.
@@ -20,6 +20,7 @@ from finetune.look.sizes import Sizes
 from pretrain.engine.command import brief_waits
 
 ROWS = 100
+"""Training rows that are timed, at most."""
 _MOST_S = 90.0
 """Time after which the process is ended: starting it and reading the model take some 5 to 20 seconds of it."""
 _RUN_S, _VALIDATION_S = 4.0, 0.3
@@ -43,12 +44,13 @@ class Expected:
     """A clause: measured on what, or why not."""
 
 
-def measured(text: str, overrides: Sequence[str]) -> dict[str, Any] | str:
+def measured(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] | str:
     """What `python -m finetune.timed` finds; or why it found nothing.
 
     Args:
         text: the recipe.
         overrides: settings that are another for the time being.
+        rows: training rows that it times.
     """
     with tempfile.TemporaryDirectory(prefix="zymogen-look-") as folder:
         path = Path(folder) / "recipe.toml"
@@ -56,12 +58,12 @@ def measured(text: str, overrides: Sequence[str]) -> dict[str, Any] | str:
         command = [sys.executable, "-m", "finetune.timed", str(path), *overrides]
         environment = os.environ | brief_waits(os.environ) | {"HF_HUB_OFFLINE": "1"}
         try:
-            with WorkLine(f"timing {ROWS} rows of the proposal", after_s=0.0):
+            with WorkLine(f"timing {rows} rows of the proposal", after_s=0.0):
                 done = subprocess.run(
                     command, env=environment, capture_output=True, text=True, timeout=_MOST_S, check=False
                 )
         except subprocess.TimeoutExpired:
-            return f"{ROWS} rows take more than {_MOST_S:.0f} seconds here"
+            return f"{rows} rows take more than {_MOST_S:.0f} seconds here"
     if done.returncode:
         return " ".join((done.stderr.strip().splitlines() or ["the process said nothing"])[-1].split())[:200]
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -69,7 +71,7 @@ def measured(text: str, overrides: Sequence[str]) -> dict[str, Any] | str:
 
 
 def bins_of_rows(mean_tokens: float, chosen: Sizes) -> int:
-    """Bins of a step in which 100 rows are timed: no more than hold these."""
+    """Bins of a step in which rows are timed: no more than hold 100 of them."""
     return max(1, min(chosen.bins_per_step, math.ceil(ROWS * mean_tokens / chosen.bin_tokens)))
 
 

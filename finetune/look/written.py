@@ -10,11 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data.durable import write_whole
-from pretrain.proposal.reasons import Choice
-from pretrain.proposal.written import comment, tables_text
+from pretrain.proposal.written import Table, commented
 
-Table = tuple[str, str, Sequence[Choice]]
-"""A table of the recipe: its head, such as ``[[tasks]]``, the comment above it, and its settings."""
 _FIRST = re.compile(r"# Written by python -m finetune\.look \(([0-9a-f]{16})\)")
 
 
@@ -25,8 +22,7 @@ def recipe_text(before: Sequence[str], tables: Sequence[Table]) -> str:
         before: paragraphs at its beginning.
         tables: of the recipe, in their order.
     """
-    lines = [line for paragraph in before for line in (*comment(paragraph), "#")][:-1]
-    rest = "\n".join([*lines, *tables_text(tables)]) + "\n"
+    rest = commented([[paragraph] for paragraph in before], tables)
     return f"# Written by python -m finetune.look ({_hash(rest)})\n{rest}"
 
 

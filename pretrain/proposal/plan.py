@@ -50,11 +50,10 @@ class Plan:
     scored: int
     """Most proteins that one validation scores."""
     evaluate_every: Interval
-    one_validation_s: float
-    checkpoint_every: Interval
-    one_save_s: float
-    ends_s: float
-    """Time of the start, and of the end without its save and export."""
+    validation_s: float
+    """Time of all validations."""
+    rest_s: float
+    """Time of start, saves and export, which takes as long as a save."""
     budget_s: float
 
     @property
@@ -98,17 +97,6 @@ class Plan:
         return self.total_tokens / self.tokens_per_s
 
     @property
-    def validation_s(self) -> float:
-        """Time of all validations."""
-        return self.evaluate_every.times(0, self.steps, self.training_s) * self.one_validation_s
-
-    @property
-    def rest_s(self) -> float:
-        """Time of start, saves and export, which takes as long as a save."""
-        saves = self.checkpoint_every.times(0, self.steps, self.training_s)
-        return self.ends_s + (saves + 1) * self.one_save_s
-
-    @property
     def seconds(self) -> float:
         """Time from the proposal to the end of the run."""
         return self.training_s + self.validation_s + self.rest_s
@@ -143,10 +131,10 @@ def plan_of(
     ends_s = rules.START_S + rules.END_S + (rules.COMPILE_S if machine.kind == "cuda" else 0.0)
     save_s = rules.SAVED_BYTES * number / rules.DISK_BYTES_PER_S
 
-    def whole_s(training_s: float, step_s: float, one_s: float, evaluate_every: Interval) -> float:
-        steps = max(1, math.ceil(training_s / step_s))
+    def besides(training_s: float, steps: int) -> tuple[float, float]:
+        """Time of all validations, and of start, saves and export."""
         validations, saves = (every.times(0, steps, training_s) for every in (evaluate_every, checkpoint_every))
-        return ends_s + training_s + validations * one_s + (saves + 1) * save_s
+        return validations * one_s, ends_s + (saves + 1) * save_s
 
     crop, bin_tokens, bins, step_s = given.get("data.crop_tokens") or _crop(corpus, machine), 0, 0, math.inf
     asked = given.get("schedule.total_tokens")
@@ -156,11 +144,11 @@ def plan_of(
         one_s, scored = _validation(corpus, split, crop, rate, budget_s, given)
         evaluate_every = _evaluate_every(one_s, budget_s, given)
         pass_tokens = max(1.0, corpus.pass_tokens(crop) * training)
-        # The longest training that leaves room for what is counted whole: `whole_s` rises, in jumps too.
+        # The longest training that leaves room for what is counted whole, whose time rises in jumps too.
         low, high = 0.0, budget_s
         for _ in range(40):
             middle = (low + high) / 2
-            fits = whole_s(middle, step_s, one_s, evaluate_every) <= budget_s
+            fits = middle + sum(besides(middle, max(1, math.ceil(middle / step_s)))) <= budget_s
             low, high = (middle, high) if fits else (low, middle)
         tokens = rate * (low or 0.2 * budget_s)  # a time too short for its start gets a plan too, with a note
         most = rules.MOST_PASSES * pass_tokens * distinct
@@ -174,6 +162,7 @@ def plan_of(
     forward = forward if isinstance(forward, int) else 1  # "auto" fits itself into the memory, which must hold one
     slots = bin_tokens * forward // (given.get("parallel.context") or 1)
     checkpointing: Checkpointing = given.get("compute.checkpointing") or "none"
+    validation_s, rest_s = besides(total / rate, math.ceil(total / (bins * bin_tokens * fill)))
     return Plan(
         size=size,
         shape=shape,
@@ -192,10 +181,8 @@ def plan_of(
         memory_bytes=memory_of(shape, slots, machine, optimizer, checkpointing).total,
         scored=scored,
         evaluate_every=evaluate_every,
-        one_validation_s=one_s,
-        checkpoint_every=checkpoint_every,
-        one_save_s=save_s,
-        ends_s=ends_s,
+        validation_s=validation_s,
+        rest_s=rest_s,
         budget_s=budget_s,
     )
 

@@ -8,7 +8,8 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from data.missing_file import few
@@ -20,6 +21,8 @@ from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import Plan
 from pretrain.proposal.reasons import Choice
 
+Table = tuple[str, str, Sequence[Choice]]
+"""A table of a recipe: its head, such as ``[data]`` or ``[[tasks]]``, the comment above it, and its settings."""
 _WIDTH = 110
 _OF_THE_COMMAND = ("run.directory", "data.sources")
 """Settings that follow from the files that were named, and need no reason."""
@@ -49,27 +52,28 @@ def recipe_text(
         "The same command continues the run. To change something, edit a copy and start it in another directory: "
         f"{program} COPY.toml {shlex.quote(f'run.directory={directory}-2')} (docs/recipes.md has every setting)."
     )
-    lines = [*comment(before), *(line for note in proposal.notes for line in comment(f"Note: {note}.")), "#"]
-    lines += comment(after)
+    notes = (f"Note: {note}." for note in proposal.notes)
     sections: dict[str, list[Choice]] = {}
     for choice in proposal.choices:
         sections.setdefault(choice.name.rpartition(".")[0], []).append(choice)
-    lines += tables_text((f"[{section}]", "", sections[section]) for section in sorted(sections, key=_place))
-    return "\n".join(lines) + "\n"
+    tables = ((f"[{section}]", "", sections[section]) for section in sorted(sections, key=_place))
+    return commented([[before, *notes], [after]], tables)
 
 
-def tables_text(tables: Iterable[tuple[str, str, Sequence[Choice]]]) -> Iterator[str]:
-    """Lines of the tables of a recipe.
+def commented(before: Iterable[Iterable[str]], tables: Iterable[Table]) -> str:
+    """A recipe as TOML, with the reason of each value as a comment above it.
 
     Args:
-        tables: of each, its head such as ``[data]`` or ``[[tasks]]``, the comment above it, and its settings.
+        before: paragraphs at its beginning, each of texts that begin a line.
+        tables: of the recipe, in their order.
     """
+    lines = [line for texts in before for line in (*chain(*map(comment, texts)), "#")][:-1]
     for head, about, choices in tables:
-        yield from ("", *comment(_sentence(about)), head)
+        lines += ("", *comment(_sentence(about)), head)
         for choice in choices:
             reason = "given by you" if choice.is_given and choice.name not in _OF_THE_COMMAND else choice.reason
-            yield from comment(_sentence(reason))
-            yield f"{choice.name.rpartition('.')[2]} = {toml_value(choice.value)}"
+            lines += (*comment(_sentence(reason)), f"{choice.name.rpartition('.')[2]} = {toml_value(choice.value)}")
+    return "\n".join(lines) + "\n"
 
 
 def times_of(recipe: str) -> tuple[float, float, float] | None:

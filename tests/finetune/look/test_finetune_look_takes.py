@@ -1,4 +1,4 @@
-"""What a look says that a run takes: 100 rows that were timed, and a search for relatives that is bounded."""
+"""What a look says that a run takes: rows that were timed, and a search for relatives that is bounded."""
 
 import re
 import tomllib
@@ -76,20 +76,24 @@ def test_relatives_that_take_too_long_to_find_are_left_to_the_run(
 def test_what_cannot_be_timed_gives_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = '[run]\ndirectory = "x"\n[model]\npreset = "esm2_60k"\n'
     monkeypatch.setattr(timing, "_MOST_S", 0.01)
-    assert measured(text, []) == "100 rows take more than 0 seconds here"
+    assert measured(text, [], 100) == "100 rows take more than 0 seconds here"
 
 
 @pytest.mark.launch
-def test_a_look_with_a_model_times_100_rows(
+def test_a_look_with_a_model_times_the_rows_that_it_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(program, "is_installed", lambda: False)
     (table,) = saved(tmp_path, lines("sequence,stability", proteins(150), numbers(150)))
     assert look([table, "--preset", "esm2_60k", "-o", "r.toml"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    captured = capsys.readouterr()
+    said = " ".join(captured.out.split())
     assert re.search(r"of training for 5 runs together, then \d+ seconds? of predictions", said)
-    assert re.search(r"measured here on \d+ rows; .* memory about [01]\.\d GB for a process, measured", said)
+    timed = re.search(r"measured here on (\d+) rows; .* memory about [01]\.\d GB for a process, measured", said)
+    assert timed
+    assert int(timed[1]) < 100
+    assert f"timing {timed[1]} rows of the proposal" in captured.err
     assert "measured here on" in (tmp_path / "r.toml").read_text()
     assert tomllib.loads((tmp_path / "r.toml").read_text())["model"] == {"preset": "esm2_60k"}
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["stores"]

@@ -18,6 +18,7 @@ from pretrain.proposal.choice import Proposal, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
+from pretrain.proposal.plan import Plan
 from pretrain.proposal.written import told
 from pretrain.run.settings import RunSettings
 from support.places import ROOT
@@ -175,8 +176,9 @@ def test_validation_takes_a_twentieth_and_the_run_no_longer_than_asked(
     assert plan.validation_s <= 0.05 * hours * HOUR
     if plan.limit == "time":
         assert plan.seconds >= 0.85 * hours * HOUR
-    if plan.limit == "time" and (hours >= 1 or plan.one_validation_s <= 0.008 * hours * HOUR):
-        assert plan.evaluate_every.times(0, plan.steps, plan.training_s) >= 3  # a curve
+    validations = plan.evaluate_every.times(0, plan.steps, plan.training_s)
+    if plan.limit == "time" and (hours >= 1 or plan.validation_s / validations <= 0.008 * hours * HOUR):
+        assert validations >= 3  # a curve
 
 
 def test_ten_minutes_are_validated_five_times() -> None:
@@ -185,16 +187,24 @@ def test_ten_minutes_are_validated_five_times() -> None:
 
 
 def test_intervals_that_are_given_are_counted_and_fit_into_the_time() -> None:
+    corpus = corpus_of(10**6)
+
+    def one_validation_s(plan: Plan) -> float:
+        """Two corruptions of each protein, whose tokens take 0.4 of the time that they take in training."""
+        tokens = plan.scored * corpus.pass_tokens(plan.crop_tokens) / corpus.num_records
+        return 2 * 0.4 * tokens / plan.tokens_per_s
+
     plain = proposed(10**6, LAPTOP).plan
-    assert plain.validation_s == (1 + plain.training_s // 600) * plain.one_validation_s
+    assert plain.validation_s == pytest.approx((1 + plain.training_s // 600) * one_validation_s(plain))
     each_step = proposed(10**6, LAPTOP, run__evaluate_every=1, run__checkpoint_every=10)
     plan = each_step.plan
-    assert plan.validation_s == plan.steps * plan.one_validation_s
-    assert plan.rest_s == rules.START_S + rules.END_S + (math.ceil(plan.steps / 10) + 1) * plan.one_save_s
+    assert plan.validation_s == pytest.approx(plan.steps * one_validation_s(plan))
+    one_save_s = rules.SAVED_BYTES * plan.parameters / rules.DISK_BYTES_PER_S
+    assert plan.rest_s == rules.START_S + rules.END_S + (math.ceil(plan.steps / 10) + 1) * one_save_s
     assert 0.9 * HOUR <= plan.seconds <= HOUR
     assert plan.training_s < 0.5 * plain.training_s
     often = proposed(10**6, LAPTOP, run__evaluate_every="5 s").plan
-    assert often.validation_s == (1 + often.training_s // 5) * often.one_validation_s
+    assert often.validation_s == pytest.approx((1 + often.training_s // 5) * one_validation_s(often))
     assert 0.9 * HOUR <= often.seconds <= HOUR
     asked = proposed(10**6, LAPTOP, run__evaluate_every=1, schedule__total_tokens=plain.total_tokens)
     assert asked.plan.total_tokens == plain.total_tokens
