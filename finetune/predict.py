@@ -139,6 +139,7 @@ def _write(
 ) -> None:
     """Predict the parts of a table one after another, and write each before the next one is read; collective."""
     from finetune.bundle.columns import task_columns
+    from finetune.results.calibrated import TOO_SHORT
 
     objectives, members = predictors[0].objectives, len(predictors)
     own, said = rows.parts.columns, [*rows.said, *(trained.said if trained else ())]
@@ -156,6 +157,8 @@ def _write(
         said.append("there is no calibration of this model or of these models together: no intervals are written")
     reasons = [each.calibration.why_not for each in known if each.calibration.why_not]
     said += [f"no intervals or calibration of {reasons.count(each)} tasks: {each}" for each in dict.fromkeys(reasons)]
+    if chose := [each.task for each in known if each.calibration.chose and each.calibration.half_width is not None]:
+        said.append(f"intervals of {len(chose)} tasks, the first {chose[0]!r}: {TOO_SHORT}")
     pairs = [objective.settings.name for objective in objectives if objective.settings.level == "pair"]
     if pairs:
         said.append(f"tasks about pairs of residues are not written: {', '.join(pairs)}")

@@ -29,6 +29,8 @@ ISOTONIC_FROM = 1000
 """Validation labels from which a rising map is fitted instead of a temperature, which fewer labels overfit
 (Niculescu-Mizil and Caruana 2005, doi:10.1145/1102351.1102430)."""
 _FEWEST_APART = 20
+TOO_SHORT = "the labels that they come from also chose the checkpoint, which makes them too short"
+"""Of intervals whose `Calibration` chose."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from data.progress_line import in_columns
 from data.recipe.setting import listed
 from finetune.metrics.scores import NO_VALIDATION, TITLES, TaskScore
+from finetune.results.calibrated import TOO_SHORT
 from finetune.results.results import MemberFacts, Results
 
 _MOST_TASKS = 12
@@ -115,8 +116,7 @@ def calibrated(results: Results) -> list[str]:
     found = []
     if numbers:
         shown = f"{numbers[0]:.0%}" if len(numbers) == 1 else f"{min(numbers):.0%} to {max(numbers):.0%}"
-        chose = any(each.calibration.chose for each in of_defined)
-        why = "; the labels that they come from also chose the checkpoint, which makes them too short" if chose else ""
+        why = f"; {TOO_SHORT}" if any(each.calibration.chose for each in of_defined) else ""
         found.append(f"Intervals that promise 90 % hold {shown} of the truth in {results.part}{why}.")
     fits = [each for each in of_defined if not each.calibration.why_not]
     errors = [each for each in fits if "calibration_error_before" in each.on_part]

@@ -161,17 +161,22 @@ def test_what_is_not_ours_is_moved_aside_and_a_bundle_is_replaced(folder: Path, 
     assert (tmp_path / "bundle-3" / "scores.svg").read_text() == "mine"
 
 
-def test_the_evaluation_of_a_run_gives_intervals_and_calibrated_probabilities(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chose", [False, True])
+def test_the_evaluation_of_a_run_gives_intervals_and_calibrated_probabilities(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], chose: bool
+) -> None:
     copy = changed(folder, tmp_path / "bundle")
     results = open_folder(copy).manifest.evaluation
     assert results is not None
     calibrations = (
-        CalibratedTask("kd", "kd", Calibration(9, half_width=1.0), {}),
+        CalibratedTask("kd", "kd", Calibration(9, half_width=1.0, chose=chose), {}),
         CalibratedTask("fold", "fold", Calibration(9, temperature=1e6), {}),
     )
     with_evaluation(copy, replace(results, calibrations=calibrations))
     (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
     assert predict([str(copy), str(tmp_path / "in.csv"), "-o", str(tmp_path / "o.csv")]) == 0
+    said = "intervals of 1 tasks, the first 'kd': the labels that they come from also chose the checkpoint"
+    assert (said in capfd.readouterr().err) == chose
     (row,) = rows(tmp_path / "o.csv")
     kd = float(row["kd"])  # one unit of -log10 is a factor of 10, and the lower end is the lower number
     assert float(row["kd_low"]) == pytest.approx(kd / 10, rel=1e-5)
