@@ -174,7 +174,7 @@ class Training(Generic[S]):
         self._prepare(built)
         if frozen := fill_frozen(self.named, built.first, engine.gather) or built.frozen:
             fingerprints[FROZEN] = frozen
-        self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=GENESIS, skipped_steps=0)
+        self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor(), chain=GENESIS, skipped_steps=0)
         if checkpoint:
             checkpoint = self._restore(checkpoint, elsewhere, fingerprints)
             self.state = checkpoint.trainer
@@ -211,7 +211,7 @@ class Training(Generic[S]):
         while True:
             require_same_run(checkpoint, fingerprints)
             require_left_out(checkpoint, self.recipe.data)
-            self.job.require(checkpoint.trainer.entries, Cursor(**checkpoint.trainer.cursor))
+            self.job.require(checkpoint.trainer.entries, checkpoint.trainer.cursor)
             try:
                 state = restore(checkpoint, self.named, self.engine, fingerprints.get(FROZEN), known)
             except InvalidCheckpoint as error:  # on every rank
@@ -233,7 +233,7 @@ class Training(Generic[S]):
         """
         self.phase = "train"
         self.model.train()
-        loader = self.job.loader(Cursor(**self.state.cursor), self.state.step)
+        loader = self.job.loader(self.state.cursor, self.state.step)
         with stop.deferred(), closing(loader), self._screen(loader) as screen, closing(self.saves):
             self.saves.say = screen.say
             lines = Steps(self.recipe, self.job, self.engine, self.log, screen, self.peak_flops)
@@ -342,7 +342,7 @@ class Training(Generic[S]):
         whether there is a checkpoint is returned then.
         """
         self.phase = "checkpoint"
-        entries = self.job.entries(Cursor(**self.state.cursor)) | self.numerics.kept
+        entries = self.job.entries(self.state.cursor) | self.numerics.kept
         entries |= kept_of(self.recipe.data, self.state.step)
         if scale := self.engine.scaler_state():
             entries[LOSS_SCALE] = scale
@@ -383,7 +383,7 @@ class Training(Generic[S]):
             before,
             step=before.step + 1,
             tokens_seen=before.tokens_seen + step.num_tokens,
-            cursor=step.cursor.as_dict(),
+            cursor=step.cursor,
             chain=extend(before.chain, outcome.digests),
             skipped_steps=before.skipped_steps + (not outcome.applied),
         )

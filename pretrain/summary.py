@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.order.plan import Cursor
 from data.recipe.wording import count
 from pretrain.evaluation.corruptions import TITLES, trained_as
 from pretrain.evaluation.course import course, lasting
@@ -215,7 +214,7 @@ def _train_larger(start: Start, recipe: Mapping[str, Any], preset: str, larger: 
 
 def _trained_on(summary: Summary[MaskedLanguageScores]) -> str:
     state = summary.state
-    seen = summary.job.seen(Cursor(**state.cursor))
+    seen = summary.job.seen(state.cursor)
     proteins = f" of {count(seen.proteins, 'distinct protein')}" if seen and seen.proteins is not None else ""
     passes = f", {passes_in_words(seen.passes)}" if seen and seen.passes is not None else ""
     steps = f"{',' if passes else ''} in {state.step:,} steps ({summary.seconds:.0f} s this time)"

@@ -27,6 +27,7 @@ from accelerate import Accelerator
 from benchmarks.proteins import batches, packed
 from benchmarks.report import Row, report
 from benchmarks.training import Case, Side, ours, train
+from data.order.plan import Cursor
 from pretrain.checkpoint.commit import Plan, commit
 from pretrain.checkpoint.load import unread, verify
 from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState
@@ -118,10 +119,9 @@ def measure(preset: str, rounds: int, folder: Path) -> Measured:
 
 
 def _plan(folder: Path, step: int) -> Plan:
-    cursor = dict.fromkeys(("pass_index", "window", "bin", "tokens_before_window"), 0)
     return Plan(
         checkpoints_dir=folder,
-        trainer=TrainerState(step=step, tokens_seen=step, cursor=cursor, chain="00", skipped_steps=0),
+        trainer=TrainerState(step=step, tokens_seen=step, cursor=Cursor(), chain="00", skipped_steps=0),
         attempt=1,
         parent=None,
         fingerprints=_FINGERPRINTS,

@@ -6,7 +6,7 @@ change it.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +34,6 @@ class Cursor:
     """Number of the next bin in the window, from 0; may equal the window's number of bins."""
     tokens_before_window: int = 0
     """Tokens of all bins of all windows before this one, pad tokens not counted."""
-
-    def as_dict(self) -> dict[str, int]:
-        """The fields by name."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ Kept: nothing.
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from pydantic import TypeAdapter
 
 R = TypeVar("R", bound="DataclassInstance")
 
@@ -52,8 +55,6 @@ def parsed(kind: type[R], content: bytes, where: str, what: str, remedy: str) ->
     Raises:
         ValueError: it is no JSON object, or of another format; a field is missing, or has a value of another type.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     expected = next(field.default for field in fields(kind) if field.name == "format")
     try:
         found = json.loads(content)["format"]
@@ -64,11 +65,40 @@ def parsed(kind: type[R], content: bytes, where: str, what: str, remedy: str) ->
             f"{where} has the format {found!r}; {expected!r} is read: open it with the version that wrote it"
         )
     try:
-        return TypeAdapter(kind).validate_json(content, strict=True)
+        return checked(kind, content)
+    except ValueError as error:
+        raise ValueError(f"{where} is damaged: {error}; {remedy}") from None
+
+
+def checked(kind: type[R], content: bytes, *, exact: bool = False) -> R:
+    """The dataclass in the bytes of JSON, each value of its field's type.
+
+    Args:
+        kind: the dataclass.
+        content: of the file.
+        exact: whether an unknown field is an error, and not left out.
+
+    Raises:
+        ValueError: the first field that is wrong, and its value; its cause is the error that the dataclass raised.
+    """
+    from pydantic import ValidationError
+
+    try:
+        found: R = adapter(kind).validate_json(content, strict=True, extra="forbid" if exact else None)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its content"
-        raise ValueError(f"{where} is damaged: {place}: {first['msg']}; {remedy}") from None
+        cause = first.get("ctx", {}).get("error")
+        raise ValueError(f"{place}: {first['msg']}, got {reprlib.repr(first['input'])}") from cause
+    return found
+
+
+@cache  # a schema takes longer to make than a file to read
+def adapter(kind: type[R]) -> "TypeAdapter[R]":
+    """What checks and writes a dataclass."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _plain(value: Any) -> Any:

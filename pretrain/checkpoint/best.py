@@ -5,13 +5,12 @@ each checkpoint of a job that selects one. Retention leaves that checkpoint alon
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from data.safe_text import tell
-from pretrain.checkpoint.canonical import InvalidCheckpoint, require_fields
+from pretrain.checkpoint.canonical import Count, InvalidCheckpoint
 from pretrain.checkpoint.load import Check, Verified, newest_valid, unread, verify
 from pretrain.checkpoint.manifest import BEST, TrainerState, checkpoint_name
 from pretrain.run.errors import CheckpointError
@@ -23,11 +22,11 @@ class Best:
 
     score: float | None = None
     """Its score, the lower the better; None where no validation has had a finite one."""
-    step: int = 0
+    step: Count = 0
     """Its step, whose checkpoint is kept; 0 where there is none."""
-    since: int = 0
+    since: Count = 0
     """Validations after it, none of which was better."""
-    validated: int = 0
+    validated: Count = 0
     """Step of the latest validation that was counted; 0 before the first."""
 
     def after(self, step: int, score: float) -> "Best":
@@ -43,11 +42,7 @@ class Best:
         Raises:
             InvalidCheckpoint: it is not such a record.
         """
-        kept: Mapping[str, Any] | None = trainer.entries.get(BEST)
-        if kept is None:
-            return cls()
-        counts = dict.fromkeys(("step", "since", "validated"), (int,))
-        return cls(**require_fields(f"trainer.entries.{BEST}", kept, {"score": (float, type(None)), **counts}))
+        return trainer.entry(BEST, cls) or cls()
 
 
 def best_valid(checkpoints_dir: Path, check: Check | None = None) -> Verified:

@@ -4,11 +4,20 @@ So a hash of the value is a hash of the file, and a change of any byte of a file
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-Kinds = Mapping[str, tuple[type, ...]]
-"""Field -> its allowed types."""
+from pydantic import Field
+
+from data.recipe import json_file
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
+_EDITED = "it was edited or damaged"
+Count = Annotated[int, Field(ge=0)]
+"""A whole number of a record, not below 0."""
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class InvalidCheckpoint(ValueError):
@@ -36,27 +45,29 @@ def parse_canonical(raw: bytes, what: str) -> Any:
     except (ValueError, RecursionError) as error:
         raise InvalidCheckpoint("format", f"{what} is not JSON: {error}") from error
     if not same:
-        raise InvalidCheckpoint("format", f"{what} is not canonical JSON; it was edited or damaged")
+        raise InvalidCheckpoint("format", f"{what} is not canonical JSON; {_EDITED}")
     return value
 
 
-def require_fields(what: str, value: object, kinds: Kinds) -> dict[str, Any]:
-    """`value` as a dict with exactly the fields of `kinds`, each of an allowed type, no count below 0.
+def parsed(kind: type[R], raw: bytes, what: str) -> R:
+    """The dataclass in canonical bytes: exactly its fields, each of its type.
+
+    Args:
+        kind: the dataclass.
+        raw: the bytes.
+        what: what they are, for errors.
 
     Raises:
-        InvalidCheckpoint: names what is missing, unknown or of another type.
+        InvalidCheckpoint: with the first field that is missing, unknown or wrong; or the bytes are not those of the
+            dataclass.
     """
-    if not isinstance(value, dict):
-        raise InvalidCheckpoint("format", f"{what}: got {type(value).__name__}, allowed an object")
-    missing, unknown = sorted(kinds.keys() - value.keys()), sorted(value.keys() - kinds.keys())
-    if missing or unknown:
-        lines = f"missing fields {missing[:5]}, unknown fields {unknown[:5]}"
-        raise InvalidCheckpoint("format", f"{what}: {lines}, allowed {sorted(kinds)}")
-    for key, allowed in kinds.items():
-        got = value[key]
-        if not isinstance(got, allowed) or isinstance(got, bool):  # a bool would pass for a count
-            names = " or ".join(kind.__name__ for kind in allowed)
-            raise InvalidCheckpoint("format", f"{what}.{key}: got {got!r}, allowed {names}")
-        if isinstance(got, int) and got < 0:
-            raise InvalidCheckpoint("format", f"{what}.{key}: got {got}, allowed 0 or more")
-    return value
+    try:
+        found = json_file.checked(kind, raw, exact=True)
+        same = canonical(json_file.adapter(kind).dump_python(found, mode="json")) == raw  # C code, unlike `asdict`
+    except ValueError as error:
+        if isinstance(error.__cause__, InvalidCheckpoint):
+            raise error.__cause__ from None
+        raise InvalidCheckpoint("format", f"{what}: {error}") from None
+    if not same:
+        raise InvalidCheckpoint("format", f"{what} is not canonical JSON with each of its fields; {_EDITED}")
+    return found

@@ -8,6 +8,7 @@ collective, so that each rank can do this in a thread beside training.
 
 import os
 import shutil
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -174,7 +175,7 @@ def _make_folders(plan: Plan) -> None:
 
 def _write_own(plan: Plan, staged: Staged, rank: int) -> Receipt:
     """What this rank stores of both parts, on disk."""
-    files, pieces = [], {}
+    files, packed = [], {}
     for part in PARTS:
         places = {name: place for place, name in enumerate(sorted(staged.shapes[part]))}
         own = {name: piece for name, piece in sorted(staged.pieces[part].items()) if piece.start < piece.stop}
@@ -185,8 +186,8 @@ def _write_own(plan: Plan, staged: Staged, rank: int) -> Receipt:
             (places[name], rank, piece.start, piece.stop, *sums(piece.live, piece.start).tolist())
             for name, piece in own.items()
         ]
-        pieces[part] = np.array(rows, np.int64).reshape(-1, 6)
-    return Receipt(rank=rank, files=tuple(files), pieces=pieces)
+        packed[part] = b64encode(np.array(rows, np.int64).tobytes()).decode()
+    return Receipt(rank=rank, files=tuple(files), packed=packed)
 
 
 def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifest:
@@ -196,7 +197,7 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
     files = [entry for receipt in receipts for entry in receipt.files]
     listed, digests = {entry.path: entry for entry in files}, dict[str, str]()
     for part in PARTS:
-        stored = np.concatenate([receipt.pieces[part] for receipt in receipts])
+        stored = np.concatenate([receipt.pieces(part) for receipt in receipts])
         raw, of_part = index_bytes(part, staged.shapes[part], stored, extra[part])
         Index(part, raw, listed)  # nothing is published that no reader would take
         digests |= {f"{part}/{name}": digest for name, digest in of_part.items()}

@@ -8,18 +8,14 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pretrain.checkpoint.canonical import (
-    InvalidCheckpoint,
-    Kinds,
-    canonical,
-    parse_canonical,
-    require_fields,
-)
+from pydantic import Field
+
+from data.order.plan import Cursor
+from pretrain.checkpoint.canonical import Count, InvalidCheckpoint, R, Sha256, canonical, parse_canonical, parsed
 from pretrain.checkpoint.files.blocks import num_blocks
 from pretrain.run.errors import CheckpointError
 from pretrain.run.versions import version
@@ -31,7 +27,6 @@ TRAINER_FILE = "trainer.json"
 FINGERPRINTS = ("identity", "schedule", "corpus", "split")
 FROZEN = "frozen"
 """The fingerprint of parameters that the run does not train (`checkpoint.frozen`); absent where it trains all."""
-CURSOR = ("pass_index", "window", "bin", "tokens_before_window")
 CONSUMED = "corpus/consumed"
 CONTACT_HEAD = "contact_head"
 """Entry of a run that started from an ESM-2 with a contact head, which it does not train."""
@@ -42,34 +37,12 @@ LOSS_MONITOR = "loss_monitor"
 """Entry with the losses of the latest steps, and how many in a row were skipped (`pretrain.recovery.numerical`)."""
 BEST = "best"
 """Entry of a job that selects a checkpoint (`checkpoint.best`); others cannot continue from one that has it."""
-FORM = frozenset({"schema", "format", "dtype"})
+FORM = frozenset({"schema", "format"})
 """Reasons of an `InvalidCheckpoint` that say, once the hashes are right, that another version wrote it."""
 ENTRIES = frozenset({CONSUMED, LOSS_SCALE, SKIPPED_BINS, LOSS_MONITOR})
 """Names in `TrainerState.entries` that every run of this version can continue from."""
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_DIGEST = re.compile(r"[0-9a-f]{32}")
-_HEX = re.compile(r"([0-9a-f]{2})+")
 _NAME = re.compile(r"step-(\d{9,})")
-_ENTRY = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*")
-
-_FILE: Kinds = {"path": (str,), "size": (int,), "sha256": (list,)}
-_TOPOLOGY: Kinds = {"world_size": (int,), "engine": (str,), "precision": (str,)}
-_TRAINER: Kinds = {
-    **dict.fromkeys(("step", "tokens_seen", "skipped_steps"), (int,)),
-    **{"cursor": (dict,), "chain": (str,), "entries": (dict,)},
-}
-_OF_ENTRIES: dict[str, Kinds] = {
-    SKIPPED_BINS: {"bins": (list,)},
-    LOSS_MONITOR: {"losses": (list,), "skipped_in_a_row": (int,)},
-}
-_LOSS_SCALE: Kinds = {"scale": (float,), "growth_tracker": (int,)}
-_MANIFEST: Kinds = {
-    **dict.fromkeys(("step", "attempt"), (int,)),
-    **dict.fromkeys(("schema", "created"), (str,)),
-    **dict.fromkeys(("fingerprints", "topology", "versions"), (dict,)),
-    **{"parent": (str, type(None)), "files": (list,), "digest": (str,)},
-}
 
 
 class OtherVersion(CheckpointError, ValueError):
@@ -128,49 +101,68 @@ def require_relative_path(path: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _LossScale:
+    scale: Annotated[float, Field(gt=0, lt=2.0**128)]
+    growth_tracker: Count
+    """Steps since the scale changed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SkippedBins:
+    bins: list[Count]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LossMonitor:
+    losses: list[float]
+    skipped_in_a_row: Count
+
+
+_KNOWN: dict[str, type[Any]] = {LOSS_SCALE: _LossScale, SKIPPED_BINS: _SkippedBins, LOSS_MONITOR: _LossMonitor}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerState:
     """Where the run stands, apart from tensors."""
 
-    step: int
+    step: Count
     """Optimizer steps of the run, skipped ones included."""
-    tokens_seen: int
+    tokens_seen: Count
     """Real tokens of all bins consumed."""
-    cursor: dict[str, int]
-    """Data position of the last consumed step: the four numbers of `CURSOR`."""
-    chain: str
+    cursor: Cursor
+    """Data position of the last consumed step."""
+    chain: Annotated[str, Field(pattern="^([0-9a-f]{2})+$")]
     """Running hash over the bins consumed, lower-case hex."""
-    skipped_steps: int
+    skipped_steps: Count
     """Steps that the optimizer did not take."""
-    entries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    entries: Mapping[Annotated[str, Field(pattern="^[a-z0-9_]+(/[a-z0-9_]+)*$")], Mapping[str, Any]] = field(
+        default_factory=dict
+    )
     """What else is needed to continue, by the name of its owner: one JSON object each.
 
     A later version, or a job, adds a name, and no schema. What is read is kept, whatever its name, so that the weights
     of any checkpoint can be exported; `load.restore` refuses to continue from one with an unknown name.
     """
 
-    def __post_init__(self) -> None:
-        """Check every value, when it is read and when it is written."""
-        require_fields("trainer", asdict(self), _TRAINER)
-        require_fields("trainer.cursor", self.cursor, dict.fromkeys(CURSOR, (int,)))
-        if not _HEX.fullmatch(self.chain):
-            raise InvalidCheckpoint("format", f"trainer.chain: got {self.chain!r}, allowed hex")
-        require_fields("trainer.entries", dict(self.entries), dict.fromkeys(self.entries, (dict,)))
-        wrong = [name for name in self.entries if not _ENTRY.fullmatch(name)]
-        if wrong:
-            raise InvalidCheckpoint("format", f"trainer.entries: got {wrong[:5]}, allowed names such as {CONSUMED!r}")
-        if LOSS_SCALE in self.entries:
-            _require_loss_scale(self.entries[LOSS_SCALE])
-        for name in _OF_ENTRIES.keys() & self.entries.keys():
-            require_fields(f"trainer.entries.{name}", self.entries[name], _OF_ENTRIES[name])
-
     def to_bytes(self) -> bytes:
-        """Content of trainer.json."""
-        return canonical(asdict(self))
+        """Content of trainer.json; raises InvalidCheckpoint where no reader would take it."""
+        self.from_bytes(raw := canonical(asdict(self)))
+        return raw
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """From the content of trainer.json; raises InvalidCheckpoint."""
-        return cls(**require_fields("trainer", parse_canonical(raw, TRAINER_FILE), _TRAINER))
+        found = parsed(cls, raw, "trainer")
+        if min(astuple(found.cursor)) < 0:
+            raise InvalidCheckpoint("format", f"trainer.cursor: got {found.cursor}, allowed 0 or more")
+        for name, kind in _KNOWN.items():
+            found.entry(name, kind)
+        return found
+
+    def entry(self, name: str, kind: type[R]) -> R | None:
+        """An entry as a dataclass; None where there is none of that name; raises InvalidCheckpoint."""
+        kept = self.entries.get(name)
+        return None if kept is None else parsed(kind, canonical(kept), f"trainer.entries.{name}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,35 +173,22 @@ class FileEntry:
     """
 
     path: str
-    size: int
-    sha256: tuple[str, ...]
+    size: Count
+    sha256: tuple[Sha256, ...]
 
     def __post_init__(self) -> None:
-        """Check path and hashes."""
+        """Check the path, and the number of hashes."""
         require_relative_path(self.path)
-        for found in self.sha256:
-            if not (isinstance(found, str) and _SHA256.fullmatch(found)):
-                raise InvalidCheckpoint("format", f"{self.path}: sha256 {found!r} is not one")
         if len(self.sha256) != (wanted := num_blocks(self.size)):
             text = f"{self.path}: {len(self.sha256)} hashes, allowed {wanted} for {self.size} bytes"
             raise InvalidCheckpoint("format", text)
-
-    @classmethod
-    def from_record(cls, record: object) -> Self:
-        """From an object of JSON; raises InvalidCheckpoint."""
-        found = require_fields("file", record, _FILE)
-        return cls(**{**found, "sha256": tuple(found["sha256"])})
-
-    def record(self) -> dict[str, Any]:
-        """The fields as JSON has them."""
-        return {"path": self.path, "size": self.size, "sha256": list(self.sha256)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
     """How the run that wrote the checkpoint was spread; a reader may be spread differently."""
 
-    world_size: int
+    world_size: Count
     engine: str
     precision: str
 
@@ -218,13 +197,13 @@ class Topology:
 class Manifest:
     """What a checkpoint consists of, and whose it is; written last."""
 
-    step: int
-    attempt: int
+    step: Count
+    attempt: Count
     """Which start of the run wrote it."""
-    parent: str | None
+    parent: Sha256 | None
     """`self_sha256` of the checkpoint this run continued from, None for the first."""
-    created: str
-    """UTC time, ISO 8601, ending in Z."""
+    created: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    """UTC time, ISO 8601."""
     fingerprints: dict[str, str]
     """The hashes named in `FINGERPRINTS`, and `FROZEN` where the run has frozen parameters."""
     topology: Topology
@@ -232,21 +211,14 @@ class Manifest:
     """Library -> version."""
     files: tuple[FileEntry, ...]
     """All files except the manifest, sorted by path."""
-    digest: str
+    digest: Sha256
     """Identity of all tensors, whatever engine and world (`checkpoint.digests`)."""
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:
-        """Check every value, when it is read and when it is written."""
-        require_fields("manifest", self._record(), _MANIFEST)
-        if not _SHA256.fullmatch(self.digest):
-            raise InvalidCheckpoint("format", f"manifest.digest: {self.digest!r} is no sha256")
-        kinds: Kinds = dict.fromkeys([*FINGERPRINTS, *self.fingerprints.keys() & {FROZEN}], (str,))
-        require_fields("fingerprints", self.fingerprints, kinds)
-        require_fields("versions", self.versions, dict.fromkeys(self.versions, (str,)))
-        if self.parent is not None and not _SHA256.fullmatch(self.parent):
-            raise InvalidCheckpoint("format", f"manifest.parent: {self.parent!r} is no sha256")
-        _require_utc(self.created)
+        """Check the names of fingerprints and of files."""
+        if {*FINGERPRINTS} != self.fingerprints.keys() - {FROZEN}:
+            raise InvalidCheckpoint("format", f"fingerprints: got {sorted(self.fingerprints)}, allowed {FINGERPRINTS}")
         paths = [entry.path for entry in self.files]
         if paths != sorted(set(paths)) or MANIFEST_FILE in paths:
             raise InvalidCheckpoint("path", f"manifest.files: got {paths[:8]}, allowed each path once, in order")
@@ -259,11 +231,12 @@ class Manifest:
     @property
     def self_sha256(self) -> str:
         """Hash of the canonical manifest without this field; the checkpoint's identity."""
-        return hashlib.sha256(canonical(self._record())).hexdigest()
+        return hashlib.sha256(canonical(asdict(self))).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """Content of manifest.json."""
-        return canonical({**self._record(), "self_sha256": self.self_sha256})
+        """Content of manifest.json; raises InvalidCheckpoint where no reader would take it."""
+        parsed(type(self), canonical(record := asdict(self)), "manifest")
+        return canonical({**record, "self_sha256": self.self_sha256})
 
     @classmethod
     def from_bytes(cls, raw: bytes, path: Path) -> Self:
@@ -282,42 +255,10 @@ class Manifest:
         if not isinstance(value, dict):
             raise InvalidCheckpoint("format", f"manifest: got {type(value).__name__}, allowed an object")
         claimed = value.pop("self_sha256", None)
-        actual = hashlib.sha256(canonical(value)).hexdigest()
+        actual = hashlib.sha256(content := canonical(value)).hexdigest()
         if claimed != actual:
             raise InvalidCheckpoint("manifest", f"self_sha256: says {claimed}, content {actual}")
         with form_of(path, value.get("versions")):
             if value.get("schema") != SCHEMA:  # first: a later schema may have other fields
                 raise InvalidCheckpoint("schema", f"schema: got {value.get('schema')!r}, allowed {SCHEMA!r}")
-            require_fields("manifest", value, _MANIFEST)
-            topology = Topology(**require_fields("topology", value.pop("topology"), _TOPOLOGY))
-            listed = tuple(map(FileEntry.from_record, value.pop("files")))
-            return cls(**value, topology=topology, files=listed)
-
-    def _record(self) -> dict[str, Any]:
-        return {
-            **{f.name: getattr(self, f.name) for f in fields(self)},
-            "topology": asdict(self.topology),
-            "files": [entry.record() for entry in self.files],
-        }
-
-
-def require_digest(what: str, found: object) -> None:
-    """Raise InvalidCheckpoint if `found` is not a digest of tensors: 32 hexadecimal digits."""
-    if not (isinstance(found, str) and _DIGEST.fullmatch(found)):
-        raise InvalidCheckpoint("format", f"{what}: got {found!r}, allowed 32 hexadecimal digits, lower-case")
-
-
-def _require_loss_scale(kept: Mapping[str, Any]) -> None:
-    """Check what fp16 keeps: `scale`, the factor, and `growth_tracker`, the steps since it changed."""
-    scale = require_fields("trainer.loss_scale", kept, _LOSS_SCALE)["scale"]
-    if not 0 < scale < 2.0**128:
-        raise InvalidCheckpoint("format", f"trainer.loss_scale.scale: got {scale}, allowed above 0, below 2^128")
-
-
-def _require_utc(created: str) -> None:
-    try:
-        valid = created.endswith("Z") and datetime.fromisoformat(created) is not None
-    except ValueError:
-        valid = False
-    if not valid:
-        raise InvalidCheckpoint("format", f"manifest.created: got {created!r}, allowed UTC with Z")
+            return parsed(cls, content, "manifest")

@@ -10,16 +10,15 @@ one order on all ranks.
 import os
 import shutil
 import time
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrain.checkpoint.canonical import Kinds, canonical, parse_canonical, require_fields
+from pretrain.checkpoint.canonical import canonical, parsed
 from pretrain.checkpoint.manifest import FileEntry
 
 _FOLDER = "receipts"
@@ -38,18 +37,12 @@ class Receipt:
 
     rank: int
     files: tuple[FileEntry, ...]
-    pieces: Mapping[str, NDArray[np.int64]]
-    """Part -> ``(pieces, 6)``: tensor by its place among the names, file, start, stop and both sums of the digest."""
+    packed: Mapping[str, str]
+    """Part -> what `pieces` returns, int64 in base64, which is parsed at once."""
 
-    @classmethod
-    def from_bytes(cls, raw: bytes) -> Self:
-        """From the content of a receipt; raises InvalidCheckpoint."""
-        kinds: Kinds = {"rank": (int,), "files": (list,), "pieces": (dict,)}
-        fields = require_fields("receipt", parse_canonical(raw, "receipt"), kinds)
-        files = tuple(map(FileEntry.from_record, fields["files"]))
-        packed = {part: b64decode(text) for part, text in fields["pieces"].items()}
-        pieces = {part: np.frombuffer(rows, np.int64).reshape(-1, 6) for part, rows in packed.items()}
-        return cls(rank=fields["rank"], files=files, pieces=pieces)
+    def pieces(self, part: str) -> NDArray[np.int64]:
+        """``(pieces, 6)``: tensor by its place among the names, file, start, stop and both sums of the digest."""
+        return np.frombuffer(b64decode(self.packed[part]), np.int64).reshape(-1, 6)
 
     def leave(self, temporary: Path) -> None:
         """Give rank 0 the receipt, whole. It need not survive a power cut: nothing is published then."""
@@ -57,9 +50,7 @@ class Receipt:
         folder.mkdir(exist_ok=True)
         path = folder / f"rank-{self.rank:05d}.json"
         unfinished = path.with_suffix(".new")
-        packed = {part: b64encode(rows.tobytes()).decode() for part, rows in self.pieces.items()}  # parsed at once
-        files = [entry.record() for entry in self.files]
-        unfinished.write_bytes(canonical({"rank": self.rank, "files": files, "pieces": packed}))
+        unfinished.write_bytes(canonical(asdict(self)))
         os.rename(unfinished, path)
 
 
@@ -80,7 +71,7 @@ def collect(temporary: Path, own: Receipt, ranks: int, is_given_up: Callable[[],
             time.sleep(pause)
             pause = min(_RARELY_S, 1.5 * pause)
             continue
-        receipts.append(Receipt.from_bytes(raw))
+        receipts.append(parsed(Receipt, raw, "receipt"))
     if ranks > 1:
         shutil.rmtree(temporary / _FOLDER)
     return receipts

@@ -62,7 +62,7 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
                 chain = extend(chain, torch.cat([batch.digests for batch in planned.batches])[order].tolist())
                 step, tokens, cursor = step + 1, tokens + planned.num_tokens, planned.cursor
         skipped = left_out(loader.plan.settings, step)
-        same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor.as_dict())
+        same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor)
         same = same and known_of(state) == skipped
         if not same:
             others.append(state)

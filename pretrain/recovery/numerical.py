@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.disk_error import said
-from data.order.plan import Cursor, Plan
+from data.order.plan import Plan
 from pretrain.checkpoint.manifest import LOSS_MONITOR, TrainerState, step_of_name
 from pretrain.recovery.breaker import counted
 from pretrain.run import records
@@ -202,7 +202,7 @@ def _advice(
     fed = {
         state.step * size + place: names(bin_.samples)
         for state in steps
-        for place, (bin_, _) in enumerate(islice(plan.bins(Cursor(**state.cursor)), size))
+        for place, (bin_, _) in enumerate(islice(plan.bins(state.cursor), size))
         if state.step * size + place not in left_out
     }
     bins = list(fed)

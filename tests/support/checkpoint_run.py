@@ -22,6 +22,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from torch import nn
 
+from data.order.plan import Cursor
 from pretrain.checkpoint import (
     Plan,
     Topology,
@@ -98,7 +99,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: 
 
 
 def trainer_at(step: int) -> TrainerState:
-    cursor = {"pass_index": 1, "window": 2, "bin": step, "tokens_before_window": 123}
+    cursor = Cursor(pass_index=1, window=2, bin=step, tokens_before_window=123)
     chain = hashlib.sha256(str(step).encode()).hexdigest()
     return TrainerState(step=step, tokens_seen=1000 * step, cursor=cursor, chain=chain, skipped_steps=1)
 

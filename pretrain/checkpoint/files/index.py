@@ -12,17 +12,19 @@ are several runs. A file holds at most one piece of a tensor, and its pieces fol
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
-from pretrain.checkpoint.canonical import InvalidCheckpoint, Kinds, canonical, parse_canonical, require_fields
+from pretrain.checkpoint.canonical import Count, InvalidCheckpoint, canonical, parsed
 from pretrain.checkpoint.digests.digest import hexadecimal
 from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.files.tensors import DTYPE, data_file, safetensors_header
-from pretrain.checkpoint.manifest import FileEntry, require_digest
+from pretrain.checkpoint.manifest import FileEntry
 
 INDEX_FILE = "index.json"
 _EXTRA = {"model": "aliases", "optimizer": "steps"}
@@ -31,6 +33,27 @@ _MOST = 1 << 40
 """No tensor has more elements, so that no product of them exceeds 64 bits."""
 
 Integers = NDArray[np.int64]
+_Size = Annotated[int, Field(ge=0, lt=_MOST)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tensor:
+    shape: tuple[_Size, ...]
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    cut: tuple[tuple[_Size, _Size, _Size, _Size, _Size], ...]
+    """Runs: the numbers of `_RUN`."""
+
+    def __post_init__(self) -> None:
+        if math.prod(self.shape) >= _MOST:
+            raise ValueError(f"{self.shape} has {math.prod(self.shape)} elements, allowed below {_MOST}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Content:
+    dtype: Literal["F32"]
+    tensors: dict[str, _Tensor]
+    aliases: dict[str, str]
+    steps: dict[str, Count]
 
 
 class FilePieces(NamedTuple):
@@ -57,30 +80,19 @@ class Index:
     """
 
     def __init__(self, part: str, raw: bytes, listed: Mapping[str, FileEntry]) -> None:
-        where, extra = f"{part}/{INDEX_FILE}", _EXTRA[part]
-        kinds: Kinds = {"dtype": (str,), "tensors": (dict,), extra: (dict,)}
-        value = require_fields(where, parse_canonical(raw, where), kinds)
-        if value["dtype"] != DTYPE:
-            raise InvalidCheckpoint("dtype", f"{where}: got {value['dtype']!r}, allowed {DTYPE!r}")
-        require_fields(where, value[extra], dict.fromkeys(value[extra], (str,) if part == "model" else (int,)))
+        content = parsed(_Content, raw, f"{part}/{INDEX_FILE}")
         self.part = part
-        self.aliases: dict[str, str] = value.get("aliases", {})
+        self.aliases = content.aliases
         """Second names of tied parameters -> stored name; empty in the optimizer part."""
-        self.steps: dict[str, int] = value.get("steps", {})
+        self.steps = content.steps
         """Optimizer step of each parameter; empty in the model part."""
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.shapes = {name: tensor.shape for name, tensor in content.tensors.items()}
         """Shape of every stored tensor, in the order of names."""
-        self.digests: dict[str, str] = {}
+        self.digests = {name: tensor.digest for name, tensor in content.tensors.items()}
         """Digest of every stored tensor, however it is cut (`checkpoint.digests`)."""
         self.files = {number: entry for entry in listed.values() if (number := _number(part, entry.path)) is not None}
         """Data files of the part, by the rank that wrote them."""
-        rows = []
-        for name, tensor in value["tensors"].items():
-            require_fields(name, tensor, {"shape": (list,), "digest": (str,), "cut": (list,)})
-            require_digest(f"{name}.digest", tensor["digest"])
-            self.shapes[name], self.digests[name] = _integers(f"{name}.shape", tensor["shape"]), tensor["digest"]
-            _integers(f"{name}.shape", [math.prod(self.shapes[name])])
-            rows += [(len(self.shapes) - 1, *_integers(f"{name}.cut", run, _RUN)) for run in tensor["cut"]]
+        rows = [(place, *run) for place, tensor in enumerate(content.tensors.values()) for run in tensor.cut]
         self.names = tuple(self.shapes)
         self._runs = np.array(rows, np.int64).reshape(-1, len(_RUN) + 1)
         self._last: tuple[int, FilePieces] | None = None
@@ -176,7 +188,9 @@ def index_bytes(
         name: {"shape": list(shapes[name]), "digest": digests[name], "cut": cuts.get(place, [])}
         for place, name in enumerate(names)
     }
-    return canonical({"dtype": DTYPE, "tensors": tensors, _EXTRA[part]: dict(extra)}), digests
+    return canonical(
+        {"dtype": DTYPE, "tensors": tensors, "aliases": {}, "steps": {}, _EXTRA[part]: dict(extra)}
+    ), digests
 
 
 def _runs_of(pieces: Integers) -> Integers:
@@ -203,14 +217,6 @@ def _runs_of(pieces: Integers) -> Integers:
 def _stored_shape(shape: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
     """The shape that a file gives a piece: that of the tensor if it is all of it."""
     return shape if stop - start == math.prod(shape) else (stop - start,)
-
-
-def _integers(what: str, found: object, fields: Sequence[str] = ()) -> tuple[int, ...]:
-    is_right = isinstance(found, list) and all(type(each) is int and 0 <= each < _MOST for each in found)
-    if not is_right or (fields and len(found) != len(fields)):  # type: ignore[arg-type]
-        allowed = f"[{', '.join(fields)}] of" if fields else "a list of"
-        raise InvalidCheckpoint("format", f"{what}: got {found!r}, allowed {allowed} whole numbers")
-    return tuple(found)  # type: ignore[arg-type]
 
 
 def _number(part: str, path: str) -> int | None:

@@ -18,18 +18,22 @@ from pretrain.checkpoint import (
     Manifest,
     OtherVersion,
     Topology,
+    commit,
     find,
     newest_valid,
     open_checkpoint,
     verify,
 )
+from pretrain.checkpoint.canonical import canonical
 from pretrain.checkpoint.files import blocks
-from pretrain.checkpoint.manifest import FileEntry
+from pretrain.checkpoint.manifest import FileEntry, TrainerState
+from pretrain.checkpoint.staging import Staging
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import (
     build,
     files_of,
     flip,
+    plan_of,
     restore,
     rewrite_manifest,
     trainer_at,
@@ -205,16 +209,19 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda m: m.update(schema="zymogen.checkpoint/2"),
         r"got 'zymogen.checkpoint/2', al",
     ),
-    "missing": (lambda m: m.pop("attempt"), r"missing fields \['attempt'\]"),
-    "unknown": (lambda m: m.update(more=1), r"unknown fields \['more'\]"),
+    "missing": (lambda m: m.pop("attempt"), "manifest: attempt: Field required"),
+    "unknown": (lambda m: m.update(more=1), "manifest: more: Unexpected keyword argument, got 1"),
     "duplicate": (lambda m: m["files"].append(m["files"][-1]), "each path once"),
-    "bool": (lambda m: m.update(attempt=True), "manifest.attempt: got True, allowed int"),
-    "negative": (lambda m: m.update(attempt=-1), "attempt: got -1, allowed 0 or more"),
-    "fingerprint": (lambda m: m["fingerprints"].pop("corpus"), r"missing fields \['corpus'\]"),
-    "parent": (lambda m: m.update(parent="x"), "parent: 'x' is no sha256"),
-    "time": (lambda m: m.update(created="2025-01-01T00:00:00"), "allowed UTC"),
-    "files": (lambda m: m.update(files=3), "files: got 3, allowed list"),
-    "topology": (lambda m: m["topology"].update(world_size="2"), "got '2', allowed int"),
+    "bool": (lambda m: m.update(attempt=True), "manifest: attempt: Input should be a valid integer, got True"),
+    "negative": (lambda m: m.update(attempt=-1), "attempt: Input should be greater than or equal to 0, got -1"),
+    "fingerprint": (
+        lambda m: m["fingerprints"].pop("corpus"),
+        r"fingerprints: got \['identity', 'schedule', 'split'\], allowed .*'corpus'",
+    ),
+    "parent": (lambda m: m.update(parent="x"), r"manifest: parent: .*pattern.*, got 'x'"),
+    "time": (lambda m: m.update(created="2025-01-01T00:00:00"), r"created: .*pattern.*, got '2025-01-01T00:00:00'"),
+    "files": (lambda m: m.update(files=3), "files: .*, got 3"),
+    "topology": (lambda m: m["topology"].update(world_size="2"), "topology.world_size: .*, got '2'"),
 }
 
 
@@ -247,11 +254,42 @@ def test_manifest_round_trip_and_not_json() -> None:
     for raw in (b"", b"{", b"[]\n", b'{"schema": NaN}', b"\xff", b"[" * 100_000):
         with pytest.raises(InvalidCheckpoint):
             Manifest.from_bytes(raw, Path("step"))
-    with pytest.raises(ValueError, match=r"trainer.step: got -1, allowed 0 or more"):
-        trainer_at(-1)
-    cursor = {"pass_index": 0, "window": 0, "tokens_before_window": 0}
-    with pytest.raises(ValueError, match=r"missing fields \['bin'\]"):
-        replace(trainer_at(1), cursor=cursor)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.update(step=-1), "trainer: step: Input should be greater than or equal to 0, got -1"),
+        (lambda t: t.update(chain="abc"), "trainer: chain: .*pattern.*, got 'abc'"),
+        (lambda t: t["cursor"].update(bin=-1), "trainer.cursor: got .*bin=-1.*, allowed 0 or more"),
+        (lambda t: t["cursor"].update(window=2.0), "trainer: cursor.window: Input should be a valid integer, got 2.0"),
+        (lambda t: t["cursor"].pop("bin"), "trainer is not canonical JSON with each of its fields"),
+        (lambda t: t.pop("entries"), "trainer is not canonical JSON with each of its fields"),
+        (lambda t: t.update(entries={"skipped_bins": {"bins": [-1]}}), "skipped_bins: bins.0: .*, got -1"),
+        (lambda t: t.update(entries={"loss_monitor": {"losses": []}}), "loss_monitor: skipped_in_a_row: Field req"),
+        (lambda t: t.update(entries={"loss_monitor": {"losses": ["1"], "skipped_in_a_row": 0}}), "losses.0: .*'1'"),
+    ],
+)
+def test_trainer_is_parsed_strictly(change: Callable[[dict[str, Any]], object], message: str) -> None:
+    content = json.loads(trainer_at(3).to_bytes())
+    assert TrainerState.from_bytes(canonical(content)) == trainer_at(3)
+    change(content)
+    with pytest.raises(InvalidCheckpoint, match=message):
+        TrainerState.from_bytes(canonical(content))
+
+
+def test_no_state_is_written_that_no_reader_takes(tmp_path: Path) -> None:
+    """A save that would make such a checkpoint publishes nothing."""
+    wrong = replace(trainer_at(3), tokens_seen=-1)
+    with pytest.raises(InvalidCheckpoint, match=r"tokens_seen: .*, got -1"):
+        wrong.to_bytes()
+    model, optimizer = build()
+    for changes in ({"trainer": wrong}, {"parent": "abc"}):
+        plan = replace(plan_of(tmp_path, 3), **changes)
+        with pytest.raises(InvalidCheckpoint, match=r"got (-1|'abc')"):
+            commit(plan, Staging().stage(TorchState(model, optimizer)))
+        assert find(tmp_path) == []
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_other_ranks_open_what_was_chosen(two: Path) -> None:

@@ -47,7 +47,7 @@ def later(manifest: dict[str, Any]) -> None:
 
 OTHERS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "schema": (lambda m: m.update(schema="zymogen.checkpoint/2"), "schema: got 'zymogen.checkpoint/2', allowed 'zym"),
-    "field": (lambda m: m.update(shards=4), r"manifest: missing fields \[\], unknown fields \['shards'\]"),
+    "field": (lambda m: m.update(shards=4), "manifest: shards: Unexpected keyword argument, got 4"),
     "both": (lambda m: (m.update(schema="x/3"), m.pop("files")), "schema: got 'x/3'"),
 }
 
@@ -95,7 +95,9 @@ def test_a_schema_that_the_hash_does_not_vouch_for_is_damage(two: Path) -> None:
 def test_an_unknown_field_of_the_trainer_is_another_version(two: Path) -> None:
     rewrite_trainer(two / "step-000000004", lambda t: t.update(ema=1))
     rewrite_manifest(two / "step-000000004", later, sign=True)
-    with pytest.raises(CheckpointError, match=r"written by zymogen 9.1.*trainer: .*unknown fields \['ema'\]"):
+    with pytest.raises(
+        CheckpointError, match=r"written by zymogen 9.1.*trainer: ema: Unexpected keyword argument, got 1"
+    ):
         newest_valid(two, writer=True)
     assert len(find(two)) == 2
 
@@ -130,9 +132,9 @@ def test_entries_are_kept_by_name() -> None:
     assert state.entries == {"corpus/consumed": {"records": 7, "hash": "ab"}, "ema": {"decay": 0.5}}
     assert state.to_bytes() == kept
     for wrong, message in (
-        ([], r"trainer\.entries: got \[\], allowed dict"),
-        ({"ema": 3}, r"trainer\.entries\.ema: got 3, allowed dict"),
-        ({"../x": {}}, r"trainer\.entries: got \['\.\./x'\], allowed names such as 'corpus/consumed'"),
+        ([], r"trainer: entries: Input should be .*, got \[\]"),
+        ({"ema": 3}, r"trainer: entries\.ema: Input should be .*, got 3"),
+        ({"../x": {}}, r"trainer: entries\.\.\./x.*pattern.*, got '\.\./x'"),
     ):
         with pytest.raises(InvalidCheckpoint, match=message):
             TrainerState.from_bytes(canonical({**fields, "entries": wrong}))

@@ -375,12 +375,12 @@ def test_the_trainers_record_with_and_without_a_scale() -> None:
     assert state.entries["loss_scale"] == {"scale": 65536.0, "growth_tracker": 7}
     assert state.to_bytes() == scaled
     for wrong, message in (
-        (None, r"trainer\.entries\.loss_scale: got None, allowed dict"),
-        ({"scale": 1.0}, r"trainer\.loss_scale: missing fields \['growth_tracker'\]"),
-        ({"scale": 1, "growth_tracker": 0}, r"trainer\.loss_scale\.scale: got 1, allowed float"),
-        ({"scale": 1.0, "growth_tracker": -1}, r"growth_tracker: got -1, allowed 0 or more"),
-        ({"scale": 0.0, "growth_tracker": 0}, r"scale: got 0\.0, allowed above 0"),
-        ({"scale": 1e39, "growth_tracker": 0}, r"scale: got 1e\+39, allowed above 0, below 2\^128"),
+        (None, r"trainer: entries\.loss_scale: .*, got None"),
+        ({"scale": 1.0}, r"trainer\.entries\.loss_scale: growth_tracker: Field required"),
+        ({"scale": 1, "growth_tracker": 0}, r"trainer\.entries\.loss_scale is not canonical JSON"),
+        ({"scale": 1.0, "growth_tracker": -1}, r"growth_tracker: .*, got -1"),
+        ({"scale": 0.0, "growth_tracker": 0}, r"scale: .*greater than 0, got 0\.0"),
+        ({"scale": 1e39, "growth_tracker": 0}, r"scale: .*less than.*, got 1e\+39"),
     ):
         with pytest.raises(InvalidCheckpoint, match=message):
             TrainerState.from_bytes(canonical({**fields, "entries": {"loss_scale": wrong}}))

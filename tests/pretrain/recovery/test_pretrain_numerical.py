@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from data.order.chain import GENESIS
+from data.order.plan import Cursor
 from data.recipe.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify
@@ -36,8 +37,7 @@ SKIP = f"data.skip_bins=[{','.join(map(str, BAD_BINS))}]"
 
 
 def state_at(step: int) -> TrainerState:
-    cursor = {"pass_index": 0, "window": 0, "bin": 0, "tokens_before_window": 0}
-    return TrainerState(step=step, tokens_seen=step, cursor=cursor, chain=GENESIS, skipped_steps=0)
+    return TrainerState(step=step, tokens_seen=step, cursor=Cursor(), chain=GENESIS, skipped_steps=0)
 
 
 def taken(numerics: Numerics, first: int, losses: list[float]) -> list[str | None]:

@@ -211,7 +211,7 @@ def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, name: str, hel
     (*_, last) = (line["validation"] for line in metrics if "validation" in line)
     summary: Any = SimpleNamespace(
         scores=MaskedLanguageScores({of: Evaluation.read(numbers) for of, numbers in last.items()}, held_out),
-        state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor().as_dict()),
+        state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor()),
         run=RunDirectory(root),
         seconds=3.0,
         job=SimpleNamespace(seen=lambda _: None),

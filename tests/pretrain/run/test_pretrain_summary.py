@@ -54,7 +54,7 @@ def words(
     object.__setattr__(run, "read", lambda: RunRecord(recipe=recipe))
     summary: Any = SimpleNamespace(
         scores=MaskedLanguageScores({"mask_all": scores, "80_10_10": corrupted}, held_out),
-        state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor(window=3).as_dict()),
+        state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor(window=3)),
         run=run,
         seconds=3.0,
         job=SimpleNamespace(seen={Cursor(window=3): seen}.get),

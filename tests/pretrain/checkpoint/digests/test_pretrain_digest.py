@@ -112,7 +112,7 @@ def saved(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
 def test_what_is_no_digest_is_of_another_version(tmp_path: Path, digest: object) -> None:
     path, _ = saved(tmp_path)
     rewrite_manifest(path, lambda manifest: manifest.update(digest=digest), sign=True)
-    with pytest.raises(OtherVersion, match=r"manifest\.digest: "):
+    with pytest.raises(OtherVersion, match="manifest: digest: "):
         verify(path)
 
 
