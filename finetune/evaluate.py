@@ -19,7 +19,6 @@ from finetune.assays import Assays
 from finetune.heads.predicted import predicted
 from finetune.labels.columns import LabelColumns
 from finetune.losses.loss import TaskLoss
-from finetune.losses.settings import LossSettings
 from finetune.metrics.predictions import Predictions, Rows, together
 from finetune.metrics.scores import Scores
 from finetune.metrics.validation import FineTuneScores, ranked
@@ -34,7 +33,6 @@ def evaluate(
     objectives: Sequence[Objective],
     records: NDArray[np.int64],
     part: str,
-    settings: LossSettings,
     engine: Engine,
 ) -> FineTuneScores:
     """Rank some records of each task; collective. Rank 0 computes the scores for all ranks.
@@ -45,10 +43,9 @@ def evaluate(
         objectives: of the model.
         records: numbers of records, rising.
         part: name of what is scored, for readers.
-        settings: of the losses.
         engine: to whose ranks the bins are dealt.
     """
-    predictions, losses = predict_together(model, assays, objectives, records, settings, engine)
+    predictions, losses = predict_together(model, assays, objectives, records, engine)
 
     def scored() -> FineTuneScores:
         each = [ranked(o, p) for o, p in zip(objectives, predictions, strict=True)]
@@ -63,12 +60,11 @@ def predict_together(
     assays: Assays,
     objectives: Sequence[Objective],
     records: NDArray[np.int64],
-    settings: LossSettings,
     engine: Engine,
 ) -> tuple[list[Predictions], dict[str, float]]:
     """Predictions of every label of some records, and the mean loss of each objective with a label; collective."""
     turns = ((bin_, batch) for bin_, batch, _ in in_turn(assays.bins(records), assays.contents, engine))
-    own, sums, counts = _predicted(model, assays, objectives, turns, settings, engine.device, engine.autocast)
+    own, sums, counts = _predicted(model, assays, objectives, turns, engine.device, engine.autocast)
     of_ranks = zip(*engine.gather(own), strict=True)
     total, count = engine.sum_over_ranks(sums).tolist(), engine.sum_over_ranks(counts).tolist()
     names = [objective.settings.name for objective in objectives]
@@ -82,12 +78,11 @@ def predict(
     assays: Assays,
     objectives: Sequence[Objective],
     records: NDArray[np.int64],
-    settings: LossSettings,
     device: torch.device,
 ) -> list[Predictions]:
     """Predictions of every label of some records, by this process alone and in float32."""
     batches = ((bin_, assays.contents.batch([bin_], [0])) for bin_ in assays.bins(records))
-    return _predicted(model, assays, objectives, batches, settings, device, nullcontext)[0]
+    return _predicted(model, assays, objectives, batches, device, nullcontext)[0]
 
 
 def _predicted(
@@ -95,7 +90,6 @@ def _predicted(
     assays: Assays,
     objectives: Sequence[Objective],
     batches: Iterable[tuple[Bin, Batch]],
-    settings: LossSettings,
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[None]],
 ) -> tuple[list[Predictions], Tensor, Tensor]:
@@ -103,7 +97,7 @@ def _predicted(
     was_training = model.training
     model.train(False)
     found = [[_nothing(objective)] for objective in objectives]
-    losses = [TaskLoss(objective, settings) for objective in objectives]
+    losses = [TaskLoss(objective) for objective in objectives]
     sums, counts = torch.zeros(2, len(objectives), device=device, dtype=torch.float64)
     for bin_, batch in batches:
         on_device = batch.to(device)

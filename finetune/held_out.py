@@ -100,9 +100,9 @@ def _predicted(
 
     def made() -> tuple[int, list[list[Predictions]]]:
         step, model = best_model(trained, device)
-        assays, losses = trained.member.assays, trained.member.recipe.losses
+        assays = trained.member.assays
         records = (assays.records(of) for of in (VALIDATION, part))
-        return step, [predict(model, assays, trained.job.tasks, of, losses, device) for of in records]
+        return step, [predict(model, assays, trained.job.tasks, of, device) for of in records]
 
     step, (validation, tested) = kept.predictions(f"model-{trained.member.name}", made)
     return step, validation, tested

@@ -175,22 +175,25 @@ class FineTuneJob(Job[FineTuneScores]):
         return features
 
     def _inputs(self, described: Mapping[str, Any] | None) -> dict[str, InputScale]:
-        """What scales the vectors that heads read: as the run began, or of the training part; collective."""
+        """What scales the vectors that heads read: as the run began, or of the training part; collective.
+
+        They are whitened. Where all of the encoder learns, only their channels are standardised, because directions
+        move then; transformers' heads read vectors as they are.
+        """
         if described is not None:
             return {name: InputScale.from_dict(scale) for name, scale in described["inputs"].items()}
-        if self.recipe.heads.inputs == "as_they_are":
+        if self.recipe.heads.form == "transformers":
             return {}
         chosen = self.assays.drawn_of_training(self.recipe.run.seed, _MEASURED)
 
         def measured() -> dict[str, InputScale]:
-            is_whitened = self.recipe.heads.inputs == "whitened"
             documents, shelves, device = self.documents(), self.assays.shelves, self.engine.device
             return {
                 level: InputScale.of(
                     self.features.of(pooling, chosen, documents)
                     if self.features is not None
                     else vectors_of(self.source, documents, shelves, self.recipe.data, pooling, chosen, device),
-                    is_whitened,
+                    whitened=self.recipe.adaptation.kind != "full",
                 )
                 for level, pooling in self._pooling_of_levels().items()
             }
@@ -258,7 +261,7 @@ class FineTuneJob(Job[FineTuneScores]):
     def evaluate(self, model: nn.Module) -> FineTuneScores:
         """Scores of the validation part, or of training records where nothing of it has a label; collective."""
         part = "validation" if self.scored_part == "validation" else "training rows"
-        return evaluate(model, self.assays, self.tasks, self._scored, part, self.recipe.losses, self.engine)
+        return evaluate(model, self.assays, self.tasks, self._scored, part, self.engine)
 
     @property
     def scored_part(self) -> str:

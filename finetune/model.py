@@ -88,7 +88,7 @@ class FineTuneModel(nn.Module):
         has_pooling = self.pools and features is None
         self.pooling = Pooling(shape.dim, heads.pooling == "attention") if has_pooling else None
         self.heads = nn.ModuleDict({head_name(o.settings.name): TaskHead(o, heads, shape) for o in objectives})
-        self.losses = [TaskLoss(objective, losses) for objective in objectives]
+        self.losses = [TaskLoss(objective) for objective in objectives]
         self.balance = LearnedBalance(len(names)) if losses.weights == "learned" else None
 
     def forward(self, batch: Batch, each: bool = False) -> Tensor | tuple[Tensor, ...]:

@@ -116,7 +116,6 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", self._schedule())
-        object.__setattr__(self, "heads", self.heads.with_inputs(self.adaptation.kind == "full"))
         names = [task.name for task in self.tasks]
         require(bool(names), "tasks", names, "describe at least one task, as a table [[tasks]]")
         said = "two tasks have one name; give each its own"

@@ -105,8 +105,6 @@ ARMS = {
     "ours, larger values": _OURS + Arm((), ("values=0.5",)),
     "ours, 40 % are targets": _OURS + _MORE_TARGETS,
     "ours, 55 % are targets": _OURS + Arm(("data.mask.select_prob=0.55",)),
-    "ours, targets fall from 40 to 15 %": _OURS
-    + Arm(("data.mask.select_stages=[[{a_third}, 0.4], [{two_thirds}, 0.25]]",)),
     "ours, crops grow": _OURS + Arm(("data.curriculum=[[{a_third}, 128], [{two_thirds}, 256]]",)),
     "ours, steps grow": _OURS + Arm((), ("ramp={a_third}",)),
     "ours, momentum 0.9": _OURS + _MOMENTUM,

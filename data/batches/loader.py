@@ -37,6 +37,9 @@ from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.recipe.packing import forward_bins
 
+_PREFETCH = 4
+"""Batches that each worker fills ahead of the step: enough to hide an uneven one, and some kilobytes each."""
+
 T = TypeVar("T")
 
 
@@ -108,7 +111,7 @@ class Loader:
             collate_fn=_as_it_is,
             sampler=self._tasks(),
             num_workers=workers,
-            prefetch_factor=settings.prefetch if workers else None,
+            prefetch_factor=_PREFETCH if workers else None,
             worker_init_fn=_belong_to_the_trainer,
             # Not fork, which would copy the locks of the training process; spawn would start each worker slowly.
             multiprocessing_context=_forkserver(workers) if workers else None,
@@ -153,7 +156,7 @@ class Loader:
                 how = f"was killed by {killed}" if killed else f"ended with status {worker.exitcode}"
                 raise RuntimeError(
                     f"worker {number} of {len(workers)} that fill bins (pid {worker.pid}) {how}; if the "
-                    "machine has run out of memory, lower data.workers or data.prefetch; the same command continues"
+                    "machine has run out of memory, lower data.workers; the same command continues"
                 ) from error
 
     def close(self) -> None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from data import draw
 from data.alphabet import IS_TARGET, MASK, STANDARD_IDS
 from data.compiled import compiled
-from data.order.curriculum import stage_value
 from data.order.plan import Bin
 from data.recipe.settings import MaskSettings
 
@@ -29,7 +28,7 @@ def corrupt(
     Args:
         tokens: (slots,) true token ids of the documents, concatenated; only residues of `alphabet.IS_TARGET` can be
             selected.
-        bin_: the bin of these tokens; the tokens before it decide the stage of `mask.select_stages`.
+        bin_: the bin of these tokens.
         mask: the share of targets, and how they are corrupted.
         seed: seed of the run.
 
@@ -41,8 +40,7 @@ def corrupt(
         keys = np.repeat(_keys(seed, first), len(bin_.passes), axis=0)
     else:
         keys = np.concatenate([_keys(seed, pass_index) for pass_index in bin_.passes.tolist()])
-    select_prob = stage_value(mask.select_stages, mask.select_prob, bin_.tokens_before)
-    limits = select_prob, mask.mask_prob, mask.mask_prob + mask.random_prob
+    limits = mask.select_prob, mask.mask_prob, mask.mask_prob + mask.random_prob
     inputs, targets = np.empty_like(tokens), np.empty(len(tokens), np.int32)
     documents = bin_.samples, bin_.starts, bin_.lengths
     kernel = compiled(_corrupt, _hashed, draw.mixed)

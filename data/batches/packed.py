@@ -133,7 +133,7 @@ def bins_of(
         settings: sizes of a bin.
     """
     groups = _packed(lengths, settings).bins()
-    return [Bin(samples[own], np.zeros_like(own), starts[own], lengths[own], 0) for own in groups]
+    return [Bin(samples[own], np.zeros_like(own), starts[own], lengths[own]) for own in groups]
 
 
 def packed(
@@ -161,7 +161,7 @@ def packed(
     samples = np.arange(len(lengths)) if samples is None else samples
     starts = np.zeros_like(lengths) if starts is None else starts
     for own in _packed(lengths, contents.settings).bins()[rank::ranks]:
-        of_bin = contents.fill(Bin(samples[own], np.zeros_like(own), starts[own], lengths[own], 0))
+        of_bin = contents.fill(Bin(samples[own], np.zeros_like(own), starts[own], lengths[own]))
         tokens = int(lengths[own].sum())
         slots = tokens if tokens <= 4 * STEP else -(-tokens // STEP) * STEP
         yield PackedDocuments(own, lengths[own], lay_out([of_bin], _Slots(slots, len(own)), [0]))

@@ -4,12 +4,9 @@ In: stages and a count of tokens. Out: the value of the stage. Kept: nothing; th
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
-
-Number = TypeVar("Number", int, float)
 
 
-def stage_value(stages: Sequence[tuple[int, Number]], final: Number, tokens_seen: int) -> Number:
+def stage_value(stages: Sequence[tuple[int, int]], final: int, tokens_seen: int) -> int:
     """The value of the first stage that has not ended at `tokens_seen`; `final` once all have.
 
     Args:
@@ -20,6 +17,6 @@ def stage_value(stages: Sequence[tuple[int, Number]], final: Number, tokens_seen
     return next((value for end, value in stages if tokens_seen < end), final)
 
 
-def stage_end(stages: Sequence[tuple[int, Number]], tokens_seen: int) -> int | None:
+def stage_end(stages: Sequence[tuple[int, int]], tokens_seen: int) -> int | None:
     """The tokens at which the stage of `stage_value` ends; None for the last value, which holds without end."""
     return next((end for end, _ in stages if tokens_seen < end), None)

@@ -46,9 +46,8 @@ class Seen:
     """Passes over the corpus, the last one in part; None in the first pass over a stream, whose end is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """The documents of one bin, in slot order.
+class Bin(NamedTuple):
+    """The documents of one bin, in slot order; or, before they are packed, all those of a stage, in order of arrival.
 
     A document is the slice ``[start, start + length)`` of a protein's tokens: begin token, residues, end token. So a
     crop has a begin or end token exactly if the true terminus lies inside it.
@@ -62,23 +61,11 @@ class Bin:
     """(documents,) first token of the slice."""
     lengths: NDArray[np.int64]
     """(documents,) number of tokens of the slice."""
-    tokens_before: int
-    """Tokens of all bins of all windows before this one, as in `Cursor`, and of a corpus that is smaller than a window
-    also those of the bins before this one. They decide the stage of masking."""
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens in the bin, pad tokens not counted."""
+        """Number of their tokens, pad tokens not counted."""
         return int(self.lengths.sum())
-
-
-class Documents(NamedTuple):
-    """Some documents; the arrays are those of `Bin`."""
-
-    samples: NDArray[np.int64]
-    passes: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
 
 
 class Plan:
@@ -118,16 +105,14 @@ class Plan:
         key = draw.key(self.seed, draw.BIN_ORDER, pass_index, window)
         if not self.sampler.is_below_a_window:
             crop_tokens = stage_value(self.settings.curriculum, self.settings.crop_tokens, tokens_before)
-            documents = Documents(*items, *crop(*items, residues, crop_tokens, self.seed))
-            return [Bin(*each, tokens_before) for each in self._composed(documents, key, 0)]
+            documents = Bin(*items, *crop(*items, residues, crop_tokens, self.seed))
+            return [*self._composed(documents, key, 0)]
         bins: list[Bin] = []
         for documents in self._stages(items, residues, tokens_before):
-            for each in self._composed(documents, key, len(bins)):
-                bins.append(Bin(*each, tokens_before))
-                tokens_before += bins[-1].num_tokens
+            bins += self._composed(documents, key, len(bins))
         return bins
 
-    def _stages(self, items: Items, residues: NDArray[np.int64], tokens_before: int) -> Iterator[Documents]:
+    def _stages(self, items: Items, residues: NDArray[np.int64], tokens_before: int) -> Iterator[Bin]:
         """The documents of a window in order of arrival, cut where stages of the curriculum end."""
         curriculum, first = self.settings.curriculum, 0
         while first < len(residues):
@@ -138,10 +123,10 @@ class Plan:
             if (end := stage_end(curriculum, tokens_before)) is not None:
                 # Up to the document in which the stage reaches its end.
                 count = min(count, int(np.searchsorted(tokens, end - tokens_before)) + 1)
-            yield Documents(left.samples[:count], left.passes[:count], starts[:count], lengths[:count])
+            yield Bin(left.samples[:count], left.passes[:count], starts[:count], lengths[:count])
             first, tokens_before = first + count, tokens_before + int(tokens[count - 1])
 
-    def _composed(self, documents: Documents, key: int, first_bin: int) -> Iterator[Documents]:
+    def _composed(self, documents: Bin, key: int, first_bin: int) -> Iterator[Bin]:
         """The documents of each bin, in the order in which the bins are trained.
 
         Args:
@@ -154,11 +139,11 @@ class Plan:
         groups = compose(documents.lengths, settings.bin_tokens, settings.documents_per_bin)
         numbers = np.arange(first_bin, first_bin + groups.num_bins)
         shuffled = np.argsort(draw.hashes(key, numbers), kind="stable")
-        by_bin = Documents(*(of_each[groups.members] for of_each in documents))
+        by_bin = Bin(*(of_each[groups.members] for of_each in documents))
         bounds = groups.first.tolist()
         for bin_ in shuffled.tolist():
             of = slice(bounds[bin_], bounds[bin_ + 1])
-            yield Documents(*(of_each[of] for of_each in by_bin))
+            yield Bin(*(of_each[of] for of_each in by_bin))
 
     def bins(self, cursor: Cursor) -> Iterator[tuple[Bin, Cursor]]:
         """The bins from `cursor` on, each with the cursor after it; endless, across windows and passes."""

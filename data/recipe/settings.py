@@ -19,16 +19,6 @@ def seed_setting() -> Any:
     return setting(IDENTITY, "keys every random draw", 0)
 
 
-def _require_stages(name: str, stages: tuple[tuple[int, float], ...]) -> None:
-    ends = [end for end, _ in stages]
-    require(
-        all(a < b for a, b in pairwise([0, *ends])),
-        name,
-        [list(stage) for stage in stages],
-        "each stage is [tokens at which it ends, value], with ends that are above 0 and rise",
-    )
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskSettings(Section):
     """Corruption of the input for masked language modelling (Devlin et al. 2019, arXiv:1810.04805)."""
@@ -41,12 +31,6 @@ class MaskSettings(Section):
     random_prob: float = setting(
         IDENTITY, "share of targets shown as a random residue", 0.1, "probability", at_least=0, at_most=1
     )
-    select_stages: tuple[tuple[int, float], ...] = setting(
-        IDENTITY,
-        "select_prob for the first tokens: [[tokens at which a stage ends, select_prob], ...]; after the last "
-        "stage, select_prob holds",
-        (),
-    )
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -55,9 +39,6 @@ class MaskSettings(Section):
                 f"data.mask.mask_prob {self.mask_prob} + data.mask.random_prob {self.random_prob} exceed 1: "
                 "what is left of 1 is the share of targets shown as they are"
             )
-        _require_stages("data.mask.select_stages", self.select_stages)
-        for _, prob in self.select_stages:
-            require(0.0 < prob <= 1.0, "a probability of data.mask.select_stages", prob, "it must lie in (0, 1]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,7 +177,6 @@ class PackingSettings(Section):
         at_least=0,
         at_most=64,
     )
-    prefetch: int = setting(OPERATIONAL, "batches that each worker fills ahead of the step", 4, "batches", at_least=1)
 
     @property
     def curriculum(self) -> tuple[tuple[int, int], ...]:
@@ -265,7 +245,9 @@ class DataSettings(PackingSettings, CorpusSettings):
         skipped = self.skip_bins
         said = "each must be the number of a bin, from 0 on, and stand there once"
         require(min(skipped, default=0) >= 0 and len(set(skipped)) == len(skipped), "data.skip_bins", skipped, said)
-        _require_stages("data.curriculum", self.curriculum)
+        stages = [list(stage) for stage in self.curriculum]
+        said = "each stage is [tokens at which it ends, value], with ends that are above 0 and rise"
+        require(all(a < b for a, b in pairwise([0, *(end for end, _ in stages)])), "data.curriculum", stages, said)
         for name, crop in (("crop_tokens", self.crop_tokens), *(("curriculum", crop) for _, crop in self.curriculum)):
             if not 3 <= crop <= self.bin_tokens:
                 raise ValueError(

@@ -46,7 +46,6 @@ class AdaptationSettings(Section):
     alpha: float = setting(IDENTITY, "an adapter's product is multiplied by alpha / rank", 16.0, above=0)
     use_rslora: bool = setting(IDENTITY, "multiply by alpha / sqrt(rank) instead, for ranks of 32 and more", False)
     use_dora: bool = setting(IDENTITY, "train the length of each row of a matrix besides its adapter (DoRA)", False)
-    lora_dropout: float = setting(IDENTITY, "dropout before an adapter; 0 is the only value that is allowed", 0.0)
     targets: tuple[str, ...] = setting(
         IDENTITY,
         "maps that get adapters: names inside a layer such as 'attention.qkv', or full paths for single layers",
@@ -75,13 +74,6 @@ class AdaptationSettings(Section):
         if reason := _REFUSED.get(self.kind.lower()):
             raise ValueError(f"adaptation.kind is {self.kind!r}, which is not offered: {reason}")
         require_word("adaptation.kind", self.kind, KINDS)
-        require(
-            self.lora_dropout == 0,
-            "adaptation.lora_dropout",
-            self.lora_dropout,
-            "it must be 0: peft draws it from a generator whose state no checkpoint keeps, while every draw here is "
-            "keyed (C3); model.dropout is",
-        )
         default = {f.name: f.default for f in fields(self)}
         for name, kind in _ONLY.items():
             value = getattr(self, name)

@@ -3,13 +3,12 @@
 In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: nothing. Torch is not imported.
 """
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from data.recipe.setting import IDENTITY, Section, setting
 
 Form = Literal["mlp", "transformers"]
-InputsRequest = Literal["auto", "whitened", "standardised", "as_they_are"]
 PoolingRequest = Literal["auto", "mean", "attention", "begin"]
 
 
@@ -33,21 +32,9 @@ class HeadSettings(Section):
         IDENTITY, "width between the two maps of a head; without one, the encoder's", None, "channels", at_least=1
     )
 
-    inputs: InputsRequest = setting(
-        IDENTITY,
-        "vectors that a head reads: over the training part 'whitened' or 'standardised', or 'as_they_are'; 'auto' is "
-        "'whitened', or 'standardised' where all of the encoder learns, and 'as_they_are' in the transformers form",
-        "auto",
-    )
-
     def __post_init__(self) -> None:
         """Refuse settings that contradict the form, and write out the pooling that 'auto' stands for."""
         Section.__post_init__(self)
-        if self.form == "transformers" and self.inputs not in ("auto", "as_they_are"):
-            raise ValueError(
-                f"heads.inputs is {self.inputs!r} and heads.form is 'transformers', whose heads read vectors as they "
-                "are; take heads.inputs out, or set heads.form to 'mlp'"
-            )
         if self.form == "transformers" and self.pooling not in ("auto", "begin"):
             raise ValueError(
                 f"heads.pooling is {self.pooling!r} and heads.form is 'transformers', whose sequence head reads the "
@@ -60,11 +47,3 @@ class HeadSettings(Section):
             )
         if self.pooling == "auto":
             object.__setattr__(self, "pooling", "begin" if self.form == "transformers" else "mean")
-
-    def with_inputs(self, all_learns: bool) -> Self:
-        """The same with what `inputs = "auto"` stands for, by whether all of the encoder learns."""
-        if self.inputs != "auto":
-            return self
-        if self.form == "transformers":
-            return replace(self, inputs="as_they_are")
-        return replace(self, inputs="standardised" if all_learns else "whitened")

@@ -27,9 +27,9 @@ def multiclass(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels.long(), reduction="none")
 
 
-def focal(losses: Tensor, gamma: float) -> Tensor:
-    """Negative log-likelihoods, each times ``(1 - p) ** gamma`` of its likelihood p (Lin et al., arXiv:1708.02002)."""
-    return (-torch.expm1(-losses)) ** gamma * losses
+def focal(losses: Tensor) -> Tensor:
+    """Negative log-likelihoods, each times ``(1 - p)²`` of its likelihood p (Lin et al., arXiv:1708.02002, gamma 2)."""
+    return torch.expm1(-losses).square() * losses
 
 
 def balanced(class_counts: NDArray[np.int64]) -> NDArray[np.float64]:

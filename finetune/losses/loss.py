@@ -9,7 +9,6 @@ from finetune.labels.columns import LabelColumns
 from finetune.losses.classes import balanced, binary, focal, multiclass
 from finetune.losses.ordinal import cumulative
 from finetune.losses.regression import squared
-from finetune.losses.settings import LossSettings
 from finetune.tasks.constants import DeviceConstants
 from finetune.tasks.objective import Objective
 
@@ -21,14 +20,14 @@ class TaskLoss:
         ValueError: a number has no rare classes that could be weighed.
     """
 
-    def __init__(self, objective: Objective, settings: LossSettings) -> None:
+    def __init__(self, objective: Objective) -> None:
         task = objective.settings
         if task.type == "regression" and task.imbalance != "none":
             raise ValueError(
                 f"tasks: {task.name!r} has type 'regression' and imbalance {task.imbalance!r}, which is about classes; "
                 "take imbalance out, or choose another type"
             )
-        self.objective, self.settings = objective, settings
+        self.objective = objective
         self._on = DeviceConstants(objective.mean, objective.std, balanced(objective.class_counts))
 
     def __call__(self, numbers: Tensor, labels: Tensor, columns: LabelColumns) -> Tensor:
@@ -46,7 +45,7 @@ class TaskLoss:
         task, (mean, std, class_weights) = self.objective.settings, self._on(numbers.device)
         if task.type == "regression":
             scored = ((labels.double() - mean[columns.outputs]) / std[columns.outputs]).to(numbers.dtype)
-            return squared(numbers, scored, columns.censoring, self.settings.censored_scale)
+            return squared(numbers, scored, columns.censoring)
         if task.type == "multiclass":
             losses = multiclass(numbers, labels)
         elif task.type == "ordinal":
@@ -54,7 +53,7 @@ class TaskLoss:
         else:
             losses = binary(numbers, labels)
         if task.imbalance == "focal":
-            return focal(losses, self.settings.focal_gamma)
+            return focal(losses)
         if task.imbalance == "pos_weight":
             return losses * class_weights[columns.outputs, labels.long()].to(losses.dtype)
         return losses

@@ -20,16 +20,3 @@ class LossSettings(Section):
         "(Kendall et al., 2018)",
         "fixed",
     )
-    censored_scale: float = setting(
-        IDENTITY,
-        "for labels such as '<5': how far a prediction is expected to miss, which says how sharp the bound is",
-        0.5,
-        "standard deviations of the training labels",
-        above=0,
-    )
-    focal_gamma: float = setting(
-        IDENTITY,
-        "of tasks with imbalance 'focal': power of the probability that was not given to the true class",
-        2.0,
-        at_least=1,
-    )

@@ -10,7 +10,7 @@ masked.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +97,7 @@ def _first_documents(corpora: Corpora, seed: int) -> Bin:
     samples, starts, lengths = (
         np.concatenate([getattr(bin_, name) for bin_ in taken]) for name in ("samples", "starts", "lengths")
     )
-    return Bin(samples, np.zeros_like(samples), starts, lengths, 0)
+    return Bin(samples, np.zeros_like(samples), starts, lengths)
 
 
 def _divided(documents: Bin, corpora: Corpora) -> tuple[Bin, Bin]:
@@ -112,14 +112,12 @@ def _divided(documents: Bin, corpora: Corpora) -> tuple[Bin, Bin]:
 
 
 def _some(documents: Bin, chosen: NDArray[np.bool_]) -> Bin:
-    return Bin(
-        documents.samples[chosen], documents.passes[chosen], documents.starts[chosen], documents.lengths[chosen], 0
-    )
+    return Bin(*(of_each[chosen] for of_each in documents))
 
 
 def _in_pass(documents: Bin, number: int) -> Bin:
     """The same documents; the number of a pass decides which of their residues are hidden."""
-    return replace(documents, passes=np.full_like(documents.passes, number))
+    return documents._replace(passes=np.full_like(documents.passes, number))
 
 
 def _rows(hidden: Hidden, losses: NDArray[np.float64], unigram: NDArray[np.float64]) -> list[Row]:

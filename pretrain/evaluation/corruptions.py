@@ -7,6 +7,7 @@ better than it is: one target in ten shows its true residue, which a model can c
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from data.recipe.settings import MaskSettings
@@ -22,7 +23,6 @@ TITLES = {"mask_all": "mask-all", "80_10_10": "80/10/10"}
 def trained_as(mask: Mapping[str, Any]) -> str | None:
     """The name of the corruption that training used too, by the mask of its recipe; None if it is neither."""
     for name, scored in CORRUPTIONS.items():
-        share = {"select_prob": scored.select_prob, "mask_prob": scored.mask_prob, "random_prob": scored.random_prob}
-        if mask == share | {"select_stages": []}:
+        if mask == asdict(scored):
             return name
     return None

@@ -67,7 +67,7 @@ class FrozenSet:
         tokens_before = 0
         for part in stretches(self.lengths, _HASHED_TOKENS, _HASHED_DOCUMENTS):
             samples, starts, lengths = self.samples[part], self.starts[part], self.lengths[part]
-            documents = Bin(samples, np.zeros_like(samples), starts, lengths, 0)
+            documents = Bin(samples, np.zeros_like(samples), starts, lengths)
             tokens = self.shelves.tokens(documents)
             _, targets = corrupt(tokens, documents, CORRUPTIONS["mask_all"], SEED)
             slots = targets.astype(np.int64) + tokens_before

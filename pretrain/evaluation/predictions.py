@@ -7,7 +7,6 @@ so on. So a seventh is hidden at a time, about the share that training hides, an
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +47,7 @@ def predict(
     """
     most_tokens = min(settings.crop_tokens, settings.bin_tokens, MOST_TOKENS)
     shown = frozen_set(corpora.shelves, corpora.validation, most_tokens, PROTEINS)
-    documents = Bin(shown.samples, np.zeros_like(shown.samples), shown.starts, shown.lengths, 0)
+    documents = Bin(shown.samples, np.zeros_like(shown.samples), shown.starts, shown.lengths)
     tokens = np.split(corpora.shelves.tokens(documents), np.cumsum(shown.lengths)[:-1])
     nats = _hidden_in_turn(model, tokens, settings, engine)
     return [
@@ -81,7 +80,7 @@ class _Copies(Contents):
 
     def fill(self, bin_: Bin) -> FilledBin:
         """The copies of a bin."""
-        tokens = self.residues.tokens(replace(bin_, samples=bin_.samples // TURNS))
+        tokens = self.residues.tokens(bin_._replace(samples=bin_.samples // TURNS))
         copies, places = self.slots(bin_).T
         hidden = IS_TARGET[tokens] & (places % TURNS == copies % TURNS)
         inputs = np.where(hidden, np.uint8(MASK), tokens)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from data import draw
 from data.alphabet import CLS, EOS, IS_TARGET, MASK, PAD, STANDARD_IDS
 from data.corpus.shelves import Shelves
-from data.order.curriculum import stage_value
 from data.order.plan import Bin
 from data.recipe.settings import MaskSettings
 
@@ -63,8 +62,7 @@ def corrupted(
     firsts = np.cumsum(lengths) - lengths
     residues = np.arange(len(tokens)) - np.repeat(firsts - bin_.starts, lengths) - 1
     drawn = draw.hashes(np.repeat(select_keys, lengths), residues)
-    select_prob = stage_value(mask.select_stages, mask.select_prob, bin_.tokens_before)
-    targets = np.flatnonzero(draw.below(drawn, select_prob) & IS_TARGET[tokens])
+    targets = np.flatnonzero(draw.below(drawn, mask.select_prob) & IS_TARGET[tokens])
 
     inputs = tokens.copy()
     fate = draw.hashes(np.repeat(replace_keys, lengths)[targets], residues[targets])

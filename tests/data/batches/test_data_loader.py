@@ -163,7 +163,7 @@ def test_documents_are_slices_with_termini_where_they_are(shelves: Shelves) -> N
     length = (
         int(shelves.num_residues(np.array([record := int(np.argmax(shelves.num_residues(np.arange(300))))]))[0]) + 2
     )
-    crops = [Bin(*(np.array([v]) for v in (record, 0, start, 60)), 0) for start in (0, length - 60)]
+    crops = [Bin(*(np.array([v]) for v in (record, 0, start, 60))) for start in (0, length - 60)]
     kinds = set()
     unmasked = masked(shelves, mask=MaskSettings(select_prob=1e-15))
     for packed in [*crops, *window(shelves)]:
@@ -181,7 +181,7 @@ def test_a_mixture_reads_from_each_store(tmp_path: Path) -> None:
     samples = np.array([n << CORPUS_BITS | r for n in (2, 0, 1, 2) for r in (4, 1)])
     lengths = both.num_residues(samples) + 2
     assert lengths.tolist() == [24, 24, 22, 22, 23, 23, 24, 24]
-    tokens = both.tokens(Bin(samples, samples * 0, samples * 0, lengths, 0.15))
+    tokens = both.tokens(Bin(samples, samples * 0, samples * 0, lengths))
     for sample, end, length in zip(samples.tolist(), np.cumsum(lengths).tolist(), lengths.tolist(), strict=True):
         alone = Shelves([folders[sample >> CORPUS_BITS]])
         record = sample & ((1 << CORPUS_BITS) - 1)
@@ -255,7 +255,7 @@ def test_a_step_is_found_again_from_its_cursor(shelves: Shelves, workers: int, s
 @pytest.mark.slow
 def test_what_is_read_ahead_is_not_consumed(shelves: Shelves) -> None:
     """Three restarts in one pass, each from the last step taken while workers were ahead of it."""
-    settings = replace(SETTINGS, workers=2, prefetch=8)
+    settings = replace(SETTINGS, workers=2)
     reference, seen, cursor = some(shelves, 24), [], Cursor()
     for start in (0, 5, 11):
         seen += some(shelves, 6, settings=settings, cursor=cursor, first_step=start)[
@@ -320,9 +320,9 @@ def test_the_digest_sees_everything_a_bin_feeds(shelves: Shelves) -> None:
         digest(),
         digest(seed=1),
         digest(mask=MaskSettings(mask_prob=1.0, random_prob=0.0)),
-        digest(replace(packed, passes=packed.passes + 1)),
+        digest(packed._replace(passes=packed.passes + 1)),
         digest(mask=MaskSettings(select_prob=0.3)),
-        digest(replace(packed, samples=packed.samples[::-1], lengths=packed.lengths[::-1], starts=packed.starts[::-1])),
+        digest(packed._replace(samples=packed.samples[::-1], lengths=packed.lengths[::-1], starts=packed.starts[::-1])),
     ]
     assert len(set(changed)) == len(changed)
     assert digest() == digest()
@@ -335,7 +335,7 @@ def test_the_digest_tells_equal_content_apart(tmp_path: Path) -> None:
     twins = Shelves([folder])
 
     def digest(record: int, start: int) -> int:
-        documents = Bin(*(np.array([v]) for v in (record, 0, start, 50)), 0)
+        documents = Bin(*(np.array([v]) for v in (record, 0, start, 50)))
         return int(masked(twins, mask=MaskSettings(select_prob=1e-15)).batch([documents], [0]).digests)
 
     assert len({digest(0, 10), digest(1, 10), digest(0, 11)}) == 3

@@ -1,6 +1,5 @@
 """Masking: rates within binomial error, keyed by residue and pass alone, and only residues are targets."""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -22,7 +21,7 @@ def documents(shift: int = 0, pass_index: int = 0, start: int = 0) -> Bin:
     """A thousand documents of 200 tokens."""
     samples = np.arange(NUM // 200) + shift
     ones = np.ones_like(samples)
-    return Bin(samples, pass_index * ones, start * ones, 200 * ones, 0)
+    return Bin(samples, pass_index * ones, start * ones, 200 * ones)
 
 
 def within(successes: int, trials: int, probability: float) -> bool:
@@ -39,19 +38,18 @@ def within(successes: int, trials: int, probability: float) -> bool:
             for select, mask, rest in product((1e-15, 0.4, 1.0), (0.0, 0.3, 1.0), (0.0, 0.7, 1.0))
             if mask + rest <= 1
         ),
-        MaskSettings(select_prob=0.4, select_stages=((1000, 0.1),)),
     ],
 )
 def test_the_kernel_is_the_arrays(rates: MaskSettings) -> None:
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, len(TOKENS), 40_000).astype(np.uint8)
-    for start, before in ((0, 0), (1, 999), (700, 1000)):
+    for start in (0, 1, 700):
         samples, passes = rng.integers(0, 1 << 60, 200), rng.integers(0, 3, 200)
         starts = start * rng.integers(0, 2, 200)
         lengths = np.diff(
             np.concatenate([[0], np.sort(rng.choice(np.arange(1, 40_000), 199, replace=False)), [40_000]])
         )
-        bin_ = Bin(samples, passes, starts, lengths, before)
+        bin_ = Bin(samples, passes, starts, lengths)
         inputs, targets = corrupt(tokens, bin_, rates, seed=5)
         expected = corrupted(tokens, bin_, rates, seed=5)
         assert np.array_equal(inputs, expected[0])
@@ -76,14 +74,6 @@ def test_rates() -> None:
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 43.8  # 99.9 % quantile, 19 degrees of freedom
 
 
-def test_the_share_of_targets_is_that_of_the_stage() -> None:
-    rates = MaskSettings(select_prob=0.4, select_stages=((1000, 0.1),))
-    _, early = corrupt(TOKENS_IN, replace(documents(), tokens_before=999), rates, seed=0)
-    assert within(len(early), NUM, 0.1)
-    _, targets = corrupt(TOKENS_IN, replace(documents(), tokens_before=1000), rates, seed=0)
-    assert within(len(targets), NUM, 0.4)
-
-
 def test_mask_all_hides_the_same_targets() -> None:
     everything = MaskSettings(mask_prob=1.0, random_prob=0.0)
     inputs, targets = corrupt(TOKENS_IN, documents(), everything, seed=0)
@@ -96,7 +86,7 @@ def test_a_residue_keeps_its_fate_in_every_crop() -> None:
     """Residue 49 stands in slot 50 of the whole protein, and in slot 0 of a crop that starts there."""
     whole = corrupt(TOKENS_IN, documents(), RATES, seed=0)
     crops = documents(start=50)
-    crops = Bin(crops.samples[::-1], crops.passes, crops.starts, np.full(1000, 150), 0.15)
+    crops = Bin(crops.samples[::-1], crops.passes, crops.starts, np.full(1000, 150))
     slots = np.concatenate([np.arange(200 * s + 50, 200 * s + 200) for s in crops.samples.tolist()])
     inputs, targets = corrupt(TOKENS_IN[slots], crops, RATES, seed=0)
     assert np.array_equal(inputs, whole[0][slots])
@@ -105,7 +95,7 @@ def test_a_residue_keeps_its_fate_in_every_crop() -> None:
 
 def test_a_pass_in_a_mixture_masks_as_it_does_alone() -> None:
     passes = np.arange(1000) % 3
-    mixed = Bin(np.arange(1000), passes, np.zeros(1000, np.int64), np.full(1000, 200), 0.15)
+    mixed = Bin(np.arange(1000), passes, np.zeros(1000, np.int64), np.full(1000, 200))
     inputs, _ = corrupt(TOKENS_IN, mixed, RATES, seed=0)
     alone: list[NDArray[np.uint8]] = [corrupt(TOKENS_IN, documents(pass_index=p), RATES, seed=0)[0] for p in range(3)]
     expected = np.choose(np.repeat(passes, 200), alone)
@@ -122,7 +112,7 @@ def test_controls_seed_pass_and_sample_mask_anew(seed: int, pass_index: int, shi
 def test_only_known_residues_are_targets() -> None:
     tokens = np.arange(len(TOKENS), dtype=np.uint8)
     hidden = MaskSettings(select_prob=1.0, mask_prob=1.0, random_prob=0.0)
-    everything = Bin(np.array([0]), np.array([0]), np.array([0]), np.array([len(tokens)]), 0)
+    everything = Bin(np.array([0]), np.array([0]), np.array([0]), np.array([len(tokens)]))
     inputs, targets = corrupt(tokens, everything, hidden, 0)
     assert {TOKENS[i] for i in targets} == set("ACDEFGHIKLMNPQRSTVWYUO")
     assert (inputs[targets] == MASK).all()

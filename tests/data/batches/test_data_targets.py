@@ -22,7 +22,7 @@ def targets_of(slots: list[int], labels: list[float], outputs: list[int], bounds
 def of_bin(*targets: BinTargets) -> FilledBin:
     """Two documents, of three and of four tokens."""
     samples, lengths = np.array([5, 9]), np.array([3, 4])
-    bin_ = Bin(samples, np.zeros(2, np.int64), np.zeros(2, np.int64), lengths, 0)
+    bin_ = Bin(samples, np.zeros(2, np.int64), np.zeros(2, np.int64), lengths)
     return filled(bin_, np.arange(4, 11, dtype=np.uint8), *targets)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from data.order.curriculum import stage_value
-from data.recipe.settings import DataSettings, MaskSettings
+from data.recipe.settings import DataSettings
 
 STAGES = ((100, 64), (250, 128))
 
@@ -14,7 +14,7 @@ def test_a_stage_ends_at_its_tokens(seen: int, crop: int) -> None:
 
 
 def test_without_stages_the_last_value_holds() -> None:
-    assert stage_value((), 0.15, 0) == 0.15
+    assert stage_value((), 512, 0) == 512
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,3 @@ def test_without_stages_the_last_value_holds() -> None:
 def test_stages_that_make_no_sense(settings: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         DataSettings(sources=("-",), **settings)
-
-
-def test_rates_that_make_no_sense() -> None:
-    with pytest.raises(ValueError, match=r"select_stages is 1\.5; it must lie in \(0, 1\]"):
-        MaskSettings(select_stages=((100, 1.5),))

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.order.curriculum import stage_value
 from data.order.plan import Bin, Cursor, Plan, crop
 from data.order.sampler import CORPUS_BITS, Mixture, Passes
-from data.recipe.settings import DataSettings, MaskSettings
+from data.recipe.settings import DataSettings
 from support.inputs.raw_store import Records
 
 BASE = {"sources": ("-",), "crop_tokens": 60, "bin_tokens": 128, "bins_per_step": 4, "window_sequences": 64}
@@ -40,10 +39,6 @@ def one_pass(p: Plan, pass_index: int = 0) -> list[Bin]:
 def same(a: Bin, b: Bin) -> bool:
     arrays = ("samples", "passes", "starts", "lengths")
     return all(np.array_equal(getattr(a, f), getattr(b, f)) for f in arrays)
-
-
-def same_stage(a: Bin, b: Bin) -> bool:
-    return same(a, b) and a.tokens_before == b.tokens_before
 
 
 @pytest.mark.parametrize("pass_index", [0, 1])
@@ -77,7 +72,7 @@ def test_the_stream_is_the_windows_in_order_across_passes() -> None:
         before = sum(b.num_tokens for b in expected)
         expected += plan().window(pass_index, window, before) or ()
     streamed = [b for b, _ in islice(plan().bins(Cursor()), len(expected))]
-    assert all(same_stage(a, b) for a, b in zip(streamed, expected, strict=True))
+    assert all(same(a, b) for a, b in zip(streamed, expected, strict=True))
 
 
 @pytest.mark.parametrize("make", [plan, mixed])
@@ -85,7 +80,7 @@ def test_the_cursor_is_the_whole_state(make) -> None:
     stream = list(islice(make().bins(Cursor()), 400))
     for at in (1, 17, 63, 64, 200, 333):
         resumed = list(islice(make().bins(stream[at - 1][1]), 30))
-        assert all(same_stage(a, b) and c == d for (a, c), (b, d) in zip(resumed, stream[at : at + 30], strict=True))
+        assert all(same(a, b) and c == d for (a, c), (b, d) in zip(resumed, stream[at : at + 30], strict=True))
     assert max(stream[399][0].passes) > 0
 
 
@@ -127,22 +122,17 @@ def test_bins_of_every_window_are_shuffled_anew() -> None:
 
 
 def test_the_curriculum_lengthens_crops_by_tokens_seen() -> None:
-    settings = DataSettings(
-        **BASE, curriculum=((5_000, 20), (12_000, 40)), mask=MaskSettings(select_stages=((9_000, 0.4),))
-    )
-    stages: list[tuple[int, int, float]] = []
+    settings = DataSettings(**BASE, curriculum=((5_000, 20), (12_000, 40)))
+    stages: list[tuple[int, int]] = []
     for packed, after in islice(plan(settings=settings).bins(Cursor()), 400):
-        rate = stage_value(settings.mask.select_stages, settings.mask.select_prob, packed.tokens_before)
-        stages.append((after.tokens_before_window, int(packed.lengths.max()), rate))
-    for before, longest, rate in stages:
+        stages.append((after.tokens_before_window, int(packed.lengths.max())))
+    for before, longest in stages:
         assert longest <= (20 if before < 5_000 else 40 if before < 12_000 else 60)
-        assert rate == (0.4 if before < 9_000 else 0.15)
-    assert {20, 40, 60} <= {longest for _, longest, _ in stages}
+    assert {20, 40, 60} <= {longest for _, longest in stages}
     # A cursor in the middle finds its stage without what came before.
     stream = list(islice(plan(settings=settings).bins(Cursor()), 300))
     assert all(
-        same_stage(a, stream[150 + i][0])
-        for i, (a, _) in enumerate(islice(plan(settings=settings).bins(stream[149][1]), 50))
+        same(a, stream[150 + i][0]) for i, (a, _) in enumerate(islice(plan(settings=settings).bins(stream[149][1]), 50))
     )
 
 

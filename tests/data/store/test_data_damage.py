@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Store:
 
 def bin_of(samples: np.ndarray, lengths: np.ndarray) -> Bin:
     zeros = np.zeros(len(samples), np.int64)
-    return Bin(samples, zeros, zeros, lengths, 0.15)
+    return Bin(samples, zeros, zeros, lengths)
 
 
 @pytest.mark.parametrize("bit", [0, 5, 20, 40, 63])

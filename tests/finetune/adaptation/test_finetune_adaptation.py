@@ -47,7 +47,6 @@ REFUSED = [
     ({"kind": "IA3"}, "adaptation.kind is 'IA3', which is not offered: it scales activations"),
     ({"kind": "dora"}, "set 'lora' and adaptation.use_dora=true"),
     ({"kind": "loro"}, "adaptation.kind is 'loro'; the nearest is 'lora'"),
-    ({"lora_dropout": 0.1}, r"adaptation.lora_dropout is 0.1; it must be 0: peft draws it .*keyed \(C3\)"),
     ({"rank": 0}, "adaptation.rank is 0; it must be at least 1"),
     ({"kind": "full", "rank": 4}, "adaptation.rank is 4; only kind 'lora' reads it, and adaptation.kind is 'full'"),
     ({"layer_decay": 0.5}, "adaptation.layer_decay is 0.5; only kind 'full' reads it"),

@@ -1,6 +1,8 @@
 """What a head reads is standardised by the training part, once, and the same wherever the run is continued."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from finetune.heads.inputs import InputScale
-from finetune.heads.settings import HeadSettings
+from finetune.job import FineTuneJob
 
 VECTORS = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32) * 1e-3 + np.float32(2.0)
 
@@ -93,11 +95,29 @@ def test_directions_come_back_from_json_as_they_were() -> None:
         InputScale.from_dict({**scale.as_dict(), "factors": scale.as_dict()["factors"][1:]})
 
 
-def test_what_auto_stands_for_follows_from_form_and_encoder() -> None:
-    assert HeadSettings().with_inputs(all_learns=False).inputs == "whitened"
-    assert HeadSettings().with_inputs(all_learns=True).inputs == "standardised"
-    assert HeadSettings(form="transformers").with_inputs(all_learns=False).inputs == "as_they_are"
-    assert HeadSettings(inputs="standardised").with_inputs(all_learns=False).inputs == "standardised"
-    for given in ("standardised", "whitened"):
-        with pytest.raises(ValueError, match=rf"heads\.inputs is '{given}' and heads\.form is 'transformers'"):
-            HeadSettings(form="transformers", inputs=given)
+@pytest.mark.parametrize(
+    ("form", "kind", "is_scaled", "is_whitened"),
+    [
+        ("mlp", "frozen", True, True),
+        ("mlp", "lora", True, True),
+        ("mlp", "full", True, False),  # directions move where all of the encoder learns
+        ("transformers", "frozen", False, False),
+    ],
+)
+def test_vectors_are_whitened_unless_all_of_the_encoder_learns(
+    form: str, kind: str, is_scaled: bool, is_whitened: bool
+) -> None:
+    recipe = SimpleNamespace(
+        heads=SimpleNamespace(form=form), adaptation=SimpleNamespace(kind=kind), run=SimpleNamespace(seed=0)
+    )
+    job: Any = SimpleNamespace(
+        recipe=recipe,
+        assays=SimpleNamespace(drawn_of_training=lambda *_: range(40), shelves=None),
+        documents=lambda: None,
+        features=SimpleNamespace(of=lambda *_: [correlated(40)]),
+        engine=SimpleNamespace(device="cpu", is_main=True, on_main=lambda measured: measured()),
+        _pooling_of_levels=lambda: {"sequence": "mean"},
+    )
+    found = FineTuneJob._inputs(job, None)
+    assert list(found) == ["sequence"] * is_scaled
+    assert all((scale.directions is not None) == is_whitened for scale in found.values())

@@ -203,7 +203,7 @@ contents = LabelledContents(shelves, SimpleNamespace(), LabelStore(labels, token
 count = 0
 for records in np.array_split(np.random.default_rng(0).permutation(200_000), 4_000):
     lengths = shelves.num_residues(records) + 2
-    bin_ = Bin(records, np.zeros(50, np.int64), np.zeros(50, np.int64), lengths, 0)
+    bin_ = Bin(records, np.zeros(50, np.int64), np.zeros(50, np.int64), lengths)
     if contents:
         count += len(contents.fill(bin_).targets[0][0])
     else:

@@ -15,14 +15,13 @@ from finetune.losses.balance import LearnedBalance
 from finetune.losses.classes import balanced, focal
 from finetune.losses.loss import TaskLoss
 from finetune.losses.ordinal import cumulative
-from finetune.losses.regression import squared
-from finetune.losses.settings import LossSettings
+from finetune.losses.regression import SCALE, squared
 from finetune.tasks.objective import Objective
 from support.assays.labelled_batches import EVERY_TYPE, PAIR, targets, task
 
 
-def loss(objective: Objective, numbers: Tensor, of: Targets, settings: LossSettings | None = None) -> Tensor:
-    return TaskLoss(objective, settings or LossSettings())(numbers, of.labels, LabelColumns(*of.columns))
+def loss(objective: Objective, numbers: Tensor, of: Targets) -> Tensor:
+    return TaskLoss(objective)(numbers, of.labels, LabelColumns(*of.columns))
 
 
 # Numbers ------------------------------------------------------------------------------------------
@@ -41,22 +40,19 @@ def test_each_output_has_its_own_scale() -> None:
     assert found.item() == pytest.approx(4.0 + 1.0)
 
 
-@pytest.mark.parametrize("scale", [0.2, 0.5, 1.0])
-def test_a_bound_is_a_one_sided_gaussian_likelihood(scale: float) -> None:
+def test_a_bound_is_a_one_sided_gaussian_likelihood() -> None:
     predicted = np.linspace(-4, 4, 33)
     for side in (-1, 1):
-        found = squared(
-            torch.from_numpy(predicted), torch.full((33,), 0.7), torch.full((33,), side, dtype=torch.int8), scale
-        )
-        # The true value is below 0.7 with probability Phi((0.7 - predicted) / scale), above with that of its negative.
-        expected = -2 * scale**2 * norm.logcdf(side * (predicted - np.float32(0.7)) / scale)
+        found = squared(torch.from_numpy(predicted), torch.full((33,), 0.7), torch.full((33,), side, dtype=torch.int8))
+        # The true value is below 0.7 with probability Phi((0.7 - predicted) / SCALE), above with that of its negative.
+        expected = -2 * SCALE**2 * norm.logcdf(side * (predicted - np.float32(0.7)) / SCALE)
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
 
 
 def test_a_bound_that_is_kept_costs_nothing_and_one_that_is_broken_its_square() -> None:
     predicted = torch.tensor([-30.0, 30.0])
     below = torch.tensor([-1, -1], dtype=torch.int8)
-    kept, broken = squared(predicted, torch.zeros(2), below, 0.5).tolist()
+    kept, broken = squared(predicted, torch.zeros(2), below).tolist()
     assert kept == 0
     assert broken == pytest.approx(900, rel=0.005)
 
@@ -64,7 +60,7 @@ def test_a_bound_that_is_kept_costs_nothing_and_one_that_is_broken_its_square() 
 def test_the_gradient_of_a_bound_is_right_far_out() -> None:
     """It is twice the distance; float32 loses it, to the sum of two numbers of 1e8 that cancel out."""
     predicted = torch.tensor([1e4], requires_grad=True)
-    squared(predicted, torch.zeros(1), torch.tensor([-1], dtype=torch.int8), 0.5).sum().backward()
+    squared(predicted, torch.zeros(1), torch.tensor([-1], dtype=torch.int8)).sum().backward()
     assert predicted.grad is not None
     assert predicted.grad.item() == pytest.approx(2e4, rel=1e-6)
     control = torch.tensor([1e4], requires_grad=True)
@@ -75,7 +71,7 @@ def test_the_gradient_of_a_bound_is_right_far_out() -> None:
 
 def test_exact_labels_beside_bounds_have_a_finite_gradient() -> None:
     predicted = torch.tensor([1e4, -1e4, 0.0], requires_grad=True)
-    squared(predicted, torch.zeros(3), torch.tensor([0, 1, -1], dtype=torch.int8), 0.5).sum().backward()
+    squared(predicted, torch.zeros(3), torch.tensor([0, 1, -1], dtype=torch.int8)).sum().backward()
     assert predicted.grad is not None
     np.testing.assert_allclose(predicted.grad[:2], [2e4, -2e4], rtol=1e-6)
     assert predicted.grad[2] == pytest.approx(2 * 0.5 * math.sqrt(2 / math.pi))  # 2 scale phi(0) / Phi(0)
@@ -127,7 +123,7 @@ def test_weights_are_those_of_the_target_s_own_task() -> None:
 
 def test_focal_loss_shrinks_what_is_learned_already() -> None:
     nats = -torch.log(torch.tensor([0.9, 0.5]))
-    np.testing.assert_allclose(focal(nats, 2.0), [0.01 * -math.log(0.9), 0.25 * math.log(2)], rtol=1e-5)
+    np.testing.assert_allclose(focal(nats), [0.01 * -math.log(0.9), 0.25 * math.log(2)], rtol=1e-5)
     sure = torch.tensor([100.0], requires_grad=True)
     found = loss(task("a", "binary", classes=2, imbalance="focal"), sure, targets([0], [1.0]))
     found.backward()
@@ -191,7 +187,7 @@ def test_without_a_target_the_sum_is_0_and_tied(objective: Objective) -> None:
 
 def test_a_number_has_no_rare_class() -> None:
     with pytest.raises(ValueError, match=r"'a' has type 'regression' and imbalance 'focal'.*take imbalance out"):
-        TaskLoss(task("a", "regression", imbalance="focal"), LossSettings())
+        TaskLoss(task("a", "regression", imbalance="focal"))
 
 
 def test_learned_weights_touch_only_what_is_there() -> None:

@@ -77,7 +77,7 @@ def found(model: FineTuneModel, assays: Assays, recipe: Recipe, ranks: int = 1) 
     """What the last of some ranks has; all take as many forward passes."""
     records, given = assays.records(TEST), []
     spread = [Rank(rank, ranks, given) for rank in range(ranks)]
-    each = [predict_together(model, assays, assays.objectives, records, recipe.losses, rank) for rank in spread]
+    each = [predict_together(model, assays, assays.objectives, records, rank) for rank in spread]
     assert len({rank.passes for rank in spread}) == 1
     return each[-1]
 
@@ -113,7 +113,7 @@ def test_every_label_is_predicted_once_as_of_its_protein_alone(
         np.testing.assert_allclose(of_all, values, atol=2e-5 * np.abs(values).max())
     expected = dict(zip([o.settings.name for o in assays.objectives], (sums / counts).tolist(), strict=True))
     assert losses == pytest.approx(expected, rel=1e-5)
-    by_one = predict(model, assays, assays.objectives, assays.records(TEST), recipe.losses, torch.device("cpu"))
+    by_one = predict(model, assays, assays.objectives, assays.records(TEST), torch.device("cpu"))
     for own, again in zip(predictions, by_one, strict=True):
         assert np.array_equal(own.prediction, again.prediction)
         assert np.array_equal(own.rows.truth, again.rows.truth)
@@ -124,7 +124,7 @@ def test_an_objective_without_a_label_has_no_loss_and_the_others_still_choose_a_
 ) -> None:
     is_free = np.diff(assays.tasks[4].labels.pointers) == 0
     records = assays.records(TEST)[is_free[assays.records(TEST)]]
-    _, losses = predict_together(model, assays, assays.objectives, records, recipe.losses, Rank(0, 1, []))
+    _, losses = predict_together(model, assays, assays.objectives, records, Rank(0, 1, []))
     assert [*losses] == ["affinity", "binds", "place", "grade"]
     metric = FineTuneScores(Scores(()), losses, "test").rank_metric
     assert metric == pytest.approx(sum(losses.values()))
@@ -133,8 +133,8 @@ def test_an_objective_without_a_label_has_no_loss_and_the_others_still_choose_a_
 
 def test_a_validation_takes_the_ranking_metric_alone(model: FineTuneModel, assays: Assays, recipe: Recipe) -> None:
     given = model, assays, assays.objectives, assays.records(TEST)
-    found = evaluate(*given, "test", recipe.losses, Rank(0, 1, []))  # type: ignore[arg-type]
-    predictions, losses = predict_together(*given, recipe.losses, Rank(0, 1, []))  # type: ignore[arg-type]
+    found = evaluate(*given, "test", Rank(0, 1, []))  # type: ignore[arg-type]
+    predictions, losses = predict_together(*given, Rank(0, 1, []))  # type: ignore[arg-type]
     full = Scores.joined(score(o, p, intervals=False) for o, p in zip(assays.objectives, predictions, strict=True))
     assert [task.value for task in found.tasks.tasks] == [task.value for task in full.tasks]
     assert not any(task.values for task in found.tasks.tasks)

@@ -40,7 +40,7 @@ def documents(*texts: str, select_prob: float = 0.15, pass_index: int = 0) -> tu
     lengths, count = np.array([len(each) for each in arrays]), len(arrays)
     mask = MaskSettings(select_prob=select_prob, mask_prob=1.0, random_prob=0.0)
     contents = MaskedContents(TokenArrays(arrays), BinSize.holding(np.array([lengths.sum()])), mask, 0)
-    return Bin(np.arange(count), np.full(count, pass_index), np.zeros(count, np.int64), lengths, 0), contents
+    return Bin(np.arange(count), np.full(count, pass_index), np.zeros(count, np.int64), lengths), contents
 
 
 def hidden(*texts: str, select_prob: float = 0.15, pass_index: int = 0) -> Hidden:

@@ -20,7 +20,7 @@ from pretrain.run.settings import RunSettings
 BOUNDS = {
     "at least 1": """
         run.validation_sequences run.keep_checkpoints run.keep_checkpoints_every
-        data.bin_tokens data.bins_per_step data.window_sequences data.bins_per_forward data.prefetch
+        data.bin_tokens data.bins_per_step data.window_sequences data.bins_per_forward
         data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation data.ingest.max_source_bytes
         data.ingest.processes parallel.context
     """,

@@ -64,7 +64,7 @@ def some_proteins(families_files: tuple[Path, Path], folder: Path) -> Batch:
     shelves = open_corpora(settings, prepare(settings)).shelves
     samples = np.array([0, 41, 82, 159])
     zeros = np.zeros(4, np.int64)
-    packed = Bin(samples, zeros, zeros, shelves.num_residues(samples) + 2, 0)
+    packed = Bin(samples, zeros, zeros, shelves.num_residues(samples) + 2)
     return MaskedContents(shelves, settings, HIDDEN, 3).batch([packed], [0])
 
 

@@ -22,7 +22,7 @@ SURFACE = {
         data.unknown_letters data.crop_tokens data.bin_tokens
         data.bins_per_step data.window_sequences data.mask.select_prob data.mask.mask_prob
         data.mask.random_prob optimizer.betas optimizer.eps optimizer.weight_decay optimizer.clip_norm
-        data.split_identity data.sample_by data.streaming data.curriculum data.composition data.mask.select_stages
+        data.split_identity data.sample_by data.streaming data.curriculum data.composition
         optimizer.name optimizer.momentum optimizer.newton_schulz
         data.mixture.split_identity data.mixture.sample_by data.mixture.streaming data.mixture.weight
     """,
@@ -39,7 +39,7 @@ SURFACE = {
         data.sources data.clusters data.bins_per_forward data.store_dir
         compute.attention compute.checkpointing compute.compile compute.tf32 parallel.context parallel.exchange
         parallel.timeout
-        data.exclude data.workers data.prefetch data.mixture.sources data.mixture.clusters data.mixture.exclude
+        data.exclude data.workers data.mixture.sources data.mixture.clusters data.mixture.exclude
         data.ingest.max_residues data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation
         data.ingest.max_source_bytes data.ingest.max_bad_fraction data.ingest.content data.ingest.processes
     """,

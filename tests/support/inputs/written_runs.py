@@ -18,7 +18,7 @@ from pretrain.run.attempts import AttemptRecords, Start, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import FORMAT
 
-MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []}
+MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1}
 BEGAN = datetime(2026, 11, 1, 8, tzinfo=UTC)
 TOKENS_A_STEP = 8_000
 
