@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.finetune.rows import Protein, deeploc, drawn
 from benchmarks.report import Row, report
 from benchmarks.timing import side_by_side
-from data.batches.packed import BinSize, Letters, PlainContents
+from data.batches.packed import BinSize, PlainContents, TokenArrays, token_ids
 from data.order.plan import SPECIAL_TOKENS
 from finetune.embed.plan import windows_of
 from finetune.embed.vectors import Embedder
@@ -48,7 +48,7 @@ class Ours:
     def __call__(self, sequences: Sequence[str]) -> NDArray[np.float32]:
         """(n, D) in the order of `sequences`."""
         lengths = np.array([len(letters) + SPECIAL_TOKENS for letters in sequences])
-        contents = PlainContents(Letters(sequences), BinSize.holding(lengths, self.bin_tokens))
+        contents = PlainContents(TokenArrays([*map(token_ids, sequences)]), BinSize.holding(lengths, self.bin_tokens))
         return self.embedder(contents, np.arange(len(lengths)), windows_of(lengths, CROP))[:, 0]
 
 

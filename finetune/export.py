@@ -65,18 +65,17 @@ def export(bundle: "Bundle", folder: Path, base: str | None = None) -> None:
             infinite, or what transformers reads is not what was trained.
     """
     from data.durable import published
-    from finetune.adaptation.lora import merged
     from finetune.bundle.transformers import save
     from finetune.predictor import whole_parameters
     from pretrain.model.weights.finite import require_finite
 
-    objective, adapters = exportable(bundle), bundle.manifest.adapters
+    objective = exportable(bundle)
     if os.path.lexists(folder):
         raise ValueError(f"{folder} exists; an export is written to a new folder: choose another, or remove this one")
-    parameters = whole_parameters(bundle, base)
+    parameters = whole_parameters(bundle, base, merges=True)
     require_finite(parameters, bundle.folder, _DIVERGED)
     with published(folder) as building:
-        save(building, bundle.manifest, objective, merged(parameters, adapters) if adapters else parameters)
+        save(building, bundle.manifest, objective, parameters)
         require_same(bundle, building, base)
 
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from data.batches.contents import Contents
 from data.batches.filling import BinTargets, FilledBin, filled
-from data.batches.packed import BinSize, Letters, packed
+from data.batches.packed import BinSize, TokenArrays, packed, token_ids
 from data.order.plan import SPECIAL_TOKENS, Bin
 from data.recipe.packing import BinSettings, bin_tokens_on
 from finetune.adaptation.adapt import adapt
-from finetune.adaptation.lora import plain_name
+from finetune.adaptation.lora import merged, plain_name
 from finetune.bundle.base import base_weights
 from finetune.bundle.folder import Bundle
 from finetune.heads.predicted import predicted
@@ -34,7 +34,7 @@ class _EveryPlace(Contents):
     """Contents in which every output of every protein, or of each of its residues, is a target without a true label."""
 
     def __init__(self, proteins: Proteins, settings: BinSettings, objectives: Sequence[Objective]) -> None:
-        super().__init__(Letters(proteins.sequences), settings)
+        super().__init__(TokenArrays([token_ids(letters) for letters in proteins.sequences]), settings)
         self.linkers, self.objectives = proteins.linkers, objectives
 
     def fill(self, bin_: Bin) -> FilledBin:
@@ -152,15 +152,22 @@ def empty_model(bundle: Bundle) -> FineTuneModel:
     return model
 
 
-def whole_parameters(bundle: Bundle, base: str | None = None) -> Mapping[str, Tensor]:
+def whole_parameters(bundle: Bundle, base: str | None = None, *, merges: bool = False) -> Mapping[str, Tensor]:
     """All parameters of a bundle's model, those of the base included, float32 on the host.
+
+    Args:
+        bundle: opened.
+        base: as for `open_predictor`.
+        merges: whether weights have the products of their adapters in them, under the plain names.
 
     Raises:
         ValueError: as for `bundle.base.base_weights`.
     """
     names = [name for name, _ in empty_model(bundle).named_parameters()]
     absent = [name for name in names if name.startswith(ENCODER) and name not in bundle.tensors]
-    if not absent:
-        return bundle.tensors
-    of_base = base_weights(bundle, base)
-    return {**{name: of_base[plain] for name in absent if (plain := plain_name(name)) in of_base}, **bundle.tensors}
+    parameters = bundle.tensors
+    if absent:
+        of_base = base_weights(bundle, base)
+        found = {name: of_base[plain] for name in absent if (plain := plain_name(name)) in of_base}
+        parameters = {**found, **parameters}
+    return merged(parameters, bundle.manifest.adapters) if merges and bundle.manifest.adapters else parameters

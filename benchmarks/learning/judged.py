@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from benchmarks.learning.around import as_trained
 from benchmarks.learning.scored import Kept
 from benchmarks.learning.structure import STATES, UNKNOWN, Protein, Structures, structures
-from data.batches.packed import BinSize, Letters, PlainContents, stretches
+from data.batches.packed import BinSize, PlainContents, TokenArrays, stretches, token_ids
 from data.order.plan import SPECIAL_TOKENS
 from data.recipe.packing import bin_tokens_on
 from finetune.baselines.features import windows
@@ -136,7 +136,7 @@ class Embedded:
         device = next(self.encoder.parameters()).device.type
         size = BinSize.holding(lengths, bin_tokens_on(device))
         embedder = Embedder(self.encoder, (self.encoder.shape.layers,), "residue", autocast=False)
-        contents = PlainContents(Letters(sequences), size)
+        contents = PlainContents(TokenArrays([*map(token_ids, sequences)]), size)
         return embedder(contents, np.arange(len(lengths)), windows_of(lengths, self.crop_tokens))[:, 0]
 
 

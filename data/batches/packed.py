@@ -1,15 +1,15 @@
-"""Documents for a trained model: packed into bins, read one bin at a time, and put back in the caller's order.
+"""Documents for a trained model: packed into bins, and read one bin at a time.
 
-In: documents in the order of the caller, their residues or token ids. Out: `PackedDocuments`, one forward pass each;
-results in the caller's order. Kept: nothing; memory holds one bin, and a few numbers for each document.
+In: documents in the order of the caller, their residues or token ids. Out: `PackedDocuments`, one forward pass each,
+with the documents' places in that order. Kept: nothing; memory holds one bin, and a few numbers for each document.
 
 Embedding, scoring, evaluating and predicting read through this module alone. Which documents share a bin follows from
 their lengths and from the size of a bin, so that results do not depend on how many processes share the bins.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,6 @@ from data.batches.filling import FilledBin, filled
 from data.order.packing import Groups, pack
 from data.order.plan import Bin
 from data.recipe.packing import BIN_TOKENS, BinSettings
-
-T = TypeVar("T")
 
 STEP = 256
 """Slots of a bin of more than four times as many are a multiple of this."""
@@ -44,24 +42,6 @@ class BinSize:
     def holding(cls, lengths: NDArray[np.int64], bin_tokens: int = BIN_TOKENS) -> "BinSize":
         """Bins of `bin_tokens`, or of the longest of some documents, whose `lengths` are ``(documents,)`` tokens."""
         return cls(max(bin_tokens, int(lengths.max(initial=1))))
-
-
-class Letters:
-    """Residues of proteins in memory (a `data.batches.filling.Residues`): sample i is the i-th sequence.
-
-    Token t of a protein is its begin token (t = 0), residue t - 1, or its end token.
-
-    Args:
-        sequences: letters in ASCII; one that is no amino acid is read as <unk>.
-    """
-
-    def __init__(self, sequences: Sequence[str]) -> None:
-        self.sequences = sequences
-
-    def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
-        """(real slots,) token ids of a bin's documents, concatenated."""
-        places = zip(bin_.samples.tolist(), bin_.starts.tolist(), bin_.lengths.tolist(), strict=True)
-        return np.concatenate([token_ids(self.sequences[of])[start : start + length] for of, start, length in places])
 
 
 def token_ids(letters: str) -> NDArray[np.uint8]:
@@ -213,20 +193,6 @@ def _packed(lengths: NDArray[np.int64], settings: BinSettings) -> Groups:
             f"parts, or take bins of at least {longest:,}"
         )
     return pack(lengths, settings.bin_tokens, settings.documents_per_bin)
-
-
-def in_order(count: int, parts: Iterable[tuple[NDArray[np.int64], Sequence[T]]]) -> list[T]:
-    """What was found of each document, in the caller's order.
-
-    Args:
-        count: number of documents.
-        parts: places of some documents, and what was found of each; together every document once.
-    """
-    found: dict[int, T] = {}
-    for places, values in parts:
-        found.update(zip(places.tolist(), values, strict=True))
-    assert len(found) == count, f"{len(found)} of {count} documents were found"
-    return [found[place] for place in range(count)]
 
 
 def stretches(lengths: NDArray[np.int64], most_tokens: int, most_documents: int) -> Iterator[slice]:

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import torch
 
-from finetune.adaptation.lora import is_adapters, merged, plain_name
-from finetune.bundle.base import base_weights
 from finetune.bundle.folder import Bundle, open_folder
 from finetune.bundle.places import bundles_in
-from pretrain.model.build import without_memory
+from finetune.predictor import whole_parameters
 from pretrain.ship.source import ENCODER, Source, open_source
 
 
@@ -38,15 +36,8 @@ def encoder_at(model: str | Path, base: str | None = None) -> Source:
 
 
 def _of_bundle(bundle: Bundle, base: str | None) -> Source:
-    shape = bundle.manifest.encoder
-    parameters = {name: tensor for name, tensor in bundle.tensors.items() if name.startswith(ENCODER)}
-    own = {plain_name(name) for name in parameters if not is_adapters(name)}
-    names = [name for name, _ in without_memory(shape).named_parameters() if name.startswith(ENCODER)]
-    if absent := [name for name in names if name not in own]:
-        of_base = base_weights(bundle, base)
-        parameters |= {name: of_base[name] for name in absent}
-    if bundle.manifest.adapters is not None:
-        parameters = merged(parameters, bundle.manifest.adapters)
+    parameters = whole_parameters(bundle, base, merges=True)
+    weights = {name: partial(torch.clone, each) for name, each in parameters.items() if name.startswith(ENCODER)}
     folder = bundle.folder.resolve()
     name = folder.parent.name if folder.name == "bundle" else folder.name
-    return Source(shape, {each: partial(torch.clone, parameters[each]) for each in names}, str(bundle.folder), name)
+    return Source(bundle.manifest.encoder, weights, str(bundle.folder), name)
