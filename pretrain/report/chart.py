@@ -22,7 +22,7 @@ from pretrain.report.series import Numbers, Thinned, thinned
 
 TEXT = 13.0
 """Size of text in pixels, where a drawing is shown in its own width."""
-_GLYPH = 0.6
+GLYPH = 0.6
 """Width of a letter over its height; DejaVu Sans, the widest of the usual system typefaces."""
 _COLUMN, _ROW = 165, 20
 """Pixels of a label of a line above the chart: its part of a row, and the row."""
@@ -96,6 +96,11 @@ class Chart(Drawing):
         last = max((line.x[-1] for line in self.lines if len(line.x)), default=0)
         over = f"{self.x_title} to {self.x_value(last)}" if self.lines else self.x_title
         return f"{'; '.join(parts)} ({self.y_title}), over {over}."
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether any value is not finite, which the page explains."""
+        return not all(np.isfinite(line.y).all() for line in self.lines)
 
     def draw(self, width: int) -> str:
         """The chart as an SVG element of `width` pixels."""
@@ -179,7 +184,7 @@ class Chart(Drawing):
         for (start, label), end in zip(self.stages, ends, strict=False):
             if 0 < start < high_x:
                 axes.axvline(start, color=placeholder("muted"), linewidth=1, dashes=(2, 3), zorder=1)
-            if (min(end, high_x) - start) / per_pixel > len(label) * TEXT * _GLYPH + 8:
+            if (min(end, high_x) - start) / per_pixel > len(label) * TEXT * GLYPH + 8:
                 write(axes, label, (start, 0), (5, 8), xycoords=("data", "axes fraction"))
 
 
@@ -243,7 +248,7 @@ def ticks(axis: Any, value: Callable[[float], str], most: int) -> None:
 
 def shortened(text: str, width: float) -> str:
     """The text, cut to as many pixels."""
-    letters = int(width / (TEXT * _GLYPH))
+    letters = int(width / (TEXT * GLYPH))
     return text if len(text) <= letters else f"{text[: letters - 1]}…"
 
 
@@ -266,14 +271,17 @@ def as_svg(figure: Any, name: str, title: str, summary: str) -> str:
         empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(written, format="svg", metadata=empty)
     drawn = written.getvalue()
-    (view_box,) = re.findall(r'viewBox="([^"]+)"', drawn)[:1]
     inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
     inside = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", inside, flags=re.S)
     inside = re.sub(r'\bid="', f'id="{name}-', inside)
     inside = re.sub(r'url\(#|xlink:href="#', lambda found: f"{found[0].removeprefix('xlink:')}{name}-", inside)
     inside = re.sub(r" font-family: [^;]*;", "", inside)  # the page's own, in which the text is read
-    inside = re.sub(r"\n\s*", "\n", inside)
+    return svg(name, title, summary, figure.get_size_inches() * 72, named(re.sub(r"\n\s*", "\n", inside)))
+
+
+def svg(name: str, title: str, summary: str, size: tuple[float, float], inside: str) -> str:
+    """An SVG element for an HTML page, with a title and a description; `size` is its width and height in pixels."""
     title, summary = (escape(printable(each)) for each in (title, summary))
     labels = f'<title id="{name}-title">{title}</title><desc id="{name}-desc">{summary}</desc>'
-    opening = f'<svg viewBox="{view_box}" role="img" aria-labelledby="{name}-title {name}-desc">'
-    return named(f"{opening}{labels}{inside}</svg>")
+    box = f"0 0 {size[0]:g} {size[1]:g}"
+    return f'<svg viewBox="{box}" role="img" aria-labelledby="{name}-title {name}-desc">{labels}{inside}</svg>'

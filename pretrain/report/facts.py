@@ -3,39 +3,26 @@
 In: a `History`. Out: what the template fills in. Kept: nothing. Texts are as they were read; the page escapes them.
 """
 
-import itertools
 import textwrap
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from data.recipe.setting import flat
-from data.recipe.wording import count
+from data.recipe.wording import count, duration
 from data.safe_text import printable
 from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
 from pretrain.evaluation.scores import Evaluation, Prediction, shown
 from pretrain.evaluation.verdict import Verdict, verdict
 from pretrain.report.figures import short
 from pretrain.report.history import History
-from pretrain.report.section import Key
+from pretrain.report.letters import Letters
+from pretrain.report.section import Key, Sheet
 from pretrain.run.attempts import KILLED, Start
 
 _MOST_ATTEMPTS = 12
 """Most attempts that the table shows."""
 _MOST_LETTERS = 400
 """Most letters of an error's message."""
-LEVELS = (0.1, 0.2, 0.4, 0.7)
-"""Probabilities at which the colour of a predicted residue changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Protein:
-    """A protein with its predictions."""
-
-    title: str
-    blocks: tuple[tuple[int, tuple[tuple[str, int, str], ...]], ...]
-    """Ten residues each: number of the first, then letter, level of its probability (-1: none), words about it."""
-    summary: str
 
 
 def subtitle(history: History) -> str:
@@ -105,60 +92,44 @@ def keys(history: History) -> list[Key]:
     return found
 
 
-def duration(seconds: float) -> str:
-    """A time in the largest unit of which it is more than one, with two or three digits."""
-    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {unit}" if seconds < 100 * size else f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def legend() -> list[str]:
-    """What each colour of a predicted residue means."""
-    between = [f"{low} to {high}" for low, high in itertools.pairwise(LEVELS)]
-    return [f"below {LEVELS[0]}", *between, f"{LEVELS[-1]} and more"]
-
-
-def proteins(history: History) -> list[Protein]:
+def proteins(history: History) -> list[Letters]:
     """A few of the scored proteins with their predictions."""
-    return [_protein(protein) for protein in history.proteins]
+    return [_protein(number, found) for number, found in enumerate(history.proteins)]
 
 
-def _protein(found: Prediction) -> Protein:
-    residues, probabilities, first, whole = found.residues, found.probabilities, found.first, found.whole
-    cells = []
-    for number, (letter, prob) in enumerate(zip(residues, probabilities, strict=True), first + 1):
-        level = -1 if prob is None else sum(prob >= limit for limit in LEVELS)
-        words = "not predicted" if prob is None else f"{prob:.2f}"
-        cells.append((letter, level, f"{letter}{number}: {words}"))
-    scored = [prob for prob in probabilities if prob is not None]
-    part = f", residues {first + 1} to {first + len(residues)} of {whole}" if len(residues) < whole else ""
-    corpus = f"corpus {found.corpus + 1}, " if found.corpus else ""
-    return Protein(
-        title=f"{corpus}{printable(found.name)}{part or f', {whole} residues'}",
-        blocks=tuple((first + at + 1, tuple(cells[at : at + 10])) for at in range(0, len(cells), 10)),
-        summary=f"Probability of the true residue: {sum(scored) / len(scored):.3f} on average; by residue frequencies "
-        f"{found.by_frequencies:.3f}."
-        if scored
-        else "No residue was predicted.",
+def _protein(number: int, found: Prediction) -> Letters:
+    last = found.first + len(found.residues)
+    part = f"residues {found.first + 1} to {last} of {found.whole}"
+    size = f"{found.whole} residues" if len(found.residues) == found.whole else part
+    scored = [prob for prob in found.probabilities if prob is not None]
+    note = f"Probability of the true residue: {sum(scored) / max(1, len(scored)):.3f} on average; "
+    return Letters(
+        name=f"protein-{number}",
+        title=f"{f'corpus {found.corpus + 1}, ' * bool(found.corpus)}{printable(found.name)}, {size}",
+        found=found,
+        note=f"{note}by residue frequencies {found.by_frequencies:.3f}." if scored else "No residue was predicted.",
     )
 
 
-def attempts(history: History) -> tuple[list[list[str]], int]:
-    """Rows of the table of attempts, the latest last, and how many earlier ones it leaves out."""
+def attempts(history: History) -> list[Sheet]:
+    """The latest attempts, the last one below; nothing before the first."""
     shown = history.starts[-_MOST_ATTEMPTS:]
-    return [_row(start, start is shown[-1]) for start in shown], len(history.starts) - len(shown)
+    more = len(history.starts) - len(shown)
+    note = f"{more} earlier attempts are in attempts.jsonl." if more else ""
+    head = ("Attempt", "Began (UTC)", "Took", "From step", "Processes", "Ended")
+    rows = tuple(_row(start, start is shown[-1]) for start in shown)
+    return [Sheet("", head, rows, note)] if rows else []
 
 
-def _row(start: Start, is_last: bool) -> list[str]:
-    return [
+def _row(start: Start, is_last: bool) -> tuple[str, ...]:
+    return (
         str(start.attempt),
         datetime.fromtimestamp(start.began, UTC).strftime("%-d %b %H:%M"),
         duration(start.ended - start.began),
         f"{start.base_step:,}",
         str(start.world_size),
         "running or killed" if is_last and start.exit == KILLED else start.exit,
-    ]
+    )
 
 
 def recipe(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -171,9 +142,10 @@ def recipe(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
     return found
 
 
-def environment(history: History) -> list[tuple[str, str]]:
-    """Where and how the run computed, as name and text."""
-    return [*(("", line) for line in history.described.compute), *history.described.versions.items()]
+def environment(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Where and how the run computed, as names and texts."""
+    found = [*(("", line) for line in history.described.compute), *history.described.versions.items()]
+    return [("", found)] if found else []
 
 
 def _text(value: Any) -> str:

@@ -113,7 +113,9 @@ def time_line(history: History) -> Rows | None:
     ends = since(start.ended for start in ended if not start.exit.startswith(_WELL))
     saved, failed = since(history.saves), since(history.failed_saves)
     validated = since(each.time for each in history.validations)
-    bars = tuple((start, end) for start, end in (since((each.began, each.ended)) for each in history.starts))
+    bars = tuple(
+        zip(since(each.began for each in history.starts), since(each.ended for each in history.starts), strict=True)
+    )
     rows = (
         Row("attempts", bars=bars, crosses=ends),
         Row("saves", points=saved, crosses=failed),

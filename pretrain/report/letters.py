@@ -1,69 +1,66 @@
-"""Proteins as coloured letters: a drawing of the predictions, for where there is no page.
+"""A protein as letters, each on the colour of the probability that a model gives it.
 
-In: cells, a width in pixels. Out: SVG. Kept: nothing.
+In: a `Prediction`, a width in pixels. Out: SVG. Kept: nothing.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from dataclasses import dataclass
+from html import escape
 
-from pretrain.report.chart import TEXT, as_svg, new_figure
-from pretrain.report.palette import placeholder
+from data.safe_text import printable
+from pretrain.evaluation.scores import Prediction
+from pretrain.report.chart import GLYPH, TEXT, svg
+from pretrain.report.section import Drawing
 
-TEN = 10
+LEVELS = (0.1, 0.2, 0.4, 0.7)
+"""Probabilities at which the colour of a residue changes."""
+INK = ("muted", "ink", "ink", "paper", "paper")
+"""Colour of a letter on each level."""
+_TEN = 10
 """Residues in a block."""
-_CELL, _GAP, _ROW, _TOP = 16, 10, 40, 66
-_INK = ("muted", "ink", "ink", "paper", "paper")
-"""Colour of a letter on each level, as in page.css."""
+_CELL, _BLOCK, _ROW, _LINE = 16, 170, 40, 26
+"""Pixels from one letter to the next, from one block to the next, from one row to the next, and of a line of the
+legend."""
 
 
-def draw_letters(
-    name: str,
-    title: str,
-    first: int,
-    cells: Sequence[tuple[str, int]],
-    legend: Sequence[str],
-    width: int,
-    summary: str = "",
-) -> str:
-    """Letters on the colour of their level, in blocks of ten with the number of their first residue.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letters(Drawing):
+    """The residues of a protein, or of a slice of one, in blocks of ten with the number of their first residue."""
 
-    Args:
-        name: letters and hyphens; begins the ids of the drawing's elements.
-        title: stands above.
-        first: number of the first residue.
-        cells: each letter with its level from 0; -1 for none.
-        legend: what each level means.
-        width: of the drawing, in pixels.
-        summary: what it shows, for readers who do not see it.
-    """
-    block = TEN * _CELL + _GAP
-    a_row = max(1, (width + _GAP) // block)
-    rows = -(-len(cells) // (TEN * a_row))
-    height = _TOP + rows * _ROW
-    figure, axes = new_figure(width, height, left=0, right=0, top=0, bottom=0)
-    axes.set_xlim(0, width)
-    axes.set_ylim(height, 0)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.text(0, 14, title, fontsize=TEXT, fontweight="bold", color=placeholder("ink"))
-    at = 0.0
-    for level, meaning in enumerate(legend):
-        _cell(axes, at, 28, "A", level)
-        axes.text(at + _CELL + 6, 40, meaning, fontsize=TEXT, color=placeholder("muted"))
-        at += _CELL + 26 + 0.6 * TEXT * len(meaning)
-    for number, (letter, level) in enumerate(cells):
-        row, place = divmod(number, TEN * a_row)
-        x, y = place // TEN * block + place % TEN * _CELL, _TOP + row * _ROW
-        if place % TEN == 0:
-            axes.text(x, y + 8, str(first + number), fontsize=11, color=placeholder("muted"))
-        _cell(axes, x, y + 12, letter, level)
-    return as_svg(figure, f"{name}-{width}", title, summary)
+    found: Prediction
+
+    @property
+    def summary(self) -> str:
+        """The residues."""
+        return f"Probability of each residue of {self.found.residues}"
+
+    def draw(self, width: int) -> str:
+        """The letters, below what their colours mean, as an SVG element of `width` pixels."""
+        between = [f"{low} to {high}" for low, high in itertools.pairwise(LEVELS)]
+        drawn, x, y = list[str](), 0.0, 0.0
+        for level, meaning in enumerate([f"below {LEVELS[0]}", *between, f"{LEVELS[-1]} and more"]):
+            length = _CELL + 6 + GLYPH * TEXT * len(meaning)
+            x, y = (x, y) if x + length <= width else (0.0, y + _LINE)
+            drawn += [_cell(x, y, "A", level, meaning), _text(x + _CELL + 6, y + 13, meaning, "muted")]
+            x += length + 20
+        blocks, top, first = max(1, (width + _CELL) // _BLOCK), y + _LINE + 12, self.found.first + 1
+        for number, prob in enumerate(self.found.probabilities):
+            block, place = divmod(number, _TEN)
+            x, y = block % blocks * _BLOCK + place * _CELL, top + block // blocks * _ROW
+            drawn += [_text(x, y + 8, f"{first + number}", "muted", 11)] * (place == 0)
+            letter, level = self.found.residues[number], -1 if prob is None else sum(prob >= each for each in LEVELS)
+            words = "not predicted" if prob is None else f"{prob:.2f}"
+            drawn.append(_cell(x, y + 12, letter, level, f"{letter}{first + number}: {words}"))
+        return svg(f"{self.name}-{width}", self.title, self.summary, (width, y + _ROW), "\n".join(drawn))
 
 
-def _cell(axes: Any, x: float, y: float, letter: str, level: int) -> None:
-    from matplotlib.patches import Rectangle
+def _cell(x: float, y: float, letter: str, level: int, words: str) -> str:
+    """A letter on its colour, none for a negative level, with words that a pointer shows."""
+    box = f'<rect x="{x:g}" y="{y:g}" width="{_CELL - 1}" height="18" style="fill:var(--p{level})"/>' * (level >= 0)
+    centred = _text(x + (_CELL - 1) / 2, y + 13.5, letter, INK[level] if level >= 0 else "muted", anchor="middle")
+    return f"<g><title>{escape(printable(words))}</title>{box}{centred}</g>"
 
-    if level >= 0:
-        axes.add_patch(Rectangle((x, y), _CELL - 1, 18, color=placeholder(f"p{level}"), linewidth=0))
-    ink = placeholder(_INK[level] if level >= 0 else "muted")
-    axes.text(x + (_CELL - 1) / 2, y + 13.5, letter, fontsize=TEXT, color=ink, ha="center")
+
+def _text(x: float, y: float, text: str, colour: str, size: float = TEXT, anchor: str = "start") -> str:
+    style = f"font-size:{size:g}px;text-anchor:{anchor};fill:var(--{colour});stroke:none"
+    return f'<text x="{x:g}" y="{y:g}" style="{style}">{escape(printable(text))}</text>'

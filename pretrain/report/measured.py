@@ -43,11 +43,11 @@ class Measurements:
         return [drawn for drawn in found if drawn is not None]
 
 
-def section(root: Path) -> Section | None:
-    """What was measured of a run, for its page; None where nothing was."""
-    if not (drawings := read(root).drawings()):
-        return None
-    return Section("Measured afterwards", ("In brackets 95 % intervals by bootstrap.",), drawings=tuple(drawings))
+def section(root: Path) -> Section:
+    """What was measured of a run, for its page; empty where nothing was."""
+    drawings = read(root).drawings()
+    paragraphs = ("In brackets 95 % intervals by bootstrap.",) if drawings else ()
+    return Section("Measured afterwards", paragraphs, drawings=drawings)
 
 
 def is_any(root: Path) -> bool:

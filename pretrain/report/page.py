@@ -17,6 +17,9 @@ from pretrain.run.directory import RunDirectory
 
 MARK = "zymogen.report/1"
 """Stands at the beginning of every page that this module writes."""
+_LETTERS = """\
+Each letter is the true residue. Its colour is the probability that the model gives it while the residue is hidden, a
+seventh of the protein at a time."""
 WIDE, HALF, NARROW = 880, 420, 342
 """Widths in pixels at which charts are drawn: the column of a desktop, half of it, and that of a phone."""
 
@@ -66,38 +69,40 @@ def render(history: History, refresh_s: int | None, content: Content) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    rows, left_out = facts.attempts(history)
     return environment.get_template("page.html").render(
         mark=MARK,
         widths={"wide": WIDE, "half": HALF, "narrow": NARROW},
         refresh_s=refresh_s,
         colours=style_sheet(),
         content=content,
+        sections=(*content.sections, *_of_every_run(history)),
         state=facts.state(history),
-        training=figures.training_figures(history),
-        time_line=figures.time_line(history),
-        kind_of_proteins=kind_of(history.held_out),
-        proteins=facts.proteins(history),
-        legend=facts.legend(),
-        attempts=rows,
-        left_out=left_out,
-        recipe=facts.recipe(history),
-        environment=facts.environment(history),
         drawn=datetime.now(UTC).strftime("%-d %B %Y, %H:%M:%S UTC"),
     )
 
 
 def _of_pretraining(history: History) -> Content:
-    loss = figures.loss_figure(history)
-    learning = Section("", drawings=(loss,), is_wide=True) if loss else None
     return Content(
         name=history.root.resolve().name,
         subtitle=facts.subtitle(history),
         judged=tuple(facts.judged(history)),
         keys=tuple(facts.keys(history)),
-        sections=tuple(filter(None, [measured.section(history.root), learning])),
+        sections=(measured.section(history.root), Section("", drawings=(figures.loss_figure(history),), is_wide=True)),
         drawn_by="python -m pretrain.report",
     )
+
+
+def _of_every_run(history: History) -> list[Section]:
+    """What the page of each job ends with."""
+    proteins, kind = facts.proteins(history), kind_of(history.held_out).capitalize()
+    explained = (_LETTERS,) if proteins else ()
+    return [
+        Section(f"{kind}s, as the model predicts them", explained, drawings=proteins, is_wide=True),
+        Section("How it trained", drawings=figures.training_figures(history)),
+        Section("When", sheets=facts.attempts(history), drawings=(figures.time_line(history),), is_wide=True),
+        Section("Recipe", settings=facts.recipe(history)),
+        Section("Environment", settings=facts.environment(history)),
+    ]
 
 
 def require_ours(path: Path, mark: str, what: str) -> None:

@@ -6,6 +6,7 @@ dark setting of the reader's system. Kept: nothing; a file of that name that thi
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from data.durable import replaced
@@ -13,7 +14,6 @@ from data.safe_text import redacted, tell
 from pretrain.evaluation.scores import kind_of
 from pretrain.report import facts, figures
 from pretrain.report.history import read_history
-from pretrain.report.letters import draw_letters
 from pretrain.report.page import require_ours
 from pretrain.report.palette import style_sheet
 from pretrain.report.section import Drawing
@@ -34,27 +34,14 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
     loss, proteins = figures.loss_figure(history), facts.proteins(history)
     if loss is None or not proteins:
         raise ValueError(f"{root} has no {'steps' if loss is None else 'predictions'} yet; train it to its end")
-    protein = proteins[0]
-    cells = [(letter, level) for _, ten in protein.blocks for letter, level, _ in ten]
-    first = protein.blocks[0][0]
-    drawings = {
-        "loss.svg": loss.draw(_WIDTH),
-        "protein.svg": draw_letters(
-            "protein",
-            f"Probability of each residue of a {kind_of(history.held_out)}",
-            first,
-            cells,
-            facts.legend(),
-            _WIDTH,
-            protein.summary,
-        ),
-    }
+    title = f"Probability of each residue of a {kind_of(history.held_out)}"
+    drawings = {"loss.svg": loss, "protein.svg": replace(proteins[0], name="protein", title=title)}
     for name in drawings:
         require_ours(folder / name, MARK, "picture")
     folder.mkdir(parents=True, exist_ok=True)
     for name, drawing in drawings.items():
         with replaced(folder / name, "get the right to write there") as new:
-            new.write_text(_alone(drawing), encoding="utf-8")
+            new.write_text(_alone(drawing.draw(_WIDTH)), encoding="utf-8")
     return [folder / name for name in drawings]
 
 

@@ -3,6 +3,7 @@
 In: nothing; these are the types. Kept: nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -50,8 +51,11 @@ class Section:
 
     title: str
     paragraphs: tuple[str, ...] = ()
-    sheets: tuple[Sheet, ...] = ()
-    drawings: tuple[Drawing, ...] = ()
+    sheets: Sequence[Sheet] = ()
+    drawings: Sequence[Drawing | None] = ()
+    """None for one of what the run does not have."""
+    settings: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
+    """Names and values under a title each."""
     note: str = ""
     is_wide: bool = False
     """Whether a drawing takes the whole width of a desktop, not half of it."""

@@ -54,7 +54,7 @@ def test_a_page_is_readable_and_asks_for_nothing(
     seen = browser.look()
     assert seen["width"] == width
     assert offences(seen) == []
-    assert len(seen["figures"]) == (1 if name == "none" else 10)
+    assert len(seen["figures"]) == (2 if name == "none" else 11)
     assert len(seen["texts"]) > 30
     wide = {round(right - left) for left, _, right, _ in (figure["box"] for figure in seen["figures"])}
     assert wide <= ({342} if mobile else {420, 880})

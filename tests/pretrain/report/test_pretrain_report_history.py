@@ -12,7 +12,7 @@ import pytest
 
 from data.order.plan import Cursor
 from pretrain.evaluation.scores import Evaluation, HeldOut, MaskedLanguageScores, kind_of
-from pretrain.report.facts import duration, judged, keys, state
+from pretrain.report.facts import judged, keys, state
 from pretrain.report.figures import loss_figure, short, time_line, training_figures
 from pretrain.report.history import read_history
 from pretrain.run import records
@@ -108,6 +108,7 @@ def test_numbers_that_json_lacks_are_nan(tmp_path: Path) -> None:
     chart = loss_figure(history)
     assert chart is not None
     assert "training NaN" in chart.draw(420)
+    assert chart.has_gaps
     by_name = {key.name: key.value for key in keys(history)}
     assert by_name["Perplexity"] == "not finite"
 
@@ -298,10 +299,3 @@ def test_a_cross_is_an_attempt_that_failed(tmp_path: Path, exit: str | None, cro
 )
 def test_short_numbers(value: float, said: str) -> None:
     assert short(value) == said
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (90, "1.5 min"), (5400, "1.5 h"), (864_000, "10.0 days")]
-)
-def test_times(seconds: float, said: str) -> None:
-    assert duration(seconds) == said

@@ -139,4 +139,4 @@ def test_the_page_is_readable_and_asks_for_nothing(browser: Browser, root: Path,
     seen = browser.look()
     assert seen["width"] == width
     assert offences(seen) == []
-    assert len(seen["figures"]) == 15
+    assert len(seen["figures"]) == 16

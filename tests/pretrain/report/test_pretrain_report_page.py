@@ -92,7 +92,11 @@ def test_a_run_at_the_edge_has_a_page(tmp_path: Path, name: str) -> None:
     found = checked(path)
     assert path.stat().st_size < 1_000_000
     charts = found.tags.count("svg")
-    assert charts == (2 if name == "none" else 20)  # each for a desktop and a phone
+    assert charts == (4 if name == "none" else 22)  # each for a desktop and a phone, letters of a protein among them
+    assert "M1: 0.50</title>" in path.read_text()  # the number behind a letter's colour, under the pointer
+    assert ("Crosses on the axis are values that are not finite." in found.text) == (
+        name in ("diverged", "never finite")
+    )
     assert ("88 earlier attempts" in found.text) == (name == "100 restarts")
 
 
@@ -133,7 +137,7 @@ def test_texts_of_files_are_escaped(tmp_path: Path) -> None:
 def test_every_chart_tells_its_name_and_what_it_shows(tmp_path: Path) -> None:
     text = write_report(EDGES["diverged"].write(tmp_path / "run")).read_text()
     drawings = re.findall(r"<svg .*?</svg>", text, re.S)
-    assert len(drawings) == 20
+    assert len(drawings) == 22
     for drawing in drawings:
         labelled = re.search(r'role="img" aria-labelledby="(\S+) (\S+)"', drawing)
         assert labelled

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from pretrain.report.letters import _INK
+from pretrain.report.letters import INK
 from pretrain.report.palette import COLOURS, named, placeholder, style_sheet
 
 TEXTS = ("ink", "muted", "train", "blue", "orange", "green", "fault")
@@ -31,7 +31,7 @@ def test_the_formula() -> None:
 @pytest.mark.parametrize("form", [0, 1], ids=["light", "dark"])
 def test_every_text_can_be_read(form: int) -> None:
     on_paper = {name: contrast(COLOURS[name][form], COLOURS["paper"][form]) for name in TEXTS}
-    on_levels = {f"p{n}": contrast(COLOURS[ink][form], COLOURS[f"p{n}"][form]) for n, ink in enumerate(_INK)}
+    on_levels = {f"p{n}": contrast(COLOURS[ink][form], COLOURS[f"p{n}"][form]) for n, ink in enumerate(INK)}
     assert {name: ratio for name, ratio in (on_paper | on_levels).items() if ratio < 4.5} == {}
 
 
