@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from data.alphabet import LETTER_IDS
 from data.order.plan import SPECIAL_TOKENS
 from finetune.score.schemes import Scheme, Variant
-from finetune.score.windows import WINDOW_TOKENS, common_window, optimal_window
+from finetune.score.windows import WINDOW_TOKENS, common_window
 
 CHUNK_TOKENS = 1 << 24
 """Tokens of the documents of a chunk, about: what is known of them is in memory together."""
@@ -79,73 +79,37 @@ def plan_of(
         for number, variant in enumerate(variants)
         if variant.mutated is None
     }
-    if scheme == "masked-marginal-joint":
-        return _joint(target, variants, window_tokens, notes)
-    tokens = len(target) + SPECIAL_TOKENS
-    mutated = sorted({at for variant in variants for at in variant.mutated or ()})
-    windows = [optimal_window(at + 1, tokens, window_tokens or tokens) for at in mutated]
-    if scheme == "wt-marginal":  # windows move to the right with what they are around, so that equal ones are together
-        firsts = [n for n, window in enumerate(windows) if n == 0 or window != windows[n - 1]]
-        counts = np.diff([*firsts, len(windows)])
-        windows = [windows[n] for n in firsts]
-    else:
-        counts = np.ones(len(windows), np.int64)
-    read_at = {at: number for number, at in enumerate(mutated)}
-    terms = [(n, read_at[at], at) for n, variant in enumerate(variants) for at in variant.mutated or ()]
-    is_masked = scheme != "wt-marginal"
-    return _marginal(target, variants, windows, counts, np.array(mutated, np.int64), is_masked, terms, notes)
-
-
-def _joint(target: str, variants: Sequence[Variant], window_tokens: int | None, notes: dict[int, str]) -> Plan:
-    """One document for each set of residues that are mutated together."""
+    is_joint = scheme == "masked-marginal-joint"
+    mutated = [variant.mutated or () for variant in variants]
+    # Residues that are read together: all of a variant, or each by itself.
+    of_variants = [[residues] if is_joint and residues else [(at,) for at in residues] for residues in mutated]
     tokens = len(target) + SPECIAL_TOKENS
     first_read: dict[tuple[int, ...], int] = {}
     windows: list[tuple[int, int]] = []
-    reads: list[int] = []
     counts: list[int] = []
-    terms: list[tuple[int, int, int]] = []
-    for number, variant in enumerate(variants):
-        if not (mutated := variant.mutated):
+    reads: list[int] = []
+    for group in sorted({group for groups in of_variants for group in groups}):
+        window = common_window(group[0] + 1, group[-1] + 1, tokens, window_tokens or tokens)
+        if window is None:
             continue
-        if mutated not in first_read:
-            window = common_window(mutated[0] + 1, mutated[-1] + 1, tokens, window_tokens or tokens)
-            if window is None:
-                notes[number] = (
-                    f"residues {mutated[0] + 1} and {mutated[-1] + 1} are further apart than a window of "
-                    f"{window_tokens:,} tokens, and masked-marginal-joint masks both at once; read whole sequences "
-                    "(--window whole)"
-                )
-                continue
-            first_read[mutated] = len(reads)
+        # Windows move to the right with what they are around, so that equal ones follow one another.
+        if scheme == "wt-marginal" and windows[-1:] == [window]:
+            counts[-1] += len(group)
+        else:
             windows.append(window)
-            counts.append(len(mutated))
-            reads.extend(mutated)
-        terms.extend((number, first_read[mutated] + n, at) for n, at in enumerate(mutated))
-    return _marginal(target, variants, windows, np.array(counts), np.array(reads, np.int64), True, terms, notes)
-
-
-def _marginal(
-    target: str,
-    variants: Sequence[Variant],
-    windows: Sequence[tuple[int, int]],
-    counts: NDArray[np.int64],
-    residues: NDArray[np.int64],
-    is_masked: bool,
-    terms: Sequence[tuple[int, int, int]],
-    notes: dict[int, str],
-) -> Plan:
-    """The plan of documents of the wild type.
-
-    Args:
-        target: letters of the wild type.
-        variants: the variants.
-        windows: (documents,) first token and the one after the last.
-        counts: (documents,) residues that are read in each.
-        residues: (reads,) these, from 0.
-        is_masked: whether they are masked.
-        terms: variant, read and residue of each term.
-        notes: variant -> why it has no score.
-    """
+            counts.append(len(group))
+        first_read[group] = len(reads)
+        reads.extend(group)
+    terms: list[tuple[int, int, int]] = []
+    for number, groups in enumerate(of_variants):
+        for group in groups:
+            if group in first_read:
+                terms.extend((number, first_read[group] + n, at) for n, at in enumerate(group))
+                continue
+            notes[number] = (
+                f"residues {group[0] + 1} and {group[-1] + 1} are further apart than a window of {window_tokens:,} "
+                "tokens, and masked-marginal-joint masks both at once; read whole sequences (--window whole)"
+            )
     bounds = np.array(windows, np.int64).reshape(-1, 2)
     variant, read, at = np.array(terms, np.int64).reshape(-1, 3).T
     new = "".join(variants[n].sequence[place] for n, _, place in terms)
@@ -155,8 +119,8 @@ def _marginal(
         starts=bounds[:, 0],
         lengths=bounds[:, 1] - bounds[:, 0],
         read_of=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
-        reads=residues + 1,
-        is_masked=is_masked,
+        reads=np.array(reads, np.int64) + 1,
+        is_masked=scheme != "wt-marginal",
         term_variant=variant,
         term_read=read,
         term_new=_ids(new),
