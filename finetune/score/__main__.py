@@ -17,7 +17,7 @@ from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
 from data.recipe.settings import IngestSettings
 from data.safe_text import tell
-from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, Rows, read_target, read_variants
+from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, TARGETS, Rows, read_target, read_variants
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
 from finetune.score.written import free_name, require_place, write_with_columns
@@ -97,8 +97,19 @@ def _scores(
 
 def _targets(options: argparse.Namespace, table: Table) -> WildTypes:
     """What each row is a variant of."""
-    if options.target_sequences:
-        return own_wild_types(table, options.target_sequences, IngestSettings())
+    is_given = options.target_seq or options.wild_type
+    usual = [
+        name
+        for name in _present(table, TARGETS, not is_given)
+        if any(len(cell or "") > 3 for cell in table.column(name))
+    ]
+    if own := options.target_sequences or next(iter(usual), None):
+        return own_wild_types(table, own, IngestSettings())
+    if not is_given:
+        raise ValueError(
+            f"{table.name}: has no column of wild types, such as {TARGETS[0]!r}: name one with --target-sequences, or "
+            "give --target-seq LETTERS or --wild-type FASTA"
+        )
     if not options.wild_type:
         letters = {"the target": read_target(options.target_seq, "--target-seq")}
         return named_wild_types(table, options.protein, letters, "--target-seq")
@@ -135,11 +146,15 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m finetune.score", description=str(__doc__).split("\n")[0])
     parser.add_argument("model", help="run, export, folder of transformers' or Hub name")
     parser.add_argument("table", help="table of variants: CSV, TSV, Excel, Parquet, ...")
-    of = parser.add_mutually_exclusive_group(required=True)
+    of = parser.add_mutually_exclusive_group()
     of.add_argument("--target-seq", metavar="LETTERS", help="sequence of the wild type of every row")
     add: Any = parser.add_argument
     of.add_argument("--wild-type", metavar="FASTA", help="wild types; a column of the table names that of each row")
-    of.add_argument("--target-sequences", metavar="NAME", help="column that holds the wild type of each row")
+    of.add_argument(
+        "--target-sequences",
+        metavar="NAME",
+        help=f"column that holds the wild type of each row; {TARGETS[0]!r} and the like without it",
+    )
     add("--target-column", dest="protein", metavar="NAME", help=f"which one; {TARGET!r} where there is such a column")
     add(
         "--mutations",

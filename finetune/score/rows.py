@@ -17,6 +17,8 @@ MUTATION, SEQUENCE, TARGET = "mutant", "mutated_sequence", "target"
 """Columns where nothing else is asked for, in upper or lower case; the first two are ProteinGym's."""
 MUTATIONS = (MUTATION, "mutations", "mutation", "variant")
 """Usual names of a column of mutations, from the first that a table has."""
+TARGETS = ("wild_type", "wildtype", "wild_type_sequence", "wt_sequence", "wt_seq", "target_seq", "target_sequence")
+"""Usual names of a column of wild types; one of single residues is none."""
 
 
 @dataclass(frozen=True, slots=True)

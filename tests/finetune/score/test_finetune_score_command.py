@@ -77,6 +77,21 @@ def test_the_target_of_each_row_and_mutations_in_three_columns(model: Path, tmp_
     assert (found[2]["small:wt-marginal"], found[2]["note"]) == ("", "its column 'wild' is empty")
 
 
+def test_a_column_of_wild_types_is_found_and_one_of_residues_is_none(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(model), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv"), "--scheme", "wt-marginal"]
+    (tmp_path / "in.csv").write_text(f"Wild_Type,mutation\n{TARGET},K2R\n{TARGET[:10]},T3S\n")
+    assert main(words) == 0
+    scorer = Scorer.open(model)
+    for row, letters in zip(rows_of(tmp_path / "out.csv"), ("MR" + TARGET[2:], "MKS" + TARGET[3:10]), strict=True):
+        own = scorer(row["Wild_Type"], [variant_of(row["Wild_Type"], letters)], "wt-marginal").values
+        assert float(row["small:wt-marginal"]) == pytest.approx(own[0], abs=1e-6)
+    (tmp_path / "in.csv").write_text("wild_type,position,mutation\nK,2,R\nT,3,S\n")
+    assert main([*words, "--overwrite"]) == 78
+    assert "has no column of wild types, such as 'wild_type': name one with --target-seq" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["Mutations", "mutation", "Variant", "mutant"])
 def test_usual_names_of_mutations_in_any_case(model: Path, tmp_path: Path, name: str) -> None:
     assert run(model, tmp_path, f"{name}\nK2R\n", "--scheme", "wt-marginal") == 0
