@@ -33,7 +33,7 @@ from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import SPECIAL_TOKENS, Cursor, Plan
-from data.recipe.settings import DataSettings, IngestSettings
+from data.recipe.settings import DataSettings
 from data.sources.fasta import FastaSource
 
 
@@ -55,7 +55,7 @@ def ours(path: Path) -> Work:
     """Token ids and offsets of a FASTA file, by this project."""
 
     def read() -> int:
-        return sum(len(block.tokens) for block in FastaSource(str(path), "refuse", IngestSettings()).blocks())
+        return sum(len(block.tokens) for block in FastaSource(str(path), "refuse").blocks())
 
     return read
 

@@ -31,7 +31,7 @@ def build_large(folder: Path) -> None:
     from data.store.build import open_or_build
 
     ingest = IngestSettings()
-    open_or_build([FastaSource(str(folder / "large.fasta"), "refuse", ingest)], folder / "stores", "refuse", ingest)
+    open_or_build([FastaSource(str(folder / "large.fasta"), "refuse")], folder / "stores", "refuse", ingest)
 
 
 def iterate_large(folder: Path) -> None:

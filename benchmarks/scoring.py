@@ -23,7 +23,6 @@ from benchmarks.embedding import DATA
 from benchmarks.report import Row, report
 from benchmarks.timing import side_by_side
 from data.alphabet import STANDARD_RESIDUES
-from data.recipe.settings import IngestSettings
 from finetune.score.model import Scorer
 from finetune.score.rows import read_variants
 from finetune.score.schemes import Scheme, Variant
@@ -92,7 +91,7 @@ def written(preset: str, folder: Path, scale: float = 1.0) -> None:
 
 def blat(data: Path) -> tuple[str, list[Variant]]:
     """The wild type of a beta-lactamase, and the 4,996 single mutants of an assay."""
-    proteins = read_wild_types(str(data / PROTEINS), IngestSettings())
+    proteins = read_wild_types(str(data / PROTEINS))
     target = next(letters for name, letters in proteins.items() if "_P20P|" in name)
     table = read_table(str(data / ASSAY))
     rows = read_variants(table, named_wild_types(table, None, {"BLAT": target}, PROTEINS), mutation=["mutant"])

@@ -248,10 +248,10 @@ def prepare(recipe: Recipe) -> Prepared:
     """
     settings = recipe.data
     with WorkLine(f"reading {' and '.join(settings.table)}", after_s=2.0):
-        tables = [read_table(name, settings.ingest) for name in settings.table]
+        tables = [read_table(name) for name in settings.table]
         needed = ((column, f"split.{name}") for name in _DIVIDING if (column := getattr(recipe.split, name)))
         table = joined(tables, settings, list(needed))
-        proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest).by_content()
+        proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest.content).by_content()
     store = open_or_build([proteins], Path(settings.store_dir), settings.unknown_letters, settings.ingest)
     division, tasks, of_row = divided_and_read(recipe, table, proteins, store)
     labels = write(store, {task.settings.name: task.labels for task in tasks}, proteins.linkers)

@@ -321,7 +321,7 @@ class FineTuneJob(Job[FineTuneScores]):
             checkpoint.tensors,
             [assays.store.header(record) for record in range(assays.store.num_records)],
             assays.parts,
-            read_wild_types(recipe.data.wild_type, recipe.data.ingest) if recipe.data.wild_type else None,
+            read_wild_types(recipe.data.wild_type, recipe.data.ingest.content) if recipe.data.wild_type else None,
         )
 
     def names(self, samples: NDArray[np.int64]) -> list[str]:

@@ -43,22 +43,9 @@ class MaskSettings(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IngestSettings(Section):
-    """How sources are read into a token store, and what they may not exceed."""
+    """How sources are read into a token store."""
 
     section: ClassVar = "data.ingest"
-    max_residues: int = setting(
-        OPERATIONAL, "longest protein; a longer record is a bad one", 1_000_000, "residues", at_least=1, below=1 << 31
-    )
-    max_header_bytes: int = setting(
-        OPERATIONAL, "longest header line; a longer one makes a bad record", 65_536, "bytes", at_least=1
-    )
-    max_line_bytes: int = setting(
-        OPERATIONAL, "longest line of a text file; a longer one ends the build", 64 << 20, "bytes", at_least=1
-    )
-    max_inflation: float = setting(
-        OPERATIONAL, "most bytes that one compressed byte may become, over a whole source", 250.0, "ratio", at_least=1
-    )
-    max_source_bytes: int = setting(OPERATIONAL, "most bytes of one source, decompressed", 1 << 44, "bytes", at_least=1)
     max_bad_fraction: float = setting(
         OPERATIONAL,
         "share of records that may be bad; each is written to rejected.jsonl of the store",

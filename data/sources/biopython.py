@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.recipe.settings import LetterPolicy, SourceContent
 from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
+from data.sources.fasta_text import MAX_LINE_BYTES
 from data.sources.protein import Refusal, shown
 from data.transport.broken_stream import BrokenStream
 from data.transport.byte_stream import ByteStream, OneFile
@@ -49,11 +50,11 @@ class SeqIOSource(OneFile):
     """A path, or any URL that fsspec opens."""
     format: Format
     unknown_letters: LetterPolicy
-    limits: IngestSettings
+    content: SourceContent = "protein"
 
     def stamp(self) -> list[str | int]:
         """Format, place, size and time of change."""
-        return [self.format, *ByteStream(self.location, self.limits).stamp()]
+        return [self.format, *ByteStream(self.location).stamp()]
 
     def blocks(self, start: Position = START) -> Iterator[Block]:
         """Its records from `start` on; those before it are read again and left out.
@@ -65,12 +66,12 @@ class SeqIOSource(OneFile):
             ValueError: it does not exist, is damaged, cut short or not of this format (the message names the last
                 record that was read), or has no record, or nothing but nucleotide records without translations.
         """
-        stream = ByteStream(self.location, self.limits)
+        stream = ByteStream(self.location)
         entries = itertools.islice(self._entries(stream.chunks()), start.records, None)
-        yield from entry_blocks(entries, self.unknown_letters, self.limits, start, lambda: stream.bytes_read)
+        yield from entry_blocks(entries, self.unknown_letters, self.content, start, lambda: stream.bytes_read)
 
     def _entries(self, chunks: Iterator[bytes]) -> Iterator[Entry]:
-        raw = _Pieces(chunks, self.location, self.limits.max_line_bytes, lines=self.format != "uniprot-xml")
+        raw = _Pieces(chunks, self.location, lines=self.format != "uniprot-xml")
         stream = _opened(raw, self.format)
         parts = _parts(stream, self.format)
         num_parts = number = num_contigs = 0
@@ -130,9 +131,9 @@ class SeqIOSource(OneFile):
 class _Pieces(ChunkFile):
     """Chunks as a file for Biopython, which itself accepts lines of any length and a text that ends too early."""
 
-    def __init__(self, chunks: Iterator[bytes], name: str, max_run: int, *, lines: bool) -> None:
+    def __init__(self, chunks: Iterator[bytes], name: str, *, lines: bool) -> None:
         super().__init__(chunks)
-        self._name, self._max_run = name, max_run
+        self._name = name
         self._before = b"\n"
         self.lines = lines
         self.run = 0
@@ -154,10 +155,10 @@ class _Pieces(ChunkFile):
             if ends.size:
                 longest = int(np.diff(ends, prepend=len(piece) - self.run - 1).max())
                 self.run = len(piece) - 1 - int(ends[-1])
-        if longest > self._max_run:
+        if longest > MAX_LINE_BYTES:
             self.failure = ValueError(
-                f"{self._name}: {'a line' if self.lines else 'an entry'} of more than {self._max_run} bytes; is the "
-                "format the one that its suffix says? If so, raise data.ingest.max_line_bytes"
+                f"{self._name}: {'a line' if self.lines else 'an entry'} of more than {MAX_LINE_BYTES} bytes; give the "
+                "file the suffix of its format, or remove the entry"
             )
             raise self.failure
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any, Literal
 
+from data.sources.fasta_text import MAX_LINE_BYTES
 from data.transport.chunk_file import ChunkFile
 
 _FIRST_ROWS = 100
@@ -33,14 +34,13 @@ class DelimitedText:
     Args:
         chunks: the text, UTF-8 with or without byte order mark.
         separator: one character; a tab means that the table is a TSV.
-        max_field_bytes: length of the longest field that is allowed, about.
 
     Raises:
         Malformed: the header cannot be read, or has two columns of one name.
     """
 
-    def __init__(self, chunks: Iterator[bytes], separator: str, max_field_bytes: int) -> None:
-        csv.field_size_limit(max(csv.field_size_limit(), max_field_bytes))  # global to the process, at first 128 kB
+    def __init__(self, chunks: Iterator[bytes], separator: str) -> None:
+        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))  # global to the process, at first 128 kB
         text = io.TextIOWrapper(io.BufferedReader(ChunkFile(chunks), 1 << 16), "utf-8-sig", newline="")
         quoting: Literal[0, 3] = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
         reader = csv.reader(text, delimiter=separator, quoting=quoting, strict=True)
@@ -125,7 +125,7 @@ def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
     except csv.Error as error:
         raise Malformed(
             f"line {reader.line_num}: {error}: is a quotation mark left open? One inside a quoted field is written "
-            "twice; if a field is as long as that, raise data.ingest.max_line_bytes"
+            "twice"
         ) from None
     except UnicodeDecodeError as error:
         raise Malformed(f"it is not UTF-8 (byte 0x{error.object[error.start]:02x}); save it as UTF-8") from None

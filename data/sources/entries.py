@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.recipe.settings import LetterPolicy, SourceContent
 from data.sources.block import Block, Position, Rejected
 from data.sources.protein import Refusal, letters_of, refusal, token_ids
 
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 def entry_blocks(
     entries: Iterable[Entry],
     unknown_letters: LetterPolicy,
-    limits: IngestSettings,
+    content: SourceContent,
     start: Position,
     bytes_read: Callable[[], int],
 ) -> Iterator[Block]:
@@ -43,7 +43,7 @@ def entry_blocks(
     Args:
         entries: the records from `start` on.
         unknown_letters: what to do with bytes that are no IUPAC amino acid letter.
-        limits: the longest header and the longest protein.
+        content: "any" if letters are amino acids whatever they look like.
         start: how many records come before `entries`.
         bytes_read: returns how many bytes of the source were read so far.
     """
@@ -57,7 +57,7 @@ def entry_blocks(
         for number, entry in enumerate(batch, done + 1):
             header = entry.header.replace(b"\r", b" ").replace(b"\n", b" ").strip()
             letters = letters_of(entry.letters)
-            if refused := entry.refusal or refusal(header, letters, unknown_letters, limits):
+            if refused := entry.refusal or refusal(header, letters, unknown_letters, content):
                 rejected.append(Rejected(number, header[:200], 0, *refused))
                 continue
             accepted.append(token_ids(letters, counted))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS
 from data.compiled import compiled
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.recipe.settings import LetterPolicy, SourceContent
 from data.sources.block import START, Block, Position, Rejected
 from data.sources.fasta_text import (
     Piece,
@@ -26,7 +26,7 @@ from data.sources.fasta_text import (
     pieces,
     within_line_cap,
 )
-from data.sources.protein import WHITESPACE, letters_of, refusal, shown, token_ids
+from data.sources.protein import MAX_HEADER_BYTES, MAX_RESIDUES, WHITESPACE, letters_of, refusal, shown, token_ids
 from data.transport.broken_stream import BrokenOff, BrokenStream
 from data.transport.byte_stream import STANDARD_INPUT, ByteStream, OneFile
 
@@ -46,7 +46,7 @@ class FastaSource(OneFile):
     location: str
     """A path, ``-`` for standard input, or any URL that fsspec opens."""
     unknown_letters: LetterPolicy
-    limits: IngestSettings
+    content: SourceContent = "protein"
 
     def blocks(self, start: Position = START) -> Iterator[Block]:
         """Its records from `start` on, about 4 MB of residues at a time.
@@ -63,8 +63,8 @@ class FastaSource(OneFile):
                 f"standard input ended after {start.records} records and cannot be read from there again; give the "
                 "input again from its beginning, to another --output"
             )
-        stream = ByteStream(self.location, self.limits)
-        reading = _Reading(stream, self.unknown_letters, self.limits, start)
+        stream = ByteStream(self.location)
+        reading = _Reading(stream, self.unknown_letters, self.content, start)
         try:
             yield from reading.blocks(stream.chunks(start.offset))
         except BrokenStream as error:
@@ -75,11 +75,11 @@ class _Reading:
     """Reading one source: the state between two blocks."""
 
     def __init__(
-        self, stream: ByteStream, unknown_letters: LetterPolicy, limits: IngestSettings, start: Position
+        self, stream: ByteStream, unknown_letters: LetterPolicy, content: SourceContent, start: Position
     ) -> None:
         self.stream = stream
         self.unknown_letters = unknown_letters
-        self.limits = limits
+        self.content = content
         self.start = start
         self.num_records = start.records
         self.last_header = b""
@@ -98,15 +98,15 @@ class _Reading:
 
     def blocks(self, chunks: Iterator[bytes]) -> Iterator[Block]:
         name, offset = self.stream.name, self.start.offset
-        chunks = within_line_cap(chunks, name, self.limits.max_line_bytes)
+        chunks = within_line_cap(chunks, name)
         if offset:
             chunks = from_record(chunks, name, offset)
         else:
             offset, chunks = from_first_record(chunks, name)
         building: _Building | None = None
         try:
-            for piece in pieces(chunks, offset, self.limits.max_residues):
-                if self.num_records == 0 and self.limits.content == "protein":
+            for piece in pieces(chunks, offset, MAX_RESIDUES):
+                if self.num_records == 0 and self.content == "protein":
                     self._require_no_labels(piece)
                 room = piece.end - piece.begin
                 if building and not building.has_room(room):
@@ -149,9 +149,9 @@ class _Reading:
                 text,
                 at,
                 piece.end,
-                self.limits.max_header_bytes,
-                self.limits.max_residues,
-                self.limits.content == "protein",
+                MAX_HEADER_BYTES,
+                MAX_RESIDUES,
+                self.content == "protein",
                 building.tokens,
                 building.num_tokens,
                 building.headers,
@@ -175,7 +175,7 @@ class _Reading:
         header = first_line[1:].strip(WHITESPACE)
         letters = letters_of(lines)
         self.num_records += 1
-        if refused := refusal(header, letters, self.unknown_letters, self.limits, may_be_cut=True):
+        if refused := refusal(header, letters, self.unknown_letters, self.content, may_be_cut=True):
             building.rejected.append(Rejected(self.num_records, header[:200], offset, *refused))
             return
         building.add(token_ids(letters, building.unknown_letters), header)

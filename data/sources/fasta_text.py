@@ -12,6 +12,8 @@ from typing import NamedTuple
 from data.sources.protein import WHITESPACE, shown
 from data.transport.broken_stream import BrokenStream
 
+MAX_LINE_BYTES = 64 << 20
+"""Longest line of a text file: 64 of the longest proteins. A file that is no text may have no line end at all."""
 _LONG_BYTES = 1 << 20
 """A record that is longer than this and still incomplete is held without its line ends."""
 _MARK = b"\xef\xbb\xbf"
@@ -79,25 +81,21 @@ def lines_below(text: bytes) -> list[list[bytes]]:
     ]
 
 
-def within_line_cap(chunks: Iterator[bytes], name: str, max_line_bytes: int) -> Iterator[bytes]:
+def within_line_cap(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     """The same chunks.
 
     Raises:
-        BrokenStream: a line is longer than `max_line_bytes`.
+        BrokenStream: a line is longer than `MAX_LINE_BYTES`.
     """
     run = 0
     for chunk in chunks:
         first = chunk.find(b"\n")
         longest = run + (len(chunk) if first < 0 else first)
         run = run + len(chunk) if first < 0 else len(chunk) - 1 - chunk.rfind(b"\n")
-        if len(chunk) > max_line_bytes and first >= 0:
+        if len(chunk) > MAX_LINE_BYTES and first >= 0:
             longest = max(longest, *map(len, chunk.split(b"\n")[1:]))
-        if longest > max_line_bytes:
-            raise BrokenStream(
-                name,
-                f"has a line of more than {max_line_bytes} bytes",
-                "that is what data.ingest.max_line_bytes allows; break the line, or raise it",
-            )
+        if longest > MAX_LINE_BYTES:
+            raise BrokenStream(name, f"has a line of more than {MAX_LINE_BYTES} bytes", "break the line, or remove it")
         yield chunk
 
 

@@ -19,9 +19,13 @@ from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.recipe.option import in_words
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.recipe.settings import LetterPolicy, SourceContent
 from data.sources.block import Block, Kind
 
+MAX_RESIDUES = 1_000_000
+"""Longest protein; the longest known ones have some 45,000 residues, and a genome in one record has more."""
+MAX_HEADER_BYTES = 1 << 16
+"""Longest header of a record."""
 WHITESPACE = b" \t\r\n\v\f"
 """What is ignored between letters and around a header."""
 
@@ -67,7 +71,12 @@ def is_missing(letters: bytes) -> bool:
 
 
 def refusal(
-    header: bytes, letters: bytes, unknown_letters: LetterPolicy, limits: IngestSettings, *, may_be_cut: bool = False
+    header: bytes,
+    letters: bytes,
+    unknown_letters: LetterPolicy,
+    content: SourceContent = "protein",
+    *,
+    may_be_cut: bool = False,
 ) -> Refusal | None:
     """Why a record is not a protein sequence, and what to change; None if it is one.
 
@@ -75,8 +84,7 @@ def refusal(
         header: without surrounding whitespace and, in FASTA, without ``>``.
         letters: what `letters_of` returned.
         unknown_letters: whether letters outside the alphabet are allowed.
-        limits: the longest header and the longest sequence; and whether letters are amino acids whatever they look
-            like.
+        content: "any" if letters are amino acids whatever they look like.
         may_be_cut: whether the reader cuts a sequence above the limit, so that its length is not known.
     """
     if not header:
@@ -84,8 +92,8 @@ def refusal(
             "bad header",
             "has a header without a name; write an identifier after '>', or where its format has the id of a record",
         )
-    if (count := len(header)) > (most := limits.max_header_bytes):
-        return Refusal("bad header", f"has a header of {count} bytes; data.ingest.max_header_bytes allows {most}")
+    if (count := len(header)) > MAX_HEADER_BYTES:
+        return Refusal("bad header", f"has a header of {count} bytes; at most {MAX_HEADER_BYTES} are read; shorten it")
     if b"\0" in header:
         return Refusal("damaged", "has a NUL byte in its header: the file is damaged or no text; remove the record")
     if not letters and b"\r" in header:
@@ -95,15 +103,13 @@ def refusal(
         )
     if not letters:
         return Refusal("no sequence", "has no sequence; remove the record or fill it")
-    if limits.content == "protein" and is_missing(letters):
+    if content == "protein" and is_missing(letters):
         return Refusal("missing value", f"has {shown(letters)}, a word for a missing value; fill or remove it")
-    if limits.content == "protein" and _is_nucleotides(header, letters):
+    if content == "protein" and _is_nucleotides(header, letters):
         return Refusal("nucleotides", "holds nucleotides (DNA or RNA), no protein; translate or remove it")
-    if len(letters) > (most := limits.max_residues):
-        if not may_be_cut:
-            return Refusal("too long", f"has {len(letters)} residues; data.ingest.max_residues allows {most}")
-        more = f"has more than the {most} residues that data.ingest.max_residues allows"
-        return Refusal("too long", f"{more}; raise it, or remove the record")
+    if len(letters) > MAX_RESIDUES:
+        length = "more" if may_be_cut else f"{len(letters)} residues, more"
+        return Refusal("too long", f"has {length} than the {MAX_RESIDUES} that a protein may have; remove the record")
     if (at := letters.find(b"\0")) >= 0:
         words = f"has a NUL byte at residue {at + 1}: the file is damaged or no text; remove the record"
         return Refusal("damaged", words)

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from data.missing_file import few, nearest
-from data.recipe.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
+from data.recipe.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy, SourceContent
 from data.safe_text import remembered, whole
 from data.sources.biopython import SUFFIXES, SeqIOSource
 from data.sources.block import Source
@@ -87,7 +87,7 @@ def resolve(
     for place in places:
         if not _URL.match(place) and os.path.isdir(place):
             return Resolved((), clusters, None, _store(place, places))
-    return Resolved(tuple(_source(p, unknown_letters, ingest) for p in places), clusters, None, None)
+    return Resolved(tuple(_source(p, unknown_letters, ingest.content) for p in places), clusters, None, None)
 
 
 def names_of(corpus: CorpusSettings) -> list[str]:
@@ -135,7 +135,7 @@ def _embedded(
         raise ValueError(f"data.sources: {named!r} needs a whole number as seed, for example 'synthetic:0'")
     families = Families(seed=int(seed))
     fasta, table = write_corpus(store_dir / f"synthetic-{seed}", families)
-    return Resolved((_source(str(fasta), unknown_letters, ingest),), table, families, None)
+    return Resolved((_source(str(fasta), unknown_letters, ingest.content),), table, families, None)
 
 
 def _places(named: str) -> Iterable[str]:
@@ -263,17 +263,17 @@ def _suffix(place: str) -> str:
     return path.suffix.lower()
 
 
-def _source(place: str, unknown_letters: LetterPolicy, ingest: IngestSettings) -> Source:
+def _source(place: str, unknown_letters: LetterPolicy, content: SourceContent) -> Source:
     from data.sources.fasta import FastaSource  # imported here, so that reading a store needs no decompressor
 
     if place.startswith(DATASETS):
-        return TableSource(place, "", unknown_letters, ingest)
+        return TableSource(place, "", unknown_letters, content)
     path, _ = _without_query(place)
     suffix = _suffix(path)
     if suffix in TABLES:
-        return TableSource(place, suffix, unknown_letters, ingest)
+        return TableSource(place, suffix, unknown_letters, content)
     if suffix in SUFFIXES:
-        return SeqIOSource(place, SUFFIXES[suffix], unknown_letters, ingest)
+        return SeqIOSource(place, SUFFIXES[suffix], unknown_letters, content)
     if suffix in _SHEETS:
         raise ValueError(f"{place}: sheets of {suffix} files are not read as sources; save the sheet as .csv")
     if suffix in _NUCLEOTIDES:
@@ -281,4 +281,4 @@ def _source(place: str, unknown_letters: LetterPolicy, ingest: IngestSettings) -
             f"{place}: {suffix} files hold nucleotides, whose letters would all pass for amino acids; give the "
             "translated proteins (.faa)"
         )
-    return FastaSource(place, unknown_letters, ingest)
+    return FastaSource(place, unknown_letters, content)

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from data.recipe.setting import expanded
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.recipe.settings import LetterPolicy, SourceContent
 from data.safe_text import whole
 from data.sources.block import START, Block, Position
 from data.sources.delimited import DelimitedText, Malformed
@@ -92,12 +92,12 @@ class TableSource(OneFile):
     suffix: str
     """One of `TABLES`; empty for ``datasets://``."""
     unknown_letters: LetterPolicy
-    limits: IngestSettings
+    content: SourceContent = "protein"
 
     @property
     def num_bytes(self) -> int | None:
         """Size of CSV and TSV as stored; else None, as `datasets` does not report how much of a file it has read."""
-        return ByteStream(self._query[0], self.limits).num_bytes if self.suffix in SEPARATORS else None
+        return ByteStream(self._query[0]).num_bytes if self.suffix in SEPARATORS else None
 
     @cached_property
     def _query(self) -> tuple[str, dict[str, str]]:
@@ -129,7 +129,7 @@ class TableSource(OneFile):
         place, parameters = self._query
         stamp: list[str | int] = ["table", *(f"{key}={value}" for key, value in sorted(parameters.items()))]
         if self.suffix:
-            return [*stamp, *ByteStream(place, self.limits).stamp()]
+            return [*stamp, *ByteStream(place).stamp()]
         real = os.path.realpath(place) if Path(place).exists() else place
         stamp.append(real)
         try:
@@ -152,7 +152,7 @@ class TableSource(OneFile):
         yield from entry_blocks(
             self._entries(start.records, streams),
             self.unknown_letters,
-            self.limits,
+            self.content,
             start,
             lambda: sum(stream.bytes_read for stream in streams),
         )
@@ -224,11 +224,11 @@ class TableSource(OneFile):
     def _delimited(self, places: list[str], separator: str, skip: int, streams: list[ByteStream]) -> Iterator[Entry]:
         number = 0
         for place in places:
-            streams.append(stream := ByteStream(place, self.limits))
+            streams.append(stream := ByteStream(place))
             text: DelimitedText | None = None
             try:
-                chunks = within_line_cap(stream.chunks(), place, self.limits.max_line_bytes)
-                text = DelimitedText(chunks, separator, self.limits.max_line_bytes)
+                chunks = within_line_cap(stream.chunks(), place)
+                text = DelimitedText(chunks, separator)
                 if not text.columns:
                     raise self._no_row()
                 sequence, name = self._sequence_column(text.columns), self._id_column(text.columns)

@@ -49,7 +49,7 @@ class Inputs:
     unknown_letters: LetterPolicy
     """What to do with letters outside the alphabet."""
     ingest: IngestSettings
-    """Limits and budget."""
+    """What sources hold, and the budget of bad records."""
 
     @classmethod
     def of(cls, sources: Sequence[Source], unknown_letters: LetterPolicy, ingest: IngestSettings) -> "Inputs":
@@ -74,7 +74,7 @@ class Inputs:
 
 def reading(unknown_letters: LetterPolicy, ingest: IngestSettings) -> list[str | int]:
     """The settings that decide the bytes of a store."""
-    return [unknown_letters, ingest.max_residues, ingest.max_header_bytes, ingest.content]
+    return [unknown_letters, ingest.content]
 
 
 def built_before(

@@ -1,6 +1,6 @@
 """Bytes of a source, decompressed, in chunks: from a local file, standard input, or any URL that fsspec opens.
 
-In: a location and limits. Out: chunks of about 1 MB. Kept: how many stored bytes were read, for the progress line.
+In: a location. Out: chunks of about 1 MB. Kept: how many stored bytes were read, for the progress line.
 
 Compression is recognized by the first bytes, never by the name: none, gzip (bgzip is a gzip of many members) or zstd.
 The decompressed size has a limit, and memory holds only a few chunks at a time.
@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from data.missing_file import nearest
-from data.recipe.settings import IngestSettings
 from data.transport.broken_stream import BrokenStream
 from data.transport.compression import DECOMPRESS, HEAD_BYTES, UNPACK, Stored, compression, in_pieces
 from data.transport.remote_file import RemoteFile
@@ -24,8 +23,17 @@ _READ_BYTES = 1 << 18
 """How much is read at a time: little, as the rest of it is copied after each member of a compressed file."""
 _LEAST_BYTES = 1 << 18
 """Smallest chunk, except for the last one and for one before an error."""
+MAX_BYTES = 1 << 44
+"""Most bytes of one source, decompressed: more than every public corpus, and less than a stream without end."""
+MAX_INFLATION = 250
+"""Most bytes that one compressed byte may become, over a whole source: those of proteins become some 2."""
 _INFLATION_FROM = 16 << 20
 """Decompressed bytes from which the inflation ratio is checked, as a small file of repeats compresses very well."""
+
+
+def is_inflated(size: int, packed: int) -> bool:
+    """Whether so many compressed bytes become more than a file of proteins does."""
+    return size > MAX_BYTES or (size > _INFLATION_FROM and size > MAX_INFLATION * max(1, packed))
 
 
 def require_no_pipe(place: str, name: str) -> None:
@@ -53,7 +61,6 @@ class OneFile:
 
     __slots__ = ()
     location: str
-    limits: IngestSettings
 
     @property
     def name(self) -> str:
@@ -63,11 +70,11 @@ class OneFile:
     @property
     def num_bytes(self) -> int | None:
         """Size as stored; None for a pipe, and if a server does not report it."""
-        return ByteStream(self.location, self.limits).num_bytes
+        return ByteStream(self.location).num_bytes
 
     def stamp(self) -> list[str | int]:
         """Place, size and time of change."""
-        return ByteStream(self.location, self.limits).stamp()
+        return ByteStream(self.location).stamp()
 
 
 class ByteStream:
@@ -75,12 +82,10 @@ class ByteStream:
 
     Args:
         location: a path, ``-`` for standard input, or a URL (``scheme://...``).
-        limits: the largest decompressed size, and the largest number of bytes that one compressed byte may become.
     """
 
-    def __init__(self, location: str, limits: IngestSettings) -> None:
+    def __init__(self, location: str) -> None:
         self.location = location
-        self.limits = limits
         self.bytes_read = 0
         """Stored bytes of the source that were read so far."""
         self._remote = RemoteFile(location) if "://" in location else None
@@ -175,18 +180,13 @@ class ByteStream:
             )
 
     def _require_within_limits(self, size: int, kind: str) -> None:
-        if size > self.limits.max_source_bytes:
-            raise BrokenStream(
-                self.name,
-                f"has more than {self.limits.max_source_bytes} bytes",
-                "that is what data.ingest.max_source_bytes allows; raise it, or give less",
-            )
-        if kind and size > _INFLATION_FROM and size > self.limits.max_inflation * self.bytes_read:
+        if size > MAX_BYTES:
+            raise BrokenStream(self.name, f"has more than {MAX_BYTES} bytes", "divide it into several sources")
+        if kind and is_inflated(size, self.bytes_read):
             raise BrokenStream(
                 self.name,
                 f"{self.bytes_read} {kind} bytes become more than {size}",
-                f"data.ingest.max_inflation allows {self.limits.max_inflation:g} for one; raise it if the file "
-                "is to be trusted",
+                f"at most {MAX_INFLATION} for one are read; unpack it if the file is to be trusted",
             )
 
     def _stored(self, offset: int = 0) -> Generator[bytes, None, None]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology.relatives import nearest, searched_by
+from data.recipe.settings import IngestSettings
 from data.store.build import open_or_build
 from data.store.token_store import Store
 from finetune.splits import split_file
@@ -89,4 +90,4 @@ class Trained:
 def _stored(proteins: Proteins, folder: Path) -> Store:
     """The token store of some proteins; what the folder held is removed."""
     shutil.rmtree(folder, ignore_errors=True)
-    return open_or_build([proteins], folder, "count", proteins.limits, progress=lambda *_: None)
+    return open_or_build([proteins], folder, "count", IngestSettings(), progress=lambda *_: None)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from data.order.plan import SPECIAL_TOKENS
-from data.recipe.settings import IngestSettings
 from finetune.tables.mutations import numbering_of
 from finetune.tables.parts import TableParts
 from finetune.tables.proteins import Proteins, proteins_of
@@ -51,7 +50,7 @@ def checked_rows(parts: TableParts, settings: TableSettings, crop_tokens: int) -
     """
     said, numbering = [*parts.said], None
     if settings.mutation:
-        numbering, more = numbering_of(parts, settings, IngestSettings())
+        numbering, more = numbering_of(parts, settings)
         said += more
     most = crop_tokens - SPECIAL_TOKENS
     crop = None if settings.too_long == "refuse" or len(settings.sequence) > 1 else crop_tokens

@@ -13,7 +13,6 @@ from itertools import islice, permutations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from data.recipe.settings import IngestSettings
 from finetune.look import words
 from finetune.look.column import Column
 from finetune.tables.mutations import are_of_nucleotides, mutation_cells, substitutions_or, variants
@@ -181,7 +180,7 @@ class _Evidence:
 
 def _fit_one_by_one(table: Table, sequence: Column, mutated: Mutations) -> bool:
     """Whether each sequence has the old residues under a numbering of its own."""
-    wild_types = own_wild_types(table, sequence.name, IngestSettings())
+    wild_types = own_wild_types(table, sequence.name)
     try:
         found = variants(table, mutated.names, wild_types, leaves_out=True)
     except ValueError:

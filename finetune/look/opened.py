@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.recipe.settings import IngestSettings
 from data.store.build import open_or_build
 from data.store.token_store import Store
 from finetune.labels.differing import OtherColumns
@@ -142,7 +143,7 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
             f"{table.name}: has proteins, and needs a column of what was measured of them; column {name!r} cannot be "
             f"learned: {reason}"
         )
-    store = open_or_build([proteins], Path(store_dir), settings.unknown_letters, proteins.limits)
+    store = open_or_build([proteins], Path(store_dir), settings.unknown_letters, IngestSettings())
     records = Records(table, proteins.record_of_row, proteins.digests, store)
     return Opened(proteins, tasks, kept, left_out, records, store, rows, settings.decimal)
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.recipe.setting import listed
-from data.recipe.settings import IngestSettings
 from data.sources.protein import letters_of, refusal
 from data.sources.tables import SEQUENCE_COLUMNS
 from finetune.look import words
@@ -142,7 +141,7 @@ def _of_mutations(
     wild_type: tuple[str, str] | None = None,
 ) -> Place:
     """The place where rows are mutations of a wild type, whose numbering is tried out."""
-    records = {wild_type[0]: wild_type[1]} if wild_type else read_wild_types(str(file), IngestSettings())
+    records = {wild_type[0]: wild_type[1]} if wild_type else read_wild_types(str(file))
     place = Place({}, roles)
     _add_mutations(place, mutated)
     if len(records) > 1:
@@ -319,5 +318,5 @@ def _letters(text: str) -> bytes:
 
 def _refused(text: str) -> str | None:
     """Why a text is no protein."""
-    found = refusal(b"x", _letters(text), "refuse", IngestSettings())
+    found = refusal(b"x", _letters(text), "refuse")
     return found.reason if found is not None else None

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
-from data.recipe.settings import IngestSettings
 from data.safe_text import tell
 from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, TARGETS, Rows, read_target, read_variants
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
@@ -104,7 +103,7 @@ def _targets(options: argparse.Namespace, table: Table) -> WildTypes:
         if any(len(cell or "") > 3 for cell in table.column(name))
     ]
     if own := options.target_sequences or next(iter(usual), None):
-        return own_wild_types(table, own, IngestSettings())
+        return own_wild_types(table, own)
     if not is_given:
         raise ValueError(
             f"{table.name}: has no column of wild types, such as {TARGETS[0]!r}: name one with --target-sequences, or "
@@ -113,7 +112,7 @@ def _targets(options: argparse.Namespace, table: Table) -> WildTypes:
     if not options.wild_type:
         letters = {"the target": read_target(options.target_seq, "--target-seq")}
         return named_wild_types(table, options.protein, letters, "--target-seq")
-    letters = read_wild_types(options.wild_type, IngestSettings())
+    letters = read_wild_types(options.wild_type)
     usual = _present(table, [TARGET], len(letters) > 1)
     return named_wild_types(table, options.protein or next(iter(usual), None), letters, options.wild_type)
 

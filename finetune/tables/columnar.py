@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data.recipe.settings import IngestSettings
 from data.sources.tables import TableSource
 from finetune.tables.layout import laid_out
 from finetune.tables.location import Location
@@ -24,7 +23,7 @@ from finetune.tables.text import Line, from_header
 _EXCEL_ERRORS = ("#N/A", "#DIV/0!", "#REF!", "#VALUE!", "#NAME?", "#NUM!", "#NULL!")
 
 
-def parquet_table(location: Location, limits: IngestSettings) -> Table:
+def parquet_table(location: Location) -> Table:
     """A Parquet file.
 
     Raises:
@@ -33,7 +32,7 @@ def parquet_table(location: Location, limits: IngestSettings) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    content = location.read(limits)
+    content = location.read()
     try:
         cells = pq.read_table(pa.BufferReader(content))
     except Exception as error:  # pyarrow raises errors of several types for a damaged file
@@ -90,7 +89,7 @@ def dataset_table(location: Location, source: TableSource) -> Table:
     return _of_values(location.name, list(columns), list(columns.values()))
 
 
-def sheet_table(location: Location, limits: IngestSettings) -> Table:
+def sheet_table(location: Location) -> Table:
     """A sheet of an Excel file, the first that has a row unless ``?sheet=NAME`` says which.
 
     Raises:
@@ -100,7 +99,7 @@ def sheet_table(location: Location, limits: IngestSettings) -> Table:
 
     warnings.filterwarnings("ignore", module="openpyxl")  # about extensions of Excel, which concern no cell
     try:
-        book = openpyxl.load_workbook(io.BytesIO(location.read(limits, packed=True)), read_only=True, data_only=True)
+        book = openpyxl.load_workbook(io.BytesIO(location.read(packed=True)), read_only=True, data_only=True)
     except ValueError:
         raise
     except Exception as error:  # zipfile's and XML's errors, and openpyxl's own

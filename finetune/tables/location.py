@@ -17,10 +17,9 @@ from typing import Any
 
 from data.missing_file import nearest
 from data.recipe.setting import expanded, no_such_word
-from data.recipe.settings import IngestSettings
 from data.safe_text import whole
 from data.sources.tables import DATASETS, split_query
-from data.transport.byte_stream import ByteStream, require_no_pipe
+from data.transport.byte_stream import MAX_INFLATION, ByteStream, is_inflated, require_no_pipe
 from data.transport.remote_file import RemoteFile
 
 PARAMETERS = ("sheet", "labels", "mask", "separator", "encoding", "header_lines")
@@ -97,19 +96,18 @@ class Location:
             )
         return replace(self, member=found[0])
 
-    def read(self, limits: IngestSettings, *, packed: bool = False) -> bytes:
+    def read(self, *, packed: bool = False) -> bytes:
         """All bytes, decompressed (gzip, bgzip, zstd, or the member of a zip file).
 
         Args:
-            limits: what it may not exceed.
             packed: whether its format is a compressed one, such as .xlsx, which is a zip file: then as stored.
 
         Raises:
             ValueError: it does not exist, cannot be read, is damaged or above a limit.
         """
         if self.member:
-            return self._read_member(limits)
-        stream = ByteStream(self.place, limits)
+            return self._read_member()
+        stream = ByteStream(self.place)
         self.require_file()
         if packed and "://" not in self.place:
             return Path(self.place).read_bytes()
@@ -128,18 +126,16 @@ class Location:
         if os.path.isdir(self.place):
             raise ValueError(f"{self.name}: is a folder; name the table in it")
 
-    def _read_member(self, limits: IngestSettings) -> bytes:
+    def _read_member(self) -> bytes:
         with self._zip() as archive:
             names = [name for name in archive.namelist() if not name.endswith("/")]
             if self.member not in names:
                 raise ValueError(f"{self.place}: {no_such_word('member', self.member, names)}")
             info = archive.getinfo(self.member)
-            if info.file_size > limits.max_source_bytes or (
-                info.file_size > 16 << 20 and info.file_size > limits.max_inflation * max(1, info.compress_size)
-            ):
+            if is_inflated(info.file_size, info.compress_size):
                 raise ValueError(
-                    f"{self.name}: {info.compress_size} bytes become {info.file_size}, which is above "
-                    "data.ingest.max_source_bytes or max_inflation; unpack it if the file is to be trusted"
+                    f"{self.name}: {info.compress_size} bytes become {info.file_size}, where at most {MAX_INFLATION} "
+                    "for one are read; unpack it if the file is to be trusted"
                 )
             try:
                 return archive.read(self.member)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from data.recipe.option import in_words
-from data.recipe.settings import IngestSettings
 from data.sources.protein import is_missing
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
@@ -173,9 +172,7 @@ def variants(
     return Variants(tuple(sequences), tuple(mutated), unusable, tuple(said))
 
 
-def numbering_of(
-    parts: Iterable[Table], settings: TableSettings, limits: IngestSettings
-) -> tuple[Numbering, list[str]]:
+def numbering_of(parts: Iterable[Table], settings: TableSettings) -> tuple[Numbering, list[str]]:
     """How a table that is given in parts numbers residues, and what is said of it.
 
     Raises:
@@ -184,7 +181,7 @@ def numbering_of(
     numbering = Numbering(settings.numbering_offset, leaves_out=settings.rows_without_protein == "leave_out")
     for part in parts:
         parsed, _ = _parsed(part, settings.mutation, empty_is_wild_type=True)
-        numbering.count(part, settings.mutation, wild_types_of(part, settings, limits), parsed)
+        numbering.count(part, settings.mutation, wild_types_of(part, settings), parsed)
     return numbering, numbering.settle(part)
 
 

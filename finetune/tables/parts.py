@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-from data.recipe.settings import IngestSettings
 from data.sources.tables import DATASETS
 from data.transport.byte_stream import ByteStream
 from data.transport.chunk_file import ChunkFile
@@ -44,18 +43,16 @@ class TableParts:
         return self._read()
 
 
-def table_parts(name: str, rows: int, limits: IngestSettings | None = None) -> TableParts:
+def table_parts(name: str, rows: int) -> TableParts:
     """The parts of a table of any format; encoding, header and columns are decided before the first one is asked for.
 
     Args:
         name: where it is; `finetune.tables.location` has the forms.
         rows: of each part but the last.
-        limits: what a file may not exceed.
 
     Raises:
         ValueError: as for `finetune.tables.read.read_table`; for what is wrong with a row, when its part comes.
     """
-    limits = limits or IngestSettings()
     location = Location.of(name)
     if location.suffix == ".parquet" and not location.member and _is_stored_as_it_is(location):
         location.require_only("a Parquet file")
@@ -64,11 +61,11 @@ def table_parts(name: str, rows: int, limits: IngestSettings | None = None) -> T
     is_joined = not location.parameters.keys() <= {"separator", "encoding", "header_lines"}
     is_text = location.suffix in (*FASTA, *DELIMITED, "") and not location.place.startswith(DATASETS)
     if is_joined or location.member or not is_text:
-        return _cut(read_table(name, limits), rows)
+        return _cut(read_table(name), rows)
     location.require_file()
 
     def chunks() -> Iterator[bytes]:
-        return ByteStream(location.place, limits).chunks()
+        return ByteStream(location.place).chunks()
 
     text = _Text(location, chunks, *encoding_of(chunks, location.name, location.parameter("encoding")))
     begin = "".join(islice(text.lines(), 1000))[:_FIRST_CHARACTERS].lstrip()

@@ -8,7 +8,7 @@ equal ones share it.
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.order.plan import SPECIAL_TOKENS
 from data.recipe.option import in_words
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.recipe.settings import LetterPolicy, SourceContent
 from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
 from finetune.tables.mutations import variants
@@ -64,8 +64,8 @@ class Proteins:
     """What was decided, for the user: sentences without the table's name."""
     unknown_letters: LetterPolicy = "refuse"
     """What becomes of letters outside the alphabet."""
-    limits: IngestSettings = field(default=IngestSettings())
-    """Longest header and longest protein."""
+    content: SourceContent = "protein"
+    """"any" if letters are amino acids whatever they look like."""
 
     @property
     def num_records(self) -> int:
@@ -152,14 +152,14 @@ class Proteins:
                 num_read += len(letters)
                 yield Entry(self.ids[record].encode(), letters)
 
-        yield from entry_blocks(entries(), self.unknown_letters, self.limits, start, lambda: num_read)
+        yield from entry_blocks(entries(), self.unknown_letters, self.content, start, lambda: num_read)
 
 
 def proteins_of(
     table: Table,
     settings: TableSettings,
     crop_tokens: int | None,
-    limits: IngestSettings | None = None,
+    content: SourceContent = "protein",
     *,
     is_part: bool = False,
     numbering: Numbering | None = None,
@@ -170,7 +170,7 @@ def proteins_of(
         table: the table.
         settings: where its proteins are.
         crop_tokens: longest document, begin and end included; None for no limit.
-        limits: longest header and longest protein.
+        content: "any" if letters are amino acids whatever they look like.
         is_part: whether it is a part of a table, in which all rows may be left out, and two proteins may be read alike.
         numbering: of the mutations of the whole table, for a part of it.
 
@@ -179,13 +179,12 @@ def proteins_of(
             residue than a mutation says; proteins are longer than `crop_tokens`; an id stands for two proteins. The
             message names the row.
     """
-    limits = limits or IngestSettings()
     said: list[str] = []
     mutated: tuple[tuple[int, ...], ...] | None = None
     wild_types: tuple[str, ...] | None = None
     unusable: dict[int, str] = {}
     if settings.mutation:
-        parents = wild_types_of(table, settings, limits)
+        parents = wild_types_of(table, settings, content)
         found = variants(
             table,
             settings.mutation,
@@ -204,7 +203,7 @@ def proteins_of(
         for column in columns:
             table.require(column, in_words("data.sequence") or "column")
         chains = [table.column(column) for column in columns]
-    cleaned = _cleaned(columns, chains, unusable, settings, limits)
+    cleaned = _cleaned(columns, chains, unusable, settings, content)
     joined = [settings.linker.join(row) for row in cleaned]
     if not settings.mutation:
         said += _merged_cases(table, columns, joined, chains)
@@ -212,7 +211,7 @@ def proteins_of(
     check_lengths(table, joined, settings, most, said, mutated, unusable)
     cleaned = [() if index in unusable else row for index, row in enumerate(cleaned)]
     _leave_out(table, unusable, settings, said, is_part=is_part)
-    proteins = _records(table, cleaned, joined, settings, most, said, mutated, wild_types, limits)
+    proteins = _records(table, cleaned, joined, settings, most, said, mutated, wild_types, content)
     return proteins if is_part else _without_equals(table, proteins)
 
 
@@ -244,10 +243,10 @@ def _cleaned(
     chains: Sequence[Sequence[str | None]],
     unusable: dict[int, str],
     settings: TableSettings,
-    limits: IngestSettings,
+    content: SourceContent,
 ) -> list[tuple[str, ...]]:
     """Upper-case letters of each chain of each row; rows without one are added to `unusable`."""
-    read = {cell: letters_in(cell, settings.unknown_letters, limits) for cell in dict.fromkeys(chain(*chains))}
+    read = {cell: letters_in(cell, settings.unknown_letters, content) for cell in dict.fromkeys(chain(*chains))}
     cleaned = []
     for index, cells in enumerate(zip(*chains, strict=True)):
         row = [read[cell] for cell in cells]
@@ -307,7 +306,7 @@ def _records(
     said: list[str],
     mutated: tuple[tuple[int, ...], ...] | None,
     wild_types: tuple[str, ...] | None,
-    limits: IngestSettings,
+    content: SourceContent,
 ) -> Proteins:
     """The distinct proteins, in the order of their first rows."""
     rows: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
@@ -341,7 +340,7 @@ def _records(
         wild_types,
         tuple(said),
         settings.unknown_letters,
-        limits,
+        content,
     )
 
 

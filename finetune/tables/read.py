@@ -6,7 +6,6 @@ In: a location (`finetune.tables.location`). Out: a `Table`. Kept: nothing. The 
 import re
 from dataclasses import replace
 
-from data.recipe.settings import IngestSettings
 from data.sources.tables import DATASETS, LOADERS, TableSource
 from finetune.tables.columnar import dataset_table, parquet_table, sheet_table
 from finetune.tables.fasta import fasta_table, masked, with_labels
@@ -22,17 +21,15 @@ _RECORD = re.compile(r"\s*>[^\r\n]*[\r\n]\s*[A-Za-z*-]+\s*(?:[\r\n]|\Z)")
 _TABLES = (*DELIMITED, *FASTA, *SHEETS, *LOADERS)
 
 
-def read_table(name: str, limits: IngestSettings | None = None) -> Table:
+def read_table(name: str) -> Table:
     """A table of any format, every cell as text.
 
     Args:
         name: where it is; `finetune.tables.location` has the forms.
-        limits: what a file may not exceed.
 
     Raises:
         ValueError: it does not exist, cannot be read, has no row, or a row that does not fit its header.
     """
-    limits = limits or IngestSettings()
     location = Location.of(name)
     if not location.member and location.suffix == ".zip" and "://" not in location.place:
         location = location.member_named(_TABLES)
@@ -43,26 +40,26 @@ def read_table(name: str, limits: IngestSettings | None = None) -> Table:
         location.require_only("JSON and data sets")
         if location.member:
             raise ValueError(f"{name}: JSON inside a zip file is not read; unpack it")
-        source = TableSource(location.place, suffix if suffix in LOADERS else "", "refuse", limits)
+        source = TableSource(location.place, suffix if suffix in LOADERS else "", "refuse")
         files = source.csv_files()
         if len(files) > 1:
             raise ValueError(f"{name}: consists of {len(files)} CSV files; name each as a table, such as {files[0]!r}")
-        return replace(read_table(files[0], limits), name=name) if files else dataset_table(location, source)
+        return replace(read_table(files[0]), name=name) if files else dataset_table(location, source)
     if suffix == ".parquet":
         location.require_only("a Parquet file")
-        return parquet_table(location, limits)
+        return parquet_table(location)
     if suffix in SHEETS:
         location.require_only("an Excel file", "sheet", "header_lines")
-        return sheet_table(location, limits)
-    text, said = decoded(location.read(limits), name, location.parameter("encoding"))
+        return sheet_table(location)
+    text, said = decoded(location.read(), name, location.parameter("encoding"))
     if is_fasta(suffix, text):
         location.require_only("FASTA", "labels", "mask", "encoding")
         table = fasta_table(name, text)
-        return _joined(replace(table, said=(*said, *table.said)), location, limits)
+        return _joined(replace(table, said=(*said, *table.said)), location)
     location.require_only("a table of text", "labels", "separator", "encoding", "header_lines")
     found, more = lines(text, name, location.parameter("separator"))
     table = laid_out(name, found, [*said, *more], location.parameter("header_lines", ("1", "2", "3")))
-    return _joined(table, location, limits)
+    return _joined(table, location)
 
 
 def is_fasta(suffix: str, begin: str) -> bool:
@@ -70,11 +67,11 @@ def is_fasta(suffix: str, begin: str) -> bool:
     return suffix in FASTA or (_RECORD if suffix in DELIMITED else re.compile(r"\s*>")).match(begin) is not None
 
 
-def _joined(table: Table, location: Location, limits: IngestSettings) -> Table:
+def _joined(table: Table, location: Location) -> Table:
     """A table with the labels and the mask that its location names."""
     labels, mask = location.parameter("labels"), location.parameter("mask")
     if labels is not None:
-        table = with_labels(table, read_table(location.beside(labels).name, limits))
+        table = with_labels(table, read_table(location.beside(labels).name))
     if mask is not None:
-        table = masked(table, read_table(location.beside(mask).name, limits))
+        table = masked(table, read_table(location.beside(mask).name))
     return table

@@ -16,7 +16,7 @@ import numpy as np
 from data.homology.record_names import names
 from data.recipe.option import in_words
 from data.recipe.setting import no_such_word
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.recipe.settings import LetterPolicy, SourceContent
 from data.sources.protein import is_missing, letters_of, refusal, shown
 from finetune.tables.fasta import fasta_records
 from finetune.tables.location import Location
@@ -57,17 +57,17 @@ class WildTypes:
     """Row -> why it has none."""
 
 
-def read_wild_types(location: str, limits: IngestSettings) -> dict[str, str]:
+def read_wild_types(location: str, content: SourceContent = "protein") -> dict[str, str]:
     """Name -> letters of the proteins of a FASTA file.
 
     Raises:
         ValueError: it does not exist, is no FASTA, or a record is no protein.
     """
-    text, _ = decoded(Location.of(location).read(limits), location)
+    text, _ = decoded(Location.of(location).read(), location)
     found: dict[str, str] = {}
     for header, letters, _ in fasta_records(location, text):
         cleaned = letters_of(letters.encode("utf-8", "replace")).upper()
-        if refused := refusal(header.encode(), cleaned, "refuse", limits):
+        if refused := refusal(header.encode(), cleaned, "refuse", content):
             raise ValueError(f"{location}: {header.split()[0]!r} {refused.reason}")
         found[header.split()[0]] = cleaned.decode()
     return found
@@ -81,15 +81,15 @@ def record_named(name: str, wild_types: Mapping[str, str]) -> str | None:
     return by_accession[0] if len(by_accession) == 1 else None
 
 
-def wild_types_of(table: Table, settings: TableSettings, limits: IngestSettings) -> WildTypes:
+def wild_types_of(table: Table, settings: TableSettings, content: SourceContent = "protein") -> WildTypes:
     """The proteins that the rows change: records of a file, or the sequence that stands in each row.
 
     Raises:
         ValueError: the file or a column is not there; a row must name one of several records and no column is named.
     """
     if settings.wild_type is None:
-        return own_wild_types(table, settings.sequence[0], limits)
-    records = read_wild_types(settings.wild_type, limits)
+        return own_wild_types(table, settings.sequence[0], content)
+    records = read_wild_types(settings.wild_type, content)
     return named_wild_types(table, settings.protein, records, settings.wild_type)
 
 
@@ -122,13 +122,13 @@ def named_wild_types(table: Table, protein: str | None, records: Mapping[str, st
     return WildTypes(records, found, unusable)
 
 
-def letters_in(cell: str | None, policy: LetterPolicy, limits: IngestSettings) -> tuple[str, str]:
+def letters_in(cell: str | None, policy: LetterPolicy, content: SourceContent) -> tuple[str, str]:
     """Upper-case letters of a cell; and why it holds no protein, empty if it does.
 
     Args:
         cell: of a column of sequences.
         policy: what becomes of signs of unknown residues; a cell with any other sign, such as '#N.A.#', is no protein.
-        limits: the longest protein.
+        content: "any" if letters are amino acids whatever they look like.
     """
     raw = letters_of((cell or "").encode("ascii", "replace")).upper()
     if is_missing(raw):
@@ -138,15 +138,15 @@ def letters_in(cell: str | None, policy: LetterPolicy, limits: IngestSettings) -
     if others or (signs and len(raw) - len(signs) < _LEAST_LETTERS):
         sign, text = (others or signs)[:1], shown(cell or "")
         return "", f"says {text}, where {sign.decode()!r} at residue {raw.index(sign) + 1} is no letter"
-    refused = refusal(b"protein", raw, policy, limits)
+    refused = refusal(b"protein", raw, policy, content)
     return raw.decode("ascii"), refused.reason if refused else ""
 
 
-def own_wild_types(table: Table, column: str, limits: IngestSettings) -> WildTypes:
+def own_wild_types(table: Table, column: str, content: SourceContent = "protein") -> WildTypes:
     """The sequence in each row, which is its name too: rows with one sequence are of one wild type."""
     table.require(column, in_words("data.sequence") or "column")
     cells = table.column(column)
-    read = {cell: letters_in(cell, "refuse", limits) for cell in dict.fromkeys(cells)}
+    read = {cell: letters_in(cell, "refuse", content) for cell in dict.fromkeys(cells)}
     of_rows = ["" if why else letters for letters, why in (read[cell] for cell in cells)]
     unusable = {at: f"its column {column!r} {read[cell][1]}" for at, cell in enumerate(cells) if read[cell][1]}
     return WildTypes({each: each for each in of_rows if each}, of_rows, unusable)

@@ -101,4 +101,4 @@ def _store(folder: Path, chains: Sequence[Chain]) -> Store:
     path = folder / "chains.fasta"
     path.write_text("".join(f">{number}\n{chain.residues}\n" for number, chain in enumerate(chains)))
     limits = IngestSettings(content="any")
-    return open_or_build([FastaSource(str(path), "count", limits)], folder, "count", limits, progress=lambda *_: None)
+    return open_or_build([FastaSource(str(path), "count", "any")], folder, "count", limits, progress=lambda *_: None)

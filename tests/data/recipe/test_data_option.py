@@ -7,7 +7,6 @@ import pytest
 
 from data.commands.arguments import PathParser
 from data.recipe.option import in_words, use_options
-from data.recipe.settings import IngestSettings
 from data.sources.protein import refusal
 from finetune.embed.__main__ import main as embed
 from finetune.predict import main as predict
@@ -63,7 +62,7 @@ def test_a_refused_letter_has_the_remedy_of_its_program(
 
     def parsed(self: Parser, given: object = None, namespace: object = None) -> argparse.Namespace:
         use_options(self)
-        found = refusal(b"x", b"M1K", "refuse", IngestSettings())
+        found = refusal(b"x", b"M1K", "refuse")
         assert found is not None
         reasons.append(found.reason)
         raise ValueError("enough")

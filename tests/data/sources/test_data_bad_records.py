@@ -171,7 +171,7 @@ def test_labels_below_sequences_are_no_residues(tmp_path: Path) -> None:
     path = tmp_path / "x.fasta"
     for text in (labelled, labelled.replace("\n", "\r\n"), labelled + f">last\n{GOOD}\n"):
         path.write_text(text, newline="")
-        source = FastaSource(str(path), "refuse", IngestSettings())
+        source = FastaSource(str(path), "refuse")
         with pytest.raises(
             ValueError, match=r"x\.fasta: labels stand below the sequences, .* \(O, S\), and would be read"
         ):
@@ -181,7 +181,7 @@ def test_labels_below_sequences_are_no_residues(tmp_path: Path) -> None:
     # Proteins in two lines of one length: equal ones, and a second one that lacks a residue.
     for first, second in ((GOOD, GOOD), (STANDARD_RESIDUES * 3, STANDARD_RESIDUES[1:] * 3 + "LLL")):
         path.write_text("".join(f">p{at}\n{first}\n{second}\n" for at in range(20)))
-        (block,) = FastaSource(str(path), "refuse", IngestSettings()).blocks()
+        (block,) = FastaSource(str(path), "refuse").blocks()
         assert block.lengths.tolist() == [2 * len(first)] * 20
 
 
@@ -237,7 +237,7 @@ def test_stops_of_gffread_are_no_alignment(tmp_path: Path) -> None:
 
 def blocks_of(tmp_path: Path, text: bytes) -> Iterator[Block]:
     (tmp_path / "x.fasta").write_bytes(text)
-    return FastaSource(str(tmp_path / "x.fasta"), "count", LIMITS).blocks()
+    return FastaSource(str(tmp_path / "x.fasta"), "count").blocks()
 
 
 # GenBank ------------------------------------------------------------------------------------------

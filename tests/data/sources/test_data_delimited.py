@@ -1,7 +1,6 @@
 """CSV and TSV: no value comes to stand under another column's name, whatever the rows look like."""
 
 import gzip
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,14 +8,15 @@ from backports import zstd
 
 from data.sources.block import Position
 from data.sources.tables import TableSource
-from support.inputs.protein_files import LIMITS, contents, refused
+from support.inputs.lowered_bounds import lower
+from support.inputs.protein_files import contents, refused
 from support.inputs.protein_files import write as written
 
 HEADER = b"id,sequence,family\n"
 
 
 def source(path: str, suffix: str = ".csv") -> TableSource:
-    return TableSource(path, suffix, "refuse", LIMITS)
+    return TableSource(path, suffix, "refuse")
 
 
 def read(tmp_path: Path, text: bytes, suffix: str = ".csv", query: str = "") -> list[tuple[str, str]]:
@@ -139,17 +139,14 @@ def test_what_is_no_table(tmp_path: Path) -> None:
         assert "copy or download it again" in said
 
 
-def test_caps_hold_as_for_fasta(tmp_path: Path) -> None:
+def test_caps_hold_as_for_fasta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "x.csv", HEADER + b"p1," + b"M" * 200_000 + b",x\n")
     assert len(contents(source(path))[0][1]) == 200_000  # above the 128 kB of the csv module
-    tight = replace(source(path), limits=replace(LIMITS, max_line_bytes=1000))
-    with pytest.raises(
-        ValueError, match=r"x.csv: has a line of more than 1000 bytes, so that it cannot be read in its header: "
-    ):
-        contents(tight)
-    tight = replace(source(path), limits=replace(LIMITS, max_source_bytes=1000))
-    with pytest.raises(ValueError, match=r"x.csv: has more than 1000 bytes, so that it cannot be read in its header: "):
-        contents(tight)
+    for bound, words in (("line", "has a line of more than 1000 bytes"), ("size", "has more than 1000 bytes")):
+        with monkeypatch.context() as patch:
+            lower(patch, **{bound: 1000})
+            with pytest.raises(ValueError, match=rf"x.csv: {words}, so that it cannot be read in its header: "):
+                contents(source(path))
 
 
 def test_the_size_is_known_and_how_much_was_read(tmp_path: Path) -> None:

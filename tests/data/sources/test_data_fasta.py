@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.alphabet import STANDARD_RESIDUES, TOKENS, UNK, decode
-from data.recipe.settings import IngestSettings
 from data.sources.fasta import FastaSource
 from data.transport.broken_stream import BrokenStream
-from support.inputs.fasta_content import LIMITS, TIDY, read, written
+from support.inputs.fasta_content import TIDY, read, written
+from support.inputs.lowered_bounds import lower
 
 TIDY_RECORDS = [(b"sp|P1 first protein", "MKTAYIAKQRQ"), (b"P2", "GGGG")]
 
@@ -60,7 +60,7 @@ def test_ids_are_those_of_esm(tmp_path: Path) -> None:
     path = written(
         tmp_path, b">a\nLAGVSERTIDPKQNFYMHWCXBUZOJ\n>b\nlagvsertidpkqnfymhwcxbuzoj\n" + b">c\n" + b"ABZ" * 50
     )
-    (block,) = FastaSource(path, "refuse", LIMITS).blocks()
+    (block,) = FastaSource(path, "refuse").blocks()
     assert block.tokens[:52].tolist() == [*range(4, 29), UNK] * 2
     assert decode(block.tokens[52:]) == "ABZ" * 50
     assert TOKENS[:4] == ("<cls>", "<pad>", "<eos>", "<unk>")
@@ -131,17 +131,19 @@ BAD_RECORDS: list[tuple[str, bytes, int, list[str]]] = [
     ("NUL in the sequence", b">p1\nMK\0T\n>p2\nM\n", 1, ["has a NUL byte at residue 3", "damaged"]),
     ("NUL in the header", b">p1\nMK\n>p\0 2\nM\n", 2, ["has a NUL byte in its header"]),
     ("line ends of an old Macintosh", b">p1\rMK\r>p2\rM\r", 1, ["no sequence", "carriage return"]),
-    ("long header", b">p1\nMK\n>" + b"x" * 101 + b"\nM\n", 2, ["header of 101 bytes", "max_header_bytes allows 100"]),
-    ("long sequence", b">p1\n" + b"M\n" * 201 + b">p2\nM\n", 1, ["more than the 200 residues", "max_residues"]),
+    ("long header", b">p1\nMK\n>" + b"x" * 101 + b"\nM\n", 2, ["header of 101 bytes", "at most 100 are read"]),
+    ("long sequence", b">p1\n" + b"M\n" * 201 + b">p2\nM\n", 1, ["more than the 200 that a protein may have"]),
 ]
 
 
 @pytest.mark.parametrize(("text", "record", "words"), [b[1:] for b in BAD_RECORDS], ids=[b[0] for b in BAD_RECORDS])
-def test_bad_records_are_set_aside(tmp_path: Path, text: bytes, record: int, words: list[str]) -> None:
-    limits = IngestSettings(max_header_bytes=100, max_residues=200)
+def test_bad_records_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, record: int, words: list[str]
+) -> None:
+    lower(monkeypatch, header=100, residues=200)
     # Neighbours of a bad record, and a text long enough to be read at full width, change nothing.
     tail = b">last\n" + b"M" * 150 + b"\n"
-    alone, followed = read(written(tmp_path, text), limits=limits), text + b"\n" * (not text.endswith(b"\n")) + tail
+    alone, followed = read(written(tmp_path, text)), text + b"\n" * (not text.endswith(b"\n")) + tail
     (bad,) = alone.rejected
     assert bad.record == record
     assert len(alone.records) + 1 == text.count(b"\n>") + 1
@@ -150,23 +152,23 @@ def test_bad_records_are_set_aside(tmp_path: Path, text: bytes, record: int, wor
     assert text[bad.offset :].startswith(b">")
     assert text[: bad.offset].count(b">") == record - 1
     assert bad.header == text[bad.offset + 1 :].partition(b"\n")[0].strip()[:200]
-    both = read(written(tmp_path, followed), limits=limits)
+    both = read(written(tmp_path, followed))
     assert both.rejected == alone.rejected
     assert both.records == [*alone.records, (b"last", "M" * 150)]
 
 
-def test_as_long_as_allowed(tmp_path: Path) -> None:
-    limits = IngestSettings(max_header_bytes=100, max_residues=200)
+def test_as_long_as_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lower(monkeypatch, header=100, residues=200)
     text = b"> " + b"x" * 100 + b" \n" + b"M " * 200 + b"\n*\n"
-    assert read(written(tmp_path, text), limits=limits).records == [(b"x" * 100, "M" * 200)]
+    assert read(written(tmp_path, text)).records == [(b"x" * 100, "M" * 200)]
 
 
-def test_a_record_above_any_chunk(tmp_path: Path) -> None:
-    limits = IngestSettings(max_residues=1_500_000)
+def test_a_record_above_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lower(monkeypatch, residues=1_500_000)
     for residues, good in ((1_500_000, True), (1_500_001, False), (4_000_000, False)):
         lines = b"\n".join([b"M" * 50 + b" "] * (residues // 50) + [b"G" * (residues % 50)])
         text = b">a b\r\n" + lines + b"*\n\n>c\nMK\n"
-        found = read(written(tmp_path, text), limits=limits)
+        found = read(written(tmp_path, text))
         assert found.records[-1] == (b"c", "MK")
         assert [r.header for r in found.rejected] == [b"a b"] * (not good)
         if good:
@@ -212,7 +214,7 @@ def bad_sources() -> list[tuple[str, bytes, list[str]]]:
         ("UTF-16", TIDY.decode().encode("utf-16"), ["UTF-16"]),
         ("UTF-16 without a mark", TIDY.decode().encode("utf-16-le"), ["UTF-16"]),
         ("a line above the cap", b">a\nMK\n>b\n" + b"M" * 10_001 + b"\n", ["line of more than 10000 bytes", "record"]),
-        ("a header above the cap", b">a" + b"b" * 10_001, ["line of more than 10000 bytes", "max_line_bytes"]),
+        ("a header above the cap", b">a" + b"b" * 10_001, ["line of more than 10000 bytes", "break the line"]),
         ("cut gzip", packed[: len(packed) // 2], cut),
         ("gzip without its checksum", packed[:-3], [*cut, "gzip", "record 399 ('p398')"]),
         ("cut zstd", framed[: len(framed) // 2], [*cut, "zstd"]),
@@ -223,10 +225,13 @@ def bad_sources() -> list[tuple[str, bytes, list[str]]]:
 
 
 @pytest.mark.parametrize(("text", "words"), [b[1:] for b in bad_sources()], ids=[b[0] for b in bad_sources()])
-def test_a_bad_source_is_one_error_with_values(tmp_path: Path, text: bytes, words: list[str]) -> None:
+def test_a_bad_source_is_one_error_with_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, words: list[str]
+) -> None:
+    lower(monkeypatch, line=10_000)
     path = written(tmp_path, text)
     with pytest.raises(ValueError, match=r".+") as caught:
-        read(path, limits=IngestSettings(max_line_bytes=10_000))
+        read(path)
     message = str(caught.value)
     assert type(caught.value) in (ValueError, BrokenStream)  # none of Python's own
     assert message.startswith(f"{path}: ")
@@ -234,15 +239,15 @@ def test_a_bad_source_is_one_error_with_values(tmp_path: Path, text: bytes, word
     assert [w for w in words if w not in message] == []
 
 
-def test_lines_as_long_as_the_cap(tmp_path: Path) -> None:
+def test_lines_as_long_as_the_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b">a\n" + b"M" * 997 + b"\r\n" + b"K" * 999 + b"\n"
     for cap, good in ((999, True), (998, False)):
-        limits = IngestSettings(max_line_bytes=cap)
+        lower(monkeypatch, line=cap)
         if good:
-            assert len(read(written(tmp_path, text), limits=limits).records) == 1
+            assert len(read(written(tmp_path, text)).records) == 1
         else:
             with pytest.raises(ValueError, match="line of more than 998 bytes"):
-                read(written(tmp_path, text), limits=limits)
+                read(written(tmp_path, text))
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

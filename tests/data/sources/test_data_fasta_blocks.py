@@ -9,13 +9,13 @@ import pytest
 import data.sources.fasta
 from data.sources.block import Block, Position
 from data.sources.fasta import FastaSource
-from support.inputs.fasta_content import LIMITS, TIDY, byte_by_byte, content, in_pieces, many, read, written
+from support.inputs.fasta_content import TIDY, byte_by_byte, content, in_pieces, many, read, written
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
 def test_restart_at_every_block(tmp_path: Path, compress, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"\n\n" + many()
-    source = FastaSource(written(tmp_path, compress(text)), "refuse", LIMITS)
+    source = FastaSource(written(tmp_path, compress(text)), "refuse")
     in_pieces(monkeypatch, 1000)
     monkeypatch.setattr(data.sources.fasta, "BLOCK_BYTES", 4000)
     blocks = list(source.blocks())
@@ -29,7 +29,7 @@ def test_restart_at_every_block(tmp_path: Path, compress, monkeypatch: pytest.Mo
 
 
 def test_a_source_that_changed_is_not_continued(tmp_path: Path) -> None:
-    source = FastaSource(written(tmp_path, TIDY), "refuse", LIMITS)
+    source = FastaSource(written(tmp_path, TIDY), "refuse")
     with pytest.raises(ValueError, match="no record begins at byte 5, where reading is to continue"):
         list(source.blocks(Position(1, 5)))
     with pytest.raises(ValueError, match="ends 57 bytes before the place up to which it was read"):
@@ -52,7 +52,7 @@ def test_blocks_are_the_same_without_the_kernel(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(data.sources.fasta, "BLOCK_BYTES", 10_000)
     in_pieces(monkeypatch, 3000)
     for policy in ("refuse", "count"):
-        source = FastaSource(written(tmp_path, many(2)), policy, LIMITS)
+        source = FastaSource(written(tmp_path, many(2)), policy)
         compiled = list(source.blocks())
         with monkeypatch.context() as without:
             byte_by_byte(without)

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 import data.sources.content_digest
 import data.sources.fasta
 from data.alphabet import decode
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.recipe.settings import LetterPolicy
 from data.sources.fasta import FastaSource
 from data.transport.byte_stream import ByteStream
 from data.transport.compression import compression
 from support.inputs.fasta_content import byte_by_byte
+from support.inputs.lowered_bounds import lower
 
-LIMITS = IngestSettings(max_header_bytes=20, max_residues=150, max_line_bytes=160)
+HEADER, RESIDUES, LINE = 20, 150, 160
 LETTERS = b"ACDEFGHIKLMNPQRSTVWYBJOUXZ"
 SPACES = b" \t\r\n\v\f"
 MISSING = (b"NA", b"N/A", b"#N/A", b"<NA>", b"NAN", b"NONE", b"NULL", b"-", b"?")
@@ -49,7 +50,7 @@ def line_by_line(text: bytes, policy: LetterPolicy) -> Read:
     refused = read._replace(readable=False)
     if text.startswith((b"\xff\xfe", b"\xfe\xff", b">\0", b"\0>")):
         return refused
-    if any(len(line) > LIMITS.max_line_bytes for line in text.split(b"\n")):
+    if any(len(line) > LINE for line in text.split(b"\n")):
         return refused
     offset = 3 if text.startswith(b"\xef\xbb\xbf") else 0
     found: list[tuple[int, bytes, list[bytes]]] = []
@@ -65,8 +66,8 @@ def line_by_line(text: bytes, policy: LetterPolicy) -> Read:
         letters = bytes(byte for byte in b"".join(lines) if byte not in SPACES)
         letters = letters[:-1] if letters.endswith((b"*", b".")) else letters
         odd = [byte for byte in letters.upper() if byte not in LETTERS]
-        wrong = not header or len(header) > LIMITS.max_header_bytes or 0 in header
-        wrong = wrong or not 1 <= len(letters) <= LIMITS.max_residues or 0 in letters
+        wrong = not header or len(header) > HEADER or 0 in header
+        wrong = wrong or not 1 <= len(letters) <= RESIDUES or 0 in letters
         wrong = wrong or letters.upper() in MISSING or is_nucleotides(header, letters.upper())
         if wrong or (odd and policy == "refuse"):
             read.rejected.append((number, header[:200], at))
@@ -78,9 +79,16 @@ def line_by_line(text: bytes, policy: LetterPolicy) -> Read:
 
 
 def through_blocks(path: Path, policy: LetterPolicy) -> Read:
+    """What the source reads, with the bounds of this test."""
+    with pytest.MonkeyPatch.context() as patch:
+        lower(patch, header=HEADER, residues=RESIDUES, line=LINE)
+        return _through_blocks(path, policy)
+
+
+def _through_blocks(path: Path, policy: LetterPolicy) -> Read:
     read, said = Read([], [], Counter(), True), ""
     try:
-        for block in FastaSource(str(path), policy, LIMITS).blocks():
+        for block in FastaSource(str(path), policy).blocks():
             token_at = header_at = 0
             for length, header_length in zip(block.lengths.tolist(), block.header_lengths.tolist(), strict=True):
                 header = block.headers[header_at : header_at + header_length].tobytes()
@@ -180,7 +188,7 @@ def test_good_files_against_biopython(
             if not kernel:
                 byte_by_byte(patched)
             ours = []
-            for block in FastaSource(str(path), "refuse", IngestSettings()).blocks():
+            for block in FastaSource(str(path), "refuse").blocks():
                 letters_left, headers_left = decode(block.tokens), block.headers.tobytes()
                 for n, h in zip(block.lengths.tolist(), block.header_lengths.tolist(), strict=True):
                     ours.append((headers_left[:h].decode(), letters_left[:n]))

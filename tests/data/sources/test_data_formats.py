@@ -21,8 +21,8 @@ from data.sources.block import START, Position
 from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta import FastaSource
 from data.transport.byte_stream import ByteStream
+from support.inputs.lowered_bounds import lower
 from support.inputs.protein_files import (
-    LIMITS,
     PROTEINS,
     contents,
     fasta,
@@ -43,8 +43,8 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
 }
 
 
-def source(folder: Path, suffix: str, content: bytes, limits=LIMITS, policy="refuse") -> SeqIOSource:
-    return SeqIOSource(written(folder / f"x{suffix}", content), SUFFIXES[suffix], policy, limits)
+def source(folder: Path, suffix: str, content: bytes, policy="refuse") -> SeqIOSource:
+    return SeqIOSource(written(folder / f"x{suffix}", content), SUFFIXES[suffix], policy)
 
 
 def genbank(*records: SeqRecord) -> bytes:
@@ -56,7 +56,7 @@ def genbank(*records: SeqRecord) -> bytes:
 @pytest.mark.parametrize("packing", ["", ".gz", ".bgz", ".zst"])
 @pytest.mark.parametrize("suffix", WRITTEN)
 def test_the_content_is_that_of_fasta(tmp_path: Path, suffix: str, packing: str) -> None:
-    plain = FastaSource(written(tmp_path / "x.fasta", fasta()), "refuse", LIMITS)
+    plain = FastaSource(written(tmp_path / "x.fasta", fasta()), "refuse")
     found = source(tmp_path, suffix, packed(WRITTEN[suffix](), packing))
     assert contents(found) == contents(plain)
     assert contents(found)[0] == ("P12345 Aspartate aminotransferase", PROTEINS["P12345"][1])
@@ -97,7 +97,7 @@ def test_goes_on_behind_every_block(tmp_path: Path, suffix: str, monkeypatch: py
 def test_blocks_end_by_residues_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data.sources.entries, "BLOCK_RESIDUES", 10)
     entries = [Entry(b"p%d" % i, b"M" * n) for i, n in enumerate((4, 4, 4, 30, 1))]
-    blocks = list(entry_blocks(entries, "refuse", LIMITS, START, lambda: 0))
+    blocks = list(entry_blocks(entries, "refuse", "protein", START, lambda: 0))
     assert [block.lengths.tolist() for block in blocks] == [[4, 4, 4], [30], [1]]
 
 
@@ -173,7 +173,7 @@ def test_letters_follow_the_rules_of_fasta() -> None:
         Entry(b"d", b"*"),
         Entry(b"", b"M"),
     ]
-    (block,) = entry_blocks(entries, "refuse", LIMITS, Position(10), lambda: 7)
+    (block,) = entry_blocks(entries, "refuse", "protein", Position(10), lambda: 7)
     assert (block.lengths.tolist(), block.bytes_read, block.end) == ([3, 3], 7, Position(15))
     assert block.headers.tobytes() == b"a b" + b"b"  # a header is one line
     assert block.tokens[:3].tolist() == block.tokens[3:].tolist() == [20, 15, 11]
@@ -182,27 +182,27 @@ def test_letters_follow_the_rules_of_fasta() -> None:
     assert "data.unknown_letters = 'count'" in block.rejected[0].reason
     assert block.unknown_letters == {}
 
-    (counted,) = entry_blocks(entries, "count", LIMITS, START, lambda: 0)
+    (counted,) = entry_blocks(entries, "count", "protein", START, lambda: 0)
     assert counted.tokens.tolist() == [20, 15, 11, 20, 15, 11, 20, 15, 3, 11, 3]
     assert counted.unknown_letters == {"'*'": 1, "'1'": 1}
     assert [r.record for r in counted.rejected] == [4, 5]
 
 
-def test_limits() -> None:
-    limits = replace(LIMITS, max_residues=5, max_header_bytes=3)
+def test_bounds_of_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    lower(monkeypatch, residues=5, header=3)
     entries = [Entry(b"abc", b"MKTAY"), Entry(b"b", b"MKTAYI"), Entry(b"abcd", b"M"), Entry(b"x" * 999, b"M")]
-    (block,) = entry_blocks(entries, "refuse", limits, START, lambda: 0)
+    (block,) = entry_blocks(entries, "refuse", "protein", START, lambda: 0)
     assert block.lengths.tolist() == [5]
     assert [r.reason for r in block.rejected] == [
-        "has 6 residues; data.ingest.max_residues allows 5",
-        "has a header of 4 bytes; data.ingest.max_header_bytes allows 3",
-        "has a header of 999 bytes; data.ingest.max_header_bytes allows 3",
+        "has 6 residues, more than the 5 that a protein may have; remove the record",
+        "has a header of 4 bytes; at most 3 are read; shorten it",
+        "has a header of 999 bytes; at most 3 are read; shorten it",
     ]
     assert len(block.rejected[-1].header) == 200
 
 
 def test_a_block_of_refused_records_is_empty() -> None:
-    (block,) = entry_blocks([Entry(b"a", b"!")], "refuse", LIMITS, START, lambda: 0)
+    (block,) = entry_blocks([Entry(b"a", b"!")], "refuse", "protein", START, lambda: 0)
     assert [len(a) for a in (block.tokens, block.lengths, block.digests, block.headers)] == [0, 0, 0, 0]
     assert block.tokens.dtype == np.uint8
     assert len(block.rejected) == 1
@@ -281,13 +281,13 @@ def test_a_cut_of_the_compressed_stream_is_told_as_such(tmp_path: Path, packing:
 
 
 @pytest.mark.parametrize("suffix", WRITTEN)
-def test_a_line_that_does_not_end(tmp_path: Path, suffix: str) -> None:
-    limits = replace(LIMITS, max_line_bytes=200_000)
-    assert len(contents(source(tmp_path, suffix, WRITTEN[suffix](), limits))) == len(PROTEINS)
+def test_a_line_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    lower(monkeypatch, line=200_000)
+    assert len(contents(source(tmp_path, suffix, WRITTEN[suffix]()))) == len(PROTEINS)
     before = {".xml": b"<sequence length=", ".dat": b"DE   RecName", ".gp": b"DEFINITION  ", ".sto": b"#=GS P12345"}
     endless = WRITTEN[suffix]().replace(before[suffix], b" " * 400_000 + before[suffix], 1)
-    with pytest.raises(ValueError, match=r"(a line|an entry) of more than 200000 bytes.*data\.ingest\.max_line_bytes"):
-        contents(source(tmp_path, suffix, endless, limits))
+    with pytest.raises(ValueError, match=r"(a line|an entry) of more than 200000 bytes; .* remove the entry"):
+        contents(source(tmp_path, suffix, endless))
 
 
 def test_header_bytes_that_are_no_utf8_come_through(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ def test_xml_holds_no_more_than_the_entries_at_hand(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(data.sources.entries, "BLOCK_RECORDS", 64)
     head, entries = uniprot_xml().split(b"\n<entry", 1)
     entries = b"\n<entry" + entries.removesuffix(b"</uniprot>\n")
-    limits = replace(LIMITS, max_line_bytes=200_000)  # of one entry; the file has 2 million
-    found = source(tmp_path, ".xml", head + entries * 60 + b"</uniprot>", limits)
+    lower(monkeypatch, line=200_000)  # of one entry; the file has 2 million
+    found = source(tmp_path, ".xml", head + entries * 60 + b"</uniprot>")
     num_records = num_elements = 0
     for block in found.blocks():
         num_records += len(block.lengths)

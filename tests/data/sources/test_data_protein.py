@@ -38,7 +38,7 @@ def source(path: str, ingest: IngestSettings = LIMITS, letters: str = "refuse") 
 
 
 def first_block(tmp_path: Path, text: bytes, letters: str = "refuse") -> Block:
-    return next(FastaSource(written(tmp_path / "x.fasta", text), letters, LIMITS).blocks())
+    return next(FastaSource(written(tmp_path / "x.fasta", text), letters).blocks())
 
 
 # Records ------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ BAD = [
         "has '1' at residue 3, which is no amino acid letter (allowed: ACDEFGHIKLMNPQRSTVWY, BJOUXZ and one",
     ),
     ("p1", "*", "has no sequence; remove the record or fill it"),
-    ("x" * 70_000, "MKT", "has a header of 70000 bytes; data.ingest.max_header_bytes allows 65536"),
+    ("x" * 70_000, "MKT", "has a header of 70000 bytes; at most 65536 are read; shorten it"),
 ]
 
 
@@ -149,7 +149,7 @@ def test_real_protein_sets_are_taken() -> None:
     paths = sorted(REAL.glob("*.gz"))
     assert len(paths) > 5
     for path in paths:
-        block = next(FastaSource(str(path), "refuse", LIMITS).blocks())
+        block = next(FastaSource(str(path), "refuse").blocks())
         assert mistaken(block) == "", path
         rows = block.lengths.cumsum()
         for at in range(1, len(rows), 97):  # a corpus of some neighbours alone would be taken, too

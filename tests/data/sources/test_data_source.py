@@ -228,7 +228,7 @@ import sys
 sys.path[:0] = ["tests"]
 from support.inputs.protein_files import LIMITS, contents
 from data.sources.fasta import FastaSource
-source = FastaSource("-", "refuse", LIMITS)
+source = FastaSource("-", "refuse")
 assert (source.name, source.num_bytes, source.stamp()) == ("-", None, ["-"])
 print(contents(source))
 """
@@ -244,13 +244,13 @@ def test_standard_input_is_fasta_from_a_pipe(tmp_path: Path, packing: str) -> No
         [sys.executable, "-c", READ_STANDARD_INPUT], input=content, cwd=ROOT, capture_output=True, timeout=60
     )
     assert told.stderr.decode() == ""
-    assert told.stdout.decode().strip() == str(contents(FastaSource(str(tmp_path / "x.fasta"), "refuse", LIMITS)))
+    assert told.stdout.decode().strip() == str(contents(FastaSource(str(tmp_path / "x.fasta"), "refuse")))
 
 
 def test_standard_input_is_read_from_its_beginning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(ValueError, match=r"standard input ended after 4 records and cannot be read from there again"):
-        next(iter(FastaSource("-", "refuse", LIMITS).blocks(Position(4, 100))))
+        next(iter(FastaSource("-", "refuse").blocks(Position(4, 100))))
 
 
 def test_standard_input_is_no_source_of_a_run(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,8 @@ import data.sources.entries
 from data.sources.block import Position
 from data.sources.tables import TableSource, split_query
 from support.inputs.faulty_server import Site, serving
-from support.inputs.protein_files import LETTERS, LIMITS, PROTEINS, contents, packed, refused, table
+from support.inputs.lowered_bounds import lower
+from support.inputs.protein_files import LETTERS, PROTEINS, contents, packed, refused, table
 from support.inputs.protein_files import write as written
 
 EVERYTHING = list(zip(PROTEINS, LETTERS, strict=True))
@@ -27,7 +27,7 @@ def source(location: str | Path, policy: str = "refuse") -> TableSource:
     place = Path(location.partition("?")[0])
     while place.suffix in (".gz", ".zst"):
         place = place.with_suffix("")
-    return TableSource(location, "" if location.startswith("datasets://") else place.suffix, policy, LIMITS)
+    return TableSource(location, "" if location.startswith("datasets://") else place.suffix, policy)
 
 
 def error(location: str | Path) -> str:
@@ -258,10 +258,11 @@ def test_a_row_with_too_many_cells(tmp_path: Path) -> None:
     assert "Expected 2 fields in line 3, saw 3" in error(written(tmp_path / "x.csv", b"id,seq\na,MKT\nb,GG,W\n"))
 
 
-def test_limits_hold_for_tables(tmp_path: Path) -> None:
+def test_bounds_hold_for_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lower(monkeypatch, residues=5)
     path = written(tmp_path / "x.csv", b"id,seq\na,MKTAYI\nb,MKTAY\n")
-    found = replace(source(path), limits=replace(LIMITS, max_residues=5))
-    assert refused(found) == [(1, "a", "has 6 residues; data.ingest.max_residues allows 5")]
+    (found,) = refused(source(path))
+    assert found == (1, "a", "has 6 residues, more than the 5 that a protein may have; remove the record")
 
 
 @pytest.mark.parametrize("query", ["q=a%20b", "q=a+b&c=%2F~%7e", "x", "x&", "b=1&a=2&b=3", "sig=a%2Bb%3D&z"])
@@ -272,7 +273,7 @@ def test_the_query_of_a_server_reaches_it_byte_for_byte(query: str) -> None:
     assert split_query(f"https://h/x.csv?sequence=a%20b&id=c&{query}") == whole
     assert split_query(f"https://h/x.csv?{query}&sequence=a+b&id=c") == whole
     with serving(Site(b"seq,id\nMKTAYIAKQR,p0\n")) as site:
-        source = TableSource(site.url.replace(".fasta", f".csv?{query}&sequence=seq"), ".csv", "refuse", LIMITS)
+        source = TableSource(site.url.replace(".fasta", f".csv?{query}&sequence=seq"), ".csv", "refuse")
         assert [len(block.lengths) for block in source.blocks()] == [1]
         assert site.paths == [f"/proteins.csv?{query}"]
 

@@ -131,7 +131,7 @@ def test_real_fasta_goes_on_at_its_offset(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(store_writer, "COMMIT_S", 0.0)
     path = tmp_path / "a.fasta"
     path.write_text("".join(f">r{n}\n{'MKV' * 5000}\n{'AC' * (n + 1)}\n" for n in range(1500)))
-    sources = [FastaSource(str(path), "refuse", IngestSettings())]
+    sources = [FastaSource(str(path), "refuse")]
     once = build_into(tmp_path / "once", sources, "refuse", IngestSettings())
 
     def two_blocks() -> None:
@@ -205,7 +205,7 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path) -> None:
     def change(*_: object) -> None:
         path.write_text(">a\nMKT\n>b\nMKV\n")
 
-    sources = [FastaSource(str(path), "refuse", IngestSettings())]
+    sources = [FastaSource(str(path), "refuse")]
     with pytest.raises(ValueError, match=r"a\.fasta was changed while it was read; the same command reads it again"):
         build_into(tmp_path / "store", sources, "refuse", IngestSettings(), progress=change)
     assert not (tmp_path / "store").exists()

@@ -143,7 +143,7 @@ REFUSAL = r"{} is not empty and no token store: it holds {}; choose a folder tha
 def fasta(path: Path) -> Source:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f">{path.stem}\nMKLV\n")
-    return FastaSource(str(path), "refuse", IngestSettings())
+    return FastaSource(str(path), "refuse")
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.recipe.settings import IngestSettings, LetterPolicy, SourceContent
 from data.resources import Resources
 from data.sources.block import Source
 from data.sources.fasta import FastaSource
@@ -108,7 +108,7 @@ def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.Monkey
     sources = []
     for number in range(count):
         (tmp_path / f"{number}.fasta").write_text(f">p{number}\nMKTAYIAKQR\n")
-        sources.append(FastaSource(str(tmp_path / f"{number}.fasta"), "refuse", IngestSettings()))
+        sources.append(FastaSource(str(tmp_path / f"{number}.fasta"), "refuse"))
     for processes in (1, 4):
         folder = tmp_path / f"store{processes}"
         build_into(folder, sources, "refuse", IngestSettings(processes=processes), progress=quiet)
@@ -197,11 +197,11 @@ def test_parts_of_other_sources_are_not_taken(folder: Path, tmp_path: Path, proc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("letters", "max_residues"), [("refuse", 1_000_000), ("count", 9999)])
+@pytest.mark.parametrize(("letters", "content"), [("refuse", "protein"), ("count", "any")])
 def test_parts_of_other_settings_are_not_taken(
-    folder: Path, tmp_path: Path, letters: LetterPolicy, max_residues: int
+    folder: Path, tmp_path: Path, letters: LetterPolicy, content: SourceContent
 ) -> None:
-    ingest = replace(QUARTER, max_residues=max_residues)
+    ingest = replace(QUARTER, content=content)
     build_into(folder, logged(tmp_path / "log"), letters, ingest, progress=quiet)
     assert (tmp_path / "log").read_text().split() == ["0", "0", "0"]
 
@@ -284,7 +284,7 @@ def test_a_table_that_changes_while_it_is_read(tmp_path: Path, kind: str) -> Non
 
     write(sequences=("MKT",))
     place, suffix = (f"datasets://{path.parent}", "") if kind == "datasets" else (str(path), kind)
-    sources = [TableSource(place, suffix, "refuse", IngestSettings())]
+    sources = [TableSource(place, suffix, "refuse")]
     with pytest.raises(ValueError, match=r" was changed while it was read; the same command reads it again$"):
         build_into(tmp_path / "store", sources, "refuse", IngestSettings(), progress=write)
     assert not (tmp_path / "store").exists()
@@ -297,9 +297,9 @@ def test_a_pipe_is_read_once(tmp_path: Path, kind: str) -> None:
     os.mkfifo(pipe)
     os.utime(pipe, ns=(0, 0))  # what is written into it changes its time
     text = ">a\nMKT\n>b\nMKV\n" if kind == "fasta" else "id,sequence\na,MKT\nb,MKV\n"
-    source: Source = FastaSource(str(pipe), "refuse", IngestSettings())
+    source: Source = FastaSource(str(pipe), "refuse")
     if kind == "csv":
-        source = TableSource(f"{pipe}?sequence=sequence", ".csv", "refuse", IngestSettings())
+        source = TableSource(f"{pipe}?sequence=sequence", ".csv", "refuse")
     writer = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
     writer.start()
     store = build_into(tmp_path / "store", [source], "refuse", IngestSettings(), progress=quiet)

@@ -30,7 +30,7 @@ def fasta(path: Path, proteins: dict[str, str] = PROTEINS) -> Path:
 
 def built(tmp_path: Path, *paths: Path, letters: LetterPolicy = "refuse") -> Store:
     ingest = IngestSettings()
-    return open_or_build([FastaSource(str(p), letters, ingest) for p in paths], tmp_path / "stores", letters, ingest)
+    return open_or_build([FastaSource(str(p), letters) for p in paths], tmp_path / "stores", letters, ingest)
 
 
 @pytest.fixture

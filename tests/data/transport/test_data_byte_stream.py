@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe.settings import IngestSettings
 from data.transport.broken_stream import BrokenStream
 from data.transport.byte_stream import ByteStream
 from data.transport.compression import Stored, gunzip, unzstd
-from support.inputs.packed_bytes import LIMITS, PACKED, TEXT, bgzip, framed, read, zstd
+from support.inputs.lowered_bounds import lower
+from support.inputs.packed_bytes import PACKED, TEXT, bgzip, framed, read, zstd
 
 HEX = TEXT[:100_000].hex().encode()
 REPEATS = b">a\n" + b"M" * (1 << 20)
@@ -32,7 +32,7 @@ def test_compression_is_told_by_content(tmp_path: Path, packed: str) -> None:
     path = written(tmp_path, stored)
     for offset in (0, 1, 123_456, 700_003, len(TEXT) - 1, len(TEXT)):
         assert read(path, offset) == TEXT[offset:]
-    stream = ByteStream(path, LIMITS)
+    stream = ByteStream(path)
     progress = [stream.bytes_read for _ in stream.chunks()]
     assert progress == sorted(progress)
     assert 0 < progress[0]
@@ -72,7 +72,7 @@ def test_places_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none: no such file; check data.sources"):
         read(missing)
     with pytest.raises(ValueError, match=r"none: No such file or directory; check data.sources"):
-        ByteStream(missing, LIMITS).stamp()
+        ByteStream(missing).stamp()
     with pytest.raises(BrokenStream, match=r"cannot be read: .*directory"):
         read(str(tmp_path))
     with pytest.raises(ValueError, match=r"nowhere://a: cannot be opened: Protocol not known: nowhere; check data.sou"):
@@ -80,24 +80,23 @@ def test_places_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"memory://none: no such file; check data.sources"):
         read("memory://none")
     with pytest.raises(ValueError, match=r"memory://none: no such file"):
-        ByteStream("memory://none", LIMITS).stamp()
+        ByteStream("memory://none").stamp()
 
 
 def test_stamp_of_a_file(tmp_path: Path) -> None:
     path = written(tmp_path, b"abc")
     link = tmp_path / "link"
     link.symlink_to(path)
-    stamp = ByteStream(str(link), LIMITS).stamp()
+    stamp = ByteStream(str(link)).stamp()
     assert stamp == [path, 3, os.stat(path).st_mtime_ns]
     os.utime(path, ns=(1, 1))
-    assert ByteStream(path, LIMITS).stamp() != stamp
+    assert ByteStream(path).stamp() != stamp
 
 
 def test_pipes(tmp_path: Path) -> None:
     program = (
-        "from data.recipe.settings import IngestSettings\n"
         "from data.transport.byte_stream import ByteStream\n"
-        "stream = ByteStream('-', IngestSettings())\n"
+        "stream = ByteStream('-')\n"
         "assert (stream.num_bytes, stream.stamp(), stream.name) == (None, ['-'], 'standard input')\n"
         "print(sum(map(len, stream.chunks())), stream.bytes_read)"
     )
@@ -112,25 +111,27 @@ def test_pipes(tmp_path: Path) -> None:
     writer.join()
 
 
-def test_caps(tmp_path: Path) -> None:
+def test_caps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = written(tmp_path, gzip.compress(b"M" * (15 << 20)))  # a thousandfold, but too little to judge by
     assert len(read(small)) == 15 << 20
     members = gzip.compress(REPEATS) * 40
     assert len(members) * 500 < len(REPEATS) * 40
     bomb = written(tmp_path, members)
-    with pytest.raises(BrokenStream, match=r"gzip bytes become more than \d+: data.ingest.max_inflation allows 250"):
+    with pytest.raises(BrokenStream, match=r"gzip bytes become more than \d+: at most 250 for one are read; unpack it"):
         read(bomb)
-    assert read(bomb, limits=IngestSettings(max_inflation=2000)) == REPEATS * 40
-    with pytest.raises(BrokenStream, match=r"has more than 1000000 bytes: .*max_source_bytes"):
-        read(bomb, limits=IngestSettings(max_source_bytes=1_000_000))
+    lower(monkeypatch, inflation=2000)
+    assert read(bomb) == REPEATS * 40
+    lower(monkeypatch, size=1_000_000)
+    with pytest.raises(BrokenStream, match=r"has more than 1000000 bytes: divide it into several sources"):
+        read(bomb)
     plain = written(tmp_path, TEXT)
     for most in (len(TEXT), len(TEXT) - 1):
-        limits = IngestSettings(max_source_bytes=most)
+        lower(monkeypatch, size=most)
         if most == len(TEXT):
-            assert read(plain, 700_123, limits) == TEXT[700_123:]
+            assert read(plain, 700_123) == TEXT[700_123:]
         else:
             with pytest.raises(BrokenStream, match=f"has more than {most} bytes"):
-                read(plain, 700_123, limits)
+                read(plain, 700_123)
 
 
 @pytest.mark.parametrize(("pack", "unpack"), [(gzip.compress, gunzip), (zstd, unzstd)], ids=["gzip", "zstd"])
@@ -140,23 +141,23 @@ def test_much_is_unpacked_in_steps(pack: Callable[[bytes], bytes], unpack: Calla
     assert max(map(len, chunks)) <= 1 << 19
 
 
-BOMBS: dict[str, tuple[bytes, dict[str, float], str]] = {
-    "gzip": (gzip.compress(REPEATS) * 1024, {}, "max_inflation"),
-    "zstd": (zstd(REPEATS) + zstd(b"M" * (1 << 26)) * 16, {}, "max_inflation"),
+BOMBS: dict[str, tuple[bytes, dict[str, int], str]] = {
+    "gzip": (gzip.compress(REPEATS) * 1024, {}, "at most 250 for one"),
+    "zstd": (zstd(REPEATS) + zstd(b"M" * (1 << 26)) * 16, {}, "at most 250 for one"),
     "a line of 1 GB": (
         gzip.compress(REPEATS) + gzip.compress(REPEATS[3:]) * 1023,
-        {"max_inflation": 1e6},
-        "max_line_bytes",
+        {"transport.byte_stream.MAX_INFLATION": 10**6},
+        "break the line",
     ),
     "a protein of 256 MB": (
         gzip.compress(REPEATS) + gzip.compress(b"M\n" * (1 << 19)) * 256,
-        {"max_inflation": 1e6},
-        "more than the 1000000 residues",
+        {"transport.byte_stream.MAX_INFLATION": 10**6},
+        "more than the 1000000 that",
     ),
     "a header of 128 MB": (
         gzip.compress(REPEATS[:1] + REPEATS[3:]) + gzip.compress(REPEATS[3:]) * 128,
-        {"max_inflation": 1e6, "max_line_bytes": 1 << 25},
-        "max_line_bytes",
+        {"transport.byte_stream.MAX_INFLATION": 10**6, "sources.fasta_text.MAX_LINE_BYTES": 1 << 25},
+        "break the line",
     ),
 }
 
@@ -167,19 +168,20 @@ REST = [pytest.param(bomb, marks=pytest.mark.slow) for bomb in BOMBS if bomb != 
 
 @pytest.mark.parametrize("bomb", [SHOWN, *REST])
 def test_memory_is_bounded(tmp_path: Path, bomb: str) -> None:
-    stored, limits, words = BOMBS[bomb]
+    stored, bounds, words = BOMBS[bomb]
     small = tmp_path / "small.fasta"
     small.write_bytes(b">a\nM\n")
     program = (
         "import resource, sys\n"
+        "import data.sources.fasta_text\n"
+        "import data.transport.byte_stream\n"
         "from data.sources.fasta import FastaSource\n"
-        "from data.recipe.settings import IngestSettings\n"
         "held = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
-        f"limits = IngestSettings(**{limits!r})\n"
-        "list(FastaSource(sys.argv[1], 'refuse', limits).blocks())\n"
+        + "".join(f"data.{name} = {value}\n" for name, value in bounds.items())
+        + "list(FastaSource(sys.argv[1], 'refuse').blocks())\n"
         "before = held()\n"
         "try:\n"
-        "    blocks = FastaSource(sys.argv[2], 'refuse', limits).blocks()\n"
+        "    blocks = FastaSource(sys.argv[2], 'refuse').blocks()\n"
         "    said = [bad.reason for block in blocks for bad in block.rejected]\n"
         "except ValueError as error:\n"
         "    said = error\n"
@@ -188,5 +190,5 @@ def test_memory_is_bounded(tmp_path: Path, bomb: str) -> None:
     command = [sys.executable, "-c", program, str(small), written(tmp_path, stored)]
     grown, _, said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition(" ")
     assert words in said
-    most = 160 if "header" in bomb or "line" in bomb else 64  # MB; a line may take max_line_bytes, and a copy of it
+    most = 160 if "header" in bomb or "line" in bomb else 64  # MB; a line may take MAX_LINE_BYTES, and a copy of it
     assert int(grown) < most

@@ -38,9 +38,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> dict[bytes, dict[str, byt
 
 
 def build(location: str, store_dir: Path) -> Store:
-    return open_or_build(
-        [FastaSource(location, "refuse", INGEST)], store_dir, "refuse", INGEST, progress=lambda *_: None
-    )
+    return open_or_build([FastaSource(location, "refuse")], store_dir, "refuse", INGEST, progress=lambda *_: None)
 
 
 def of(store: Store) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from data.transport.broken_stream import BrokenStream
 from data.transport.byte_stream import ByteStream
 from support.inputs.faulty_server import Clock
-from support.inputs.packed_bytes import LIMITS, PACKED, TEXT, read
+from support.inputs.packed_bytes import PACKED, TEXT, read
 from support.object_store.server import BUCKET, S3Server
 
 
@@ -97,7 +97,7 @@ def test_over_http(web: str, habits: str) -> None:
     assert read(url, 999_999) == TEXT[999_999:]
     with pytest.raises(ValueError, match="ends 5 bytes before the place up to which it was read before"):
         read(url, len(TEXT) + 5)
-    stream = ByteStream(url, LIMITS)
+    stream = ByteStream(url)
     stored = len(gzip.compress(TEXT, mtime=0)) if "gz" in habits else len(TEXT)
     assert stream.num_bytes == (None if "chunked" in habits or "encoded" in habits else stored)
     assert stream.stamp()[:2] == [url, -1 if stream.num_bytes is None else stored]
@@ -107,7 +107,7 @@ def test_over_http(web: str, habits: str) -> None:
 
 
 def test_stamp_of_a_page(web: str) -> None:
-    assert ByteStream(f"{web}/tag", LIMITS).stamp() == [f"{web}/tag", len(TEXT), 'ETag="v1"']
+    assert ByteStream(f"{web}/tag").stamp() == [f"{web}/tag", len(TEXT), 'ETag="v1"']
 
 
 @pytest.mark.parametrize("habits", ["broken", "broken-chunked", "broken-gz", "broken-gz-chunked", "broken-ranges"])
@@ -129,7 +129,7 @@ def test_pages_that_are_not_there(web: str) -> None:
         with pytest.raises(ValueError, match=r"/a: cannot be reached: .*check the address, network"):
             read(nobody)
         with pytest.raises(ValueError, match=r"/a: cannot be reached: "):
-            ByteStream(nobody, LIMITS).stamp()
+            ByteStream(nobody).stamp()
 
 
 def test_any_other_file_system() -> None:
@@ -138,7 +138,7 @@ def test_any_other_file_system() -> None:
             file.write(pack(TEXT))
         assert read(f"memory://{name}") == TEXT
         assert read(f"memory://{name}", 654_321) == TEXT[654_321:]
-    url, size, created = ByteStream("memory://gzip", LIMITS).stamp()
+    url, size, created = ByteStream("memory://gzip").stamp()
     assert (url, size) == ("memory://gzip", len(gzip.compress(TEXT)))
     assert str(created).startswith("created=")
 
@@ -174,7 +174,7 @@ def test_object_store() -> None:
         url = f"s3://{BUCKET}/a.fasta"
         assert read(f"{url}.gz") == read(url) == TEXT
         assert read(url, 1_000_000) == TEXT[1_000_000:]
-        assert ByteStream(url, LIMITS).stamp()[:3] == [url, len(TEXT), f"ETag={tag}"]
+        assert ByteStream(url).stamp()[:3] == [url, len(TEXT), f"ETag={tag}"]
         with pytest.raises(ValueError, match=rf"s3://{BUCKET}/none: no such file; check data.sources"):
             read(f"s3://{BUCKET}/none")
         with pytest.raises(ValueError, match=r"s3://nobody/none: cannot be reached: .* bucket does not exist"):

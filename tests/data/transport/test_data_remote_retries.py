@@ -50,7 +50,7 @@ def waits_double(waits: list[float]) -> None:
 
 
 def source(site: Site) -> FastaSource:
-    return FastaSource(site.url, "refuse", LIMITS)
+    return FastaSource(site.url, "refuse")
 
 
 def parquet() -> bytes:
@@ -61,7 +61,7 @@ def parquet() -> bytes:
 
 def test_a_table_is_opened_with_the_same_patience(clock: Clock) -> None:
     with serving(Site(parquet(), faults=[Fault("503")] * 4)) as site:
-        (block,) = TableSource(site.url, ".parquet", "refuse", LIMITS).blocks()
+        (block,) = TableSource(site.url, ".parquet", "refuse").blocks()
         assert (block.headers.tobytes(), block.lengths.tolist()) == (b"a", [4])
         waits_double(clock.waits)
         assert len(clock.waits) == 3  # the first of them met `datasets`
@@ -69,7 +69,7 @@ def test_a_table_is_opened_with_the_same_patience(clock: Clock) -> None:
         serving(Site(parquet(), faults=[Fault("503")] * 9)) as site,
         pytest.raises(ValueError, match=r"cannot be reached: 503 .*, also after 5 more attempts"),
     ):
-        list(TableSource(site.url, ".parquet", "refuse", LIMITS).blocks())
+        list(TableSource(site.url, ".parquet", "refuse").blocks())
 
 
 # Going on ----------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_server_that_is_away_for_a_while(clock: Clock, monkeypatch: pytest.Mon
     """Refused at the first contact, it is the wrong address; later, it is likely to come back."""
     with ExitStack() as servers:
         before = servers.enter_context(serving(Site(TEXT)))
-        size = ByteStream(before.url, LIMITS).num_bytes
+        size = ByteStream(before.url).num_bytes
         port = int(before.url.split(":")[2].split("/")[0])
         servers.close()
         attempts_made = []
@@ -225,7 +225,7 @@ def test_a_server_that_is_away_for_a_while(clock: Clock, monkeypatch: pytest.Mon
 
 def test_in_the_end_it_is_one_error_and_what_was_read_is_kept(clock: Clock, tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_bytes(FASTA)
-    whole = build_into(tmp_path / "whole", [FastaSource(str(tmp_path / "a.fasta"), "refuse", LIMITS)], "refuse", LIMITS)
+    whole = build_into(tmp_path / "whole", [FastaSource(str(tmp_path / "a.fasta"), "refuse")], "refuse", LIMITS)
     for name, stored in (("plain", FASTA), ("gzip", gzip.compress(FASTA, 1))):
         folder, reached = tmp_path / name, len(stored) // 2
         with serving(Site(stored, faults=[Fault("drop", reached), *[Fault("503")] * 5])) as site:
@@ -361,7 +361,7 @@ def test_any_file_system_is_opened_again_where_it_broke_off(clock: Clock, shaky:
 def test_a_fault_is_survived_while_training_reads(tmp_path: Path) -> None:
     """The builder of a streamed corpus is a process of its own, on a clock that nobody turns."""
     (tmp_path / "a.fasta").write_bytes(FASTA)
-    whole = build_into(tmp_path / "whole", [FastaSource(str(tmp_path / "a.fasta"), "refuse", LIMITS)], "refuse", LIMITS)
+    whole = build_into(tmp_path / "whole", [FastaSource(str(tmp_path / "a.fasta"), "refuse")], "refuse", LIMITS)
     with serving(Site(FASTA, faults=[Fault("drop", len(FASTA) * 3 // 4)])) as site:
         folder = start_builder_of([source(site)], "refuse", LIMITS, tmp_path / "stores")
         try:

@@ -16,7 +16,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data.recipe.settings import IngestSettings
 from finetune.adaptation.lora import plan_of
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.bundle import transformers as written
@@ -116,7 +115,7 @@ def test_transformers_alone_computes_what_the_bundle_predicts(
     assert ran.returncode == 0, ran.stderr
     logits, labels, problem, name = json.loads(ran.stdout.splitlines()[-1])
     (tmp_path / "in.csv").write_text("sequence\n" + "\n".join(SEQUENCES))
-    proteins = proteins_of(read_table(str(tmp_path / "in.csv")), bundle.manifest.reading, 60, IngestSettings())
+    proteins = proteins_of(read_table(str(tmp_path / "in.csv")), bundle.manifest.reading, 60)
     if of.settings.type == "multiclass":  # logits are compared, before probabilities are made of them
         monkeypatch.setattr("finetune.predictor.predicted", lambda _, numbers, __: numbers.double().numpy())
     found = open_predictor(bundle)(proteins, np.arange(len(SEQUENCES)))

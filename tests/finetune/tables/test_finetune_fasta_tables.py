@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe.settings import IngestSettings
 from finetune.tables.parts import table_parts
 from finetune.tables.read import read_table
 from finetune.tables.wild_types import read_wild_types
@@ -122,7 +121,7 @@ def test_labels_below_the_sequence_are_labels_of_residues(tmp_path: Path) -> Non
         cells(tmp_path / "many.fasta")["labels"][at : at + 4] for at in (0, 4, 8)
     ]
     assert parts.said == ("labels stand below the sequences; they are the column 'labels'",)
-    assert read_wild_types(str(tmp_path / "x.fasta"), IngestSettings()) == {"t1|SP": FIRST, "t2|TM": SECOND}
+    assert read_wild_types(str(tmp_path / "x.fasta")) == {"t1|SP": FIRST, "t2|TM": SECOND}
     write(tmp_path, many=f"{many}>t3|SP\n{FIRST}\nSSS\n")
     with pytest.raises(
         ValueError, match=r"record 11, 't3\|SP', has lines of 22, 3 letters, where others have a sequence"

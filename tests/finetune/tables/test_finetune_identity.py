@@ -16,7 +16,7 @@ from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 from finetune.tables.windows import kept_residues
 from support.assays.labelled_rows import task
-from support.inputs.protein_files import LIMITS, contents
+from support.inputs.protein_files import contents
 
 RNG = np.random.default_rng(0)
 LONG = "".join(RNG.choice(list("ACDEFGHIKLMNPQRSTVWY"), 140))
@@ -156,7 +156,5 @@ def test_embeddings_and_runs_count_rows_in_the_same_way(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text('note,sequence\n"two\nlines",MKT\n\na,GGAC\n,MKL\n')
     found = proteins_of(read_table(str(path)), TableSettings(), None)
-    assert list(zip(found.ids, found.sequences, strict=True)) == contents(
-        TableSource(str(path), ".csv", "refuse", LIMITS)
-    )
+    assert list(zip(found.ids, found.sequences, strict=True)) == contents(TableSource(str(path), ".csv", "refuse"))
     assert found.ids == ("row-3", "row-5", "row-6")

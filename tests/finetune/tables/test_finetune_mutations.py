@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data.recipe.settings import IngestSettings
 from finetune.tables.mutations import NoSubstitution, Variants, substitutions, variants
 from finetune.tables.table import Table
 from finetune.tables.wild_types import Substitution, named_wild_types, own_wild_types, read_wild_types
@@ -122,7 +121,7 @@ def test_cells_of_three_columns_are_one_mutation() -> None:
 def test_each_row_has_its_own_wild_type() -> None:
     own = [WILD_TYPE, WILD_TYPE.lower(), "GGSGGAA", "GGSGGAA", "NA", "MK1", "GGSGGAA"]
     given = table("A4C", "K2R", "G11A", "S13A", "A4C", "K2R", "A16C", seq=own)
-    found = variants(given, ["mutant"], own_wild_types(given, "seq", IngestSettings()))
+    found = variants(given, ["mutant"], own_wild_types(given, "seq"))
     mutants = ("MKTC" + WILD_TYPE[4:], "MR" + WILD_TYPE[2:], "AGSGGAA", "GGAGGAA", None, None, "GGSGGCA")
     assert found.sequences == mutants
     assert found.mutated == ((3,), (1,), (0,), (2,), (), (), (5,))
@@ -188,7 +187,7 @@ def test_synonymous_and_empty_rows() -> None:
 
 def test_a_column_names_the_wild_type(tmp_path: Path) -> None:
     (tmp_path / "wt.fasta").write_text(">P one\nmktay\niak*\n>Q\nGGSGG\n")
-    both = read_wild_types(str(tmp_path / "wt.fasta"), IngestSettings())
+    both = read_wild_types(str(tmp_path / "wt.fasta"))
     assert both == {"P": "MKTAYIAK", "Q": "GGSGG"}
     mixed = table("K2R", "G11A", "S13A", "G12D", protein=["P", "Q", "Q", "Q"])
     found = variants(mixed, ["mutant"], named_wild_types(mixed, "protein", both, "wt.fasta"))
@@ -204,4 +203,4 @@ def test_a_column_names_the_wild_type(tmp_path: Path) -> None:
     assert found.sequences == ("MRTAY", "GGAGG")
     (tmp_path / "wt.fasta").write_text(">P\nMK-T\n")
     with pytest.raises(ValueError, match="'P' has '-' at residue 3, a gap"):
-        read_wild_types(str(tmp_path / "wt.fasta"), IngestSettings())
+        read_wild_types(str(tmp_path / "wt.fasta"))

@@ -206,7 +206,7 @@ def test_words_lose_their_secrets_before_trackers_send_them(monkeypatch: pytest.
 def test_credentials_of_netrc_are_sent(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "netrc").write_text(f"machine 127.0.0.1 login me password {SECRET}\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert b"".join(ByteStream(site.url, IngestSettings()).chunks()) == site.content
+    assert b"".join(ByteStream(site.url).chunks()) == site.content
     assert {*site.authorizations} == {f"Basic {b64encode(f'me:{SECRET}'.encode()).decode()}"}
 
 
@@ -239,7 +239,7 @@ def test_no_byte_of_the_program_holds_a_secret(site: Site, tmp_path: Path) -> No
         typed("pretrain", str(run / "recipe.toml"), "--allow-schedule-change"),
         typed("pretrain.report", str(run)),
         typed("data", "build", f"{site.url}?{SIGNED}", "--output", str(made / "again")),
-        typed("data", "build", f"{site.url}/absent.fasta?{SIGNED}&t={SECRET}", "--max-residues", "3"),
+        typed("data", "build", f"{site.url}/absent.fasta?{SIGNED}&t={SECRET}", "--processes", "2"),
     ]
     assert [each.returncode for each in ended] == [0, 0, 0, 0, 2]
     text = "".join(each.stdout + each.stderr for each in (done, *ended))

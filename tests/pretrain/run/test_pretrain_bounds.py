@@ -21,7 +21,6 @@ BOUNDS = {
     "at least 1": """
         run.validation_sequences run.keep_checkpoints run.keep_checkpoints_every
         data.bin_tokens data.bins_per_step data.window_sequences data.bins_per_forward
-        data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation data.ingest.max_source_bytes
         data.ingest.processes parallel.context
     """,
     "at least 0": "optimizer.weight_decay schedule.warmup_tokens run.compare_copies_every",
@@ -37,7 +36,6 @@ BOUNDS = {
     "in (0, 1]": "data.split_identity data.mixture.split_identity data.mask.select_prob schedule.decay_end",
     "in [0, 64]": "data.workers",
     "in [1, 1_000_000]": "data.mixture.weight",
-    "in [1, 2_147_483_648)": "data.ingest.max_residues",
 }
 """Every setting that is a number and has bounds of its own, by what --help and errors say of them."""
 

@@ -10,13 +10,11 @@ import pytest
 
 import data.sources.fasta
 from data.alphabet import STANDARD_RESIDUES, decode
-from data.recipe.settings import IngestSettings
 from data.sources.block import Block, Rejected
 from data.sources.fasta import FastaSource
 from data.transport.byte_stream import ByteStream
 
 TIDY = b">sp|P1 first protein\nMKTAYIAK\nQRQ\n>P2\nGGGG\n"
-LIMITS = IngestSettings()
 
 
 class Content(NamedTuple):
@@ -52,8 +50,8 @@ def written(tmp_path: Path, text: bytes, name: str = "a.fasta") -> str:
     return str(path)
 
 
-def read(path: str, policy: str = "refuse", limits: IngestSettings = LIMITS) -> Content:
-    return content(FastaSource(path, policy, limits).blocks())
+def read(path: str, policy: str = "refuse") -> Content:
+    return content(FastaSource(path, policy).blocks())
 
 
 def in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:

@@ -58,9 +58,9 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def read(location: str, offset: int = 0, limits: IngestSettings = LIMITS) -> bytes:
+def read(location: str, offset: int = 0) -> bytes:
     """All of a source from `offset` on, its chunks checked for their size."""
-    chunks = list(ByteStream(location, limits).chunks(offset))
+    chunks = list(ByteStream(location).chunks(offset))
     assert all(0 < len(chunk) < 5 << 18 for chunk in chunks)
     assert all(len(chunk) >= 1 << 18 for chunk in chunks[1:-1])
     return b"".join(chunks)

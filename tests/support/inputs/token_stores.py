@@ -39,4 +39,4 @@ def store_of(folder: Path, proteins: Iterable[tuple[str, str]]) -> Store:
 def store_from(path: Path, store_dir: Path) -> Store:
     """The store of a FASTA file."""
     limits = IngestSettings()
-    return open_or_build([FastaSource(str(path), "refuse", limits)], store_dir, "refuse", limits)
+    return open_or_build([FastaSource(str(path), "refuse")], store_dir, "refuse", limits)
