@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from data.alphabet import FASTA_LETTERS
 from data.homology.relatives import Hits, hits, searched_by
 from data.progress_line import WorkLine
+from data.recipe.json_file import whole
 from finetune.adaptation.features import Pooling, cached_features
 from finetune.assays import Assays
 from finetune.baselines.baseline import Baseline, Parts
@@ -181,11 +182,9 @@ def _complete(root: Path, trained: Sequence[Trained], inputs: str) -> list[Resul
     files = (predictions_file.FILE, split_file.FILE, RunDirectory(root).report.name)
     if not all((root / name).is_file() for name in (FILE, *files)):
         return []
-    try:
-        found = [Results.read(folder / FILE) for folder in dict.fromkeys([root, *(one.run.root for one in trained)])]
-    except ValueError:
-        return []
-    return found if all(results.inputs == inputs for results in found) else []
+    found = [whole(Results, folder / FILE) for folder in dict.fromkeys([root, *(one.run.root for one in trained)])]
+    same = [results for results in found if results and results.inputs == inputs]
+    return same if len(same) == len(found) else []
 
 
 def _evaluated(trained: Sequence[Trained], results: Results, of_members: Sequence[Results]) -> None:

@@ -26,7 +26,7 @@ from finetune.adaptation.lora import plan_of
 from finetune.assays import Assays
 from finetune.bundle.base import base_of
 from finetune.bundle.folder import write_bundle
-from finetune.bundle.manifest import Inputs, Manifest, ReadingSettings, TaskRecord
+from finetune.bundle.manifest import Manifest, ModelRecord, ReadingSettings, TaskRecord
 from finetune.evaluate import evaluate
 from finetune.heads.inputs import InputScale
 from finetune.metrics.scores import NO_VALIDATION
@@ -107,8 +107,9 @@ class FineTuneJob(Job[FineTuneScores]):
         adapter = (
             read_adapter(Path(settings.adapter), start.shape, settings.adapter_without) if settings.adapter else None
         )
-        plan = self._plan(described, adapter)
-        inputs = self._inputs(described)
+        before = None if described is None else ModelRecord.of(described)
+        plan = self._plan(before, adapter)
+        inputs = self._inputs(before)
         with torch.device("meta"):
             model = FineTuneModel(
                 start.shape,
@@ -120,24 +121,21 @@ class FineTuneJob(Job[FineTuneScores]):
             )
         adapt(model, settings, plan)
         first = first_of(model, start.weights, seed, plan, adapter)
-        description = {
-            "encoder": asdict(start.shape),
-            "adapters": plan.as_dict() if plan else None,
-            "inputs": {name: scale.as_dict() for name, scale in inputs.items()},
-        }
-        if described is not None and dict(described) != description:
+        records = {name: scale.record for name, scale in inputs.items()}
+        record = ModelRecord(encoder=start.shape, adapters=plan, inputs=records)
+        if before not in (None, record):
             raise ValueError(
                 f"{self.recipe.run.directory} was started with another model than model.init now names: it was "
-                f"{dict(described)}, it is {description}; restore it, or choose another run.directory"
+                f"{before}, it is {record}; restore it, or choose another run.directory"
             )
         frozen = None if self.features is None else start.content_hash()
-        return Built(model, description, first, width=start.shape.dim, frozen=frozen)
+        return Built(model, asdict(record), first, width=start.shape.dim, frozen=frozen)
 
-    def _plan(self, described: Mapping[str, Any] | None, adapter: Adapter | None) -> AdapterPlan | None:
+    def _plan(self, before: ModelRecord | None, adapter: Adapter | None) -> AdapterPlan | None:
         if self.recipe.adaptation.kind != "lora":
             return None
-        if described is not None and described.get("adapters"):
-            return AdapterPlan.from_dict(described["adapters"])
+        if before and before.adapters:
+            return before.adapters
         return adapter.plan if adapter is not None else plan_of(self.recipe.adaptation, self.shape)
 
     def _pooling_of_levels(self) -> dict[str, Pooling]:
@@ -174,14 +172,14 @@ class FineTuneJob(Job[FineTuneScores]):
         self.lines += lines
         return features
 
-    def _inputs(self, described: Mapping[str, Any] | None) -> dict[str, InputScale]:
+    def _inputs(self, before: ModelRecord | None) -> dict[str, InputScale]:
         """What scales the vectors that heads read: as the run began, or of the training part; collective.
 
         They are whitened. Where all of the encoder learns, only their channels are standardised, because directions
         move then; transformers' heads read vectors as they are.
         """
-        if described is not None:
-            return {name: InputScale.from_dict(scale) for name, scale in described["inputs"].items()}
+        if before:
+            return {name: record.scale for name, record in before.inputs.items()}
         if self.recipe.heads.form == "transformers":
             return {}
         chosen = self.assays.drawn_of_training(self.recipe.run.seed, _MEASURED)
@@ -287,13 +285,12 @@ class FineTuneJob(Job[FineTuneScores]):
         """The bundle, of the best checkpoint."""
         assays, recipe = self.assays, self.recipe
         checkpoint = best_valid(run.checkpoints, lambda found: read_tensors(found, "model"))
-        described, step = run.model(), checkpoint.trainer.step
+        described, step = ModelRecord.of(run.model()), checkpoint.trainer.step
         scored = [
             line["validation"]
             for line in records.read(run.metrics)
             if line.get("step") == step and "validation" in line
         ]
-        adapters = described["adapters"]
         lengths = assays.shelves.num_residues(assays.records(TRAIN))
         reading = {f.name: getattr(recipe.data, f.name) for f in fields(ReadingSettings) if f.init}
         manifest = Manifest(
@@ -303,8 +300,8 @@ class FineTuneJob(Job[FineTuneScores]):
             adaptation=recipe.adaptation,
             reading=ReadingSettings(**reading),
             encoder=self.shape,
-            adapters=AdapterPlan.from_dict(adapters) if adapters else None,
-            inputs={name: Inputs(**scale) for name, scale in described["inputs"].items()},
+            adapters=described.adapters,
+            inputs=described.inputs,
             base=base_of(recipe.model, recipe.run.seed, self.source),
             labels=assays.fingerprint,
             split=assays.parts.fingerprint,

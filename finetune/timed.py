@@ -44,7 +44,7 @@ class TimedJob(FineTuneJob):
             return None
         return CachedFeatures({p: np.zeros((count, start.shape.dim), np.float32) for p, count in counts.items()})
 
-    def _inputs(self, described: object) -> dict[str, InputScale]:
+    def _inputs(self, before: object) -> dict[str, InputScale]:
         return {}
 
 

@@ -30,7 +30,7 @@ def read(kind: type[R], path: Path, what: str, remedy: str) -> R:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}; {remedy}") from None
     return parsed(kind, content, str(path), what, remedy)
 
 

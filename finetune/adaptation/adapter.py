@@ -10,7 +10,7 @@ length and multiplied by ``m[i]`` (DoRA: Liu et al. 2024, arXiv:2402.09353, equa
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,17 +38,6 @@ class AdapterPlan:
         """The alpha that gives a map's scale; a whole number where it is one except for rounding."""
         alpha = plan.scale * (math.sqrt(plan.rank) if self.use_rslora else plan.rank)
         return float(round(alpha)) if math.isclose(alpha, round(alpha), rel_tol=1e-12) else alpha
-
-    def as_dict(self) -> dict[str, Any]:
-        """For run.json."""
-        maps = {path: list(plan) for path, plan in self.maps.items()}
-        return {"maps": maps, "use_rslora": self.use_rslora, "use_dora": self.use_dora}
-
-    @classmethod
-    def from_dict(cls, described: Mapping[str, Any]) -> "AdapterPlan":
-        """The plan that `as_dict` described."""
-        maps = {path: MapPlan(int(rank), float(scale)) for path, (rank, scale) in described["maps"].items()}
-        return cls(maps, bool(described["use_rslora"]), bool(described["use_dora"]))
 
 
 class LowRank(NamedTuple):

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from data.disk_error import refusal
 from data.durable import workspace
-from data.recipe.json_file import as_json
+from data.recipe.json_file import as_json, whole
 from finetune.bundle.card import CARD, bundle_card, write_pictures
-from finetune.bundle.manifest import FILES, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest, parsed
+from finetune.bundle.manifest import FILES, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest
 from finetune.results.results import Ensemble, Results
 from finetune.splits import split_file
 from finetune.splits.parts import Parts
@@ -96,7 +96,7 @@ def with_evaluation(folder: Path, evaluation: Results | None, ensemble: Ensemble
     Raises:
         ValueError: it is no bundle, or cannot be written.
     """
-    before = _manifest(folder)
+    before = Manifest.read(folder)
     manifest = replace(before, evaluation=evaluation, ensemble=ensemble)
     if as_json(manifest) == as_json(before):
         return
@@ -122,7 +122,7 @@ def open_folder(folder: Path) -> Bundle:
     Raises:
         ValueError: it is none, or lacks a file, or one is not as it was written.
     """
-    manifest = _manifest(folder)
+    manifest = Manifest.read(folder)
     if {WEIGHTS, SPLIT} - manifest.files.keys() or manifest.files.keys() - {*FILES}:
         raise ValueError(f"{folder / MANIFEST} is damaged: it lists the files {sorted(manifest.files)}")
     contents = {}
@@ -145,23 +145,9 @@ def open_folder(folder: Path) -> Bundle:
     return Bundle(folder, manifest, tensors)
 
 
-def _manifest(folder: Path) -> Manifest:
-    path = folder / MANIFEST
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"{folder} is no bundle: {MANIFEST}: {error.strerror}; name the folder bundle/ of a run"
-        ) from None
-    return parsed(content, str(path))
-
-
 def _holds(folder: Path, manifest: Manifest) -> bool:
     """Whether a folder is a bundle as it was written, with this manifest or one that differs in its evaluation."""
-    if not is_as_written(folder):
-        return False
-    try:
-        here = _manifest(folder)
-    except ValueError:
-        return False
-    return as_json(here) == as_json(replace(manifest, evaluation=here.evaluation, ensemble=here.ensemble))
+    here = whole(Manifest, folder / MANIFEST) if is_as_written(folder) else None
+    return here is not None and as_json(here) == as_json(
+        replace(manifest, evaluation=here.evaluation, ensemble=here.ensemble)
+    )

@@ -3,8 +3,11 @@
 In: what a run knows, or the bytes of bundle.json, which nobody vouches for. Out: `Manifest`, or JSON. Kept: nothing.
 """
 
-from dataclasses import asdict, dataclass, field
-from typing import ClassVar
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -12,7 +15,7 @@ from data.recipe import json_file
 from data.recipe.setting import IDENTITY, setting
 from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.settings import AdaptationSettings
-from finetune.heads.inputs import InputScale
+from finetune.heads.inputs import Inputs
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
 from finetune.results.results import Ensemble, Results
@@ -88,24 +91,21 @@ class TaskRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inputs:
-    """An `InputScale` as JSON holds it."""
+class ModelRecord:
+    """The model of a run in its run.json, without what the recipe says of it."""
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    directions: str = ""
-    """Base64 of ``(K, W)`` float32, little-endian; empty where channels are standardised alone."""
-    factors: tuple[float, ...] = ()
+    encoder: EsmShape
+    adapters: AdapterPlan | None
+    inputs: dict[str, Inputs]
 
-    def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
-            raise ValueError("means and standard deviations of the vectors that heads read disagree")
-        _ = self.scale
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> Self:
+        """The record as it was written.
 
-    @property
-    def scale(self) -> InputScale:
-        """The scale of which this is the record."""
-        return InputScale.from_dict(asdict(self))
+        Raises:
+            ValueError: it is the model of another kind of run.
+        """
+        return json_file.checked(cls, json.dumps(described).encode())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,11 +159,11 @@ class Manifest:
     """All models of the run, once it has come to its end; None where this is the only one."""
     format: str = FORMAT
 
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The manifest in the folder of a bundle.
 
-def parsed(content: bytes, where: str) -> Manifest:
-    """The manifest in the bytes of bundle.json.
-
-    Raises:
-        ValueError: it is none, or of another version.
-    """
-    return json_file.parsed(Manifest, content, where, "bundle", "copy the bundle again")
+        Raises:
+            ValueError: there is none, or it is damaged or of another version.
+        """
+        return json_file.read(cls, folder / MANIFEST, "bundle", "copy the bundle again, or name bundle/ of a run")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.missing_file import nearest
-from finetune.bundle.manifest import MANIFEST, parsed
+from finetune.bundle.manifest import Manifest
 from finetune.bundle.places import bundles_at
 from finetune.results import predictions_file
 from finetune.results.results import FILE, Results
@@ -62,8 +62,7 @@ def read(path: Path) -> Predicted:
     if not (root / split_file.FILE).is_file():
         raise ValueError(f"{root} is one fold or seed of a run, without the split of the whole; name {root.parent}")
     results = Results.read(root / FILE)
-    manifest = bundles_at(root)[0] / MANIFEST
-    objectives = tuple(task.objective for task in parsed(manifest.read_bytes(), str(manifest)).tasks)
+    objectives = tuple(task.objective for task in Manifest.read(bundles_at(root)[0]).tasks)
     lines = split_file.lines_of(root / split_file.FILE)
     tasks = _tasks(root / predictions_file.FILE, {name: line.digest for name, line in lines.items()})
     clusters = {line.digest: line.cluster for line in lines.values()}

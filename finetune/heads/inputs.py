@@ -10,8 +10,9 @@ all directions vary alike.
 """
 
 import base64
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -74,32 +75,16 @@ class InputScale:
             rows, factors = (each.to(found.dtype) for each in directions)
             return torch.addmm(found, (found @ rows.T) * factors, rows)
 
-    def as_dict(self) -> dict[str, Any]:
-        """For run.json and a bundle; numbers of float32 come back as they were, those of directions as base64."""
-        found: dict[str, Any] = {"mean": self.mean.tolist(), "std": self.std.tolist()}
-        if self.directions is None:
-            return found
-        rows = self.directions.vectors.astype("<f4").tobytes()
-        return {
-            **found,
-            "directions": base64.b64encode(rows).decode("ascii"),
-            "factors": self.directions.factors.tolist(),
-        }
-
-    @classmethod
-    def from_dict(cls, described: Mapping[str, Any]) -> Self:
-        """The scale that `as_dict` described.
-
-        Raises:
-            ValueError: directions and factors disagree, or are no base64.
-        """
-        mean, std = (np.array(described[name], np.float32) for name in ("mean", "std"))
-        factors = np.array(described.get("factors", ()), np.float32)
-        rows = np.frombuffer(base64.b64decode(described.get("directions", ""), validate=True), "<f4")
-        if rows.size != factors.size * mean.size:
-            raise ValueError(f"{rows.size} numbers are no {factors.size} directions of {mean.size} channels")
-        directions = Directions(rows.reshape(len(factors), len(mean)).astype(np.float32), factors)
-        return cls(mean, std, directions if len(factors) else None)
+    @property
+    def record(self) -> "Inputs":
+        """The scale as JSON holds it; numbers of float32 come back as they were."""
+        rows, factors = self.directions or (np.empty(0), np.empty(0))
+        return Inputs(
+            mean=tuple(self.mean.tolist()),
+            std=tuple(self.std.tolist()),
+            directions=base64.b64encode(rows.astype("<f4").tobytes()).decode("ascii"),
+            factors=tuple(factors.tolist()),
+        )
 
     @classmethod
     def of(cls, parts: Iterable[NDArray[np.float32]], whitened: bool = False) -> Self:
@@ -128,6 +113,36 @@ class InputScale:
             directions, level = _directions(squares / np.outer(std, std), count)
             std = std * level
         return cls((shift + mean).astype(np.float32), std.astype(np.float32), directions)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """An `InputScale` in run.json and in a bundle."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    directions: str
+    """Base64 of ``(K, W)`` float32, little-endian; empty where channels are standardised alone."""
+    factors: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
+            raise ValueError("means and standard deviations of the vectors that heads read disagree")
+        _ = self.scale
+
+    @property
+    def scale(self) -> InputScale:
+        """The scale of which this is the record.
+
+        Raises:
+            ValueError: directions and factors disagree, or are no base64.
+        """
+        mean, std, factors = (np.array(each, np.float32) for each in (self.mean, self.std, self.factors))
+        rows = np.frombuffer(base64.b64decode(self.directions, validate=True), "<f4")
+        if rows.size != factors.size * mean.size:
+            raise ValueError(f"{rows.size} numbers are no {factors.size} directions of {mean.size} channels")
+        directions = Directions(rows.reshape(len(factors), len(mean)).astype(np.float32), factors)
+        return InputScale(mean, std, directions if len(factors) else None)
 
 
 def _directions(correlation: NDArray[np.float64], count: int) -> tuple[Directions | None, float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from data.durable import replaced
-from data.recipe.json_file import as_json, parsed
+from data.recipe.json_file import as_json, parsed, read
 from finetune.metrics.scores import Scores, TaskScore
 from finetune.results.calibrated import Calibration
 from finetune.splits.audit import Audit
@@ -172,8 +172,4 @@ class Results:
         Raises:
             ValueError: it is not there, or is something else.
         """
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise ValueError(f"{path}: {error.strerror}; it is written when a run ends") from error
-        return parsed(cls, content, str(path), "file of a run's scores", "start the run again to write it")
+        return read(cls, path, "file of a run's scores", "start the run again to write it")

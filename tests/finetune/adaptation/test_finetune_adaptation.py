@@ -1,7 +1,8 @@
 """What is trained, from which first values, how fast; merged weights; what a checkpoint holds of it."""
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from data.recipe.json_file import checked
 from data.recipe.toml_file import check
 from finetune.adaptation.adapt import adapt, first_of
 from finetune.adaptation.adapter import AdapterPlan
@@ -69,7 +71,7 @@ def test_targets_are_names_inside_a_layer_or_full_paths() -> None:
     assert list(some.maps) == [*ends, "encoder.layers.2.feed_forward.down"]
     assert set(some.maps.values()) == {(8, 2.0)}
     assert plan_of(AdaptationSettings(use_rslora=True, rank=16), SHAPE).maps[QKV] == (16, 4.0)
-    assert AdapterPlan.from_dict(some.as_dict()) == some
+    assert checked(AdapterPlan, json.dumps(asdict(some)).encode()) == some
     for targets, said in (
         (("attention.qvk",), "adaptation.targets is 'attention.qvk'; the nearest is 'attention.qkv'"),
         (("feed_forward.gate_up",), "allowed are 'attention.qkv', 'attention.out', 'feed_forward.up', "),

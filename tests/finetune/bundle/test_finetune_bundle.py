@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from data.recipe.json_file import as_json
 from finetune.adaptation.adapt import first_of
 from finetune.bundle.columns import TaskColumns
 from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
-from finetune.bundle.manifest import Base, Manifest
+from finetune.bundle.manifest import Base, Manifest, ModelRecord
 from finetune.predict import main as predict
 from finetune.predictor import Predictor, empty_model, open_predictor
 from finetune.results.calibrated import Calibration
@@ -29,6 +29,7 @@ from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.frozen import read_whole
 from pretrain.model.build import first_model
 from pretrain.model.settings import ModelSettings
+from pretrain.run.directory import RunDirectory
 from pretrain.ship.source import ENCODER
 from support.assays.bundled import letters, rows
 
@@ -108,6 +109,20 @@ def test_a_base_of_other_weights_is_refused_with_both_hashes(folder: Path, tmp_p
         open_predictor(replace(bundle, manifest=gone))
 
 
+def test_the_model_of_a_run_is_read_as_it_was_written(folder: Path) -> None:
+    described, manifest = RunDirectory(folder / "run").model(), open_folder(folder / "run" / "bundle").manifest
+    record = ModelRecord.of(described)
+    assert record == ModelRecord(encoder=manifest.encoder, adapters=manifest.adapters, inputs=manifest.inputs)
+    assert json.loads(json.dumps(asdict(record))) == described
+    for wrong, message in (
+        (described["encoder"], "encoder: Field required"),  # a pretraining run's
+        ({**described, "encoder": {**described["encoder"], "dim": "64"}}, r"encoder\.dim: .*integer, got '64'"),
+        ({**described, "adapters": {"maps": {"a": [8]}}}, r"adapters\.maps\.a\.1: Field required"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ModelRecord.of(wrong)
+
+
 def test_what_is_damaged_or_of_another_format_is_refused(folder: Path, tmp_path: Path) -> None:
     copy = changed(folder, tmp_path / "a")
     content = bytearray((copy / "model.safetensors").read_bytes())
@@ -122,7 +137,7 @@ def test_what_is_damaged_or_of_another_format_is_refused(folder: Path, tmp_path:
     files = open_folder(folder / "run" / "bundle").manifest.files
     with pytest.raises(ValueError, match=r"lists the files \['\.\./x', 'model\.safetensors', 'split\.csv'\]"):
         open_folder(changed(folder, tmp_path / "d", files={**files, "../x": "0"}))
-    with pytest.raises(ValueError, match="is no bundle"):
+    with pytest.raises(ValueError, match=r"bundle\.json cannot be read: No such file.*; .*name bundle/ of a run"):
         open_folder(tmp_path)
 
 

@@ -17,9 +17,10 @@ from xml.etree import ElementTree
 import pytest
 from huggingface_hub import ModelCard
 
+from data.recipe.json_file import checked
 from finetune.bundle.card import CARD, bundle_card, export_card
 from finetune.bundle.folder import open_folder, with_evaluation
-from finetune.bundle.manifest import Manifest, parsed
+from finetune.bundle.manifest import Manifest
 from finetune.metrics.scores import Scores
 from finetune.results.results import Results
 from finetune.splits.audit import Audit, Comparison
@@ -52,7 +53,7 @@ def evaluation_of(bundle: Path) -> Results:
 
 
 def manifest_of(bundle: Path) -> Manifest:
-    return parsed((bundle / "bundle.json").read_bytes(), "it")
+    return Manifest.read(bundle)
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -153,7 +154,7 @@ def test_planted_tokens_reach_no_card(bundle: Path, monkeypatch: pytest.MonkeyPa
     content = json.loads(text)
     content["reading"]["table"] = ["https://host.example/a.csv?sig=hf_planted2", "opaque_secret.csv"]
     content["base"] |= {"init": "hf_planted3planted3planted3", "preset": None}
-    card = bundle_card(parsed(json.dumps(content).encode(), "it"))
+    card = bundle_card(checked(Manifest, json.dumps(content).encode()))
     assert "host.example: a.csv" in card
     assert not [word for word in ("planted", "opaque") if word in card.replace("\\", "")]
 

@@ -1,6 +1,7 @@
 """What a head reads is standardised by the training part, once, and the same wherever the run is continued."""
 
 import json
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from finetune.heads.inputs import InputScale
+from data.recipe.json_file import checked
+from finetune.heads.inputs import Inputs, InputScale
 from finetune.job import FineTuneJob
 
 VECTORS = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32) * 1e-3 + np.float32(2.0)
@@ -37,7 +39,7 @@ def test_a_channel_that_does_not_vary_stays_finite() -> None:
 
 def test_it_comes_back_from_json_as_it_was() -> None:
     scale = InputScale.of([VECTORS])
-    back = InputScale.from_dict(json.loads(json.dumps(scale.as_dict())))
+    back = checked(Inputs, json.dumps(asdict(scale.record)).encode()).scale
     assert back.mean.tobytes() == scale.mean.tobytes()
     assert back.std.tobytes() == scale.std.tobytes()
 
@@ -85,14 +87,14 @@ def test_whitening_is_not_rounded_under_autocast() -> None:
 
 def test_directions_come_back_from_json_as_they_were() -> None:
     scale = InputScale.of([correlated(200)], whitened=True)
-    back = InputScale.from_dict(json.loads(json.dumps(scale.as_dict())))
+    back = checked(Inputs, json.dumps(asdict(scale.record)).encode()).scale
     assert scale.directions is not None
     assert back.directions is not None
     assert scale.directions.vectors.shape == (64, 96)
     for here, there in zip(scale.directions, back.directions, strict=True):
         assert here.tobytes() == there.tobytes()
     with pytest.raises(ValueError, match="no 63 directions of 96 channels"):
-        InputScale.from_dict({**scale.as_dict(), "factors": scale.as_dict()["factors"][1:]})
+        replace(scale.record, factors=scale.record.factors[1:])
 
 
 @pytest.mark.parametrize(
