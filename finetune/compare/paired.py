@@ -12,10 +12,10 @@ import numpy as np
 
 from finetune.compare.predicted import Cell, Predicted
 from finetune.labels.labels import ABOVE, BELOW, EXACT
-from finetune.metrics import concordance, weighted
+from finetune.metrics.ranking import ranking_metric
 from finetune.metrics.resampling import SHARED_TRAINING, difference_interval, jackknife
 from finetune.metrics.scores import TITLES
-from finetune.metrics.weighted import Statistic
+from finetune.metrics.weighted import Statistic, of_all
 from finetune.tasks.objective import Objective
 from pretrain.compare.comparison import Comparison, Difference
 
@@ -81,8 +81,7 @@ def _difference(name: str, first: Predicted, second: Predicted) -> Difference:
     metric, of_first = _statistic(objectives[0], [theirs[key] for key in keys])
     _, of_second = _statistic(objectives[1], [ours[key] for key in keys])
     clusters = np.array([first.clusters[key[0]] for key in keys])
-    once = np.ones((len(keys), 1))
-    values = float(of_first(once)[0]), float(of_second(once)[0])
+    values = of_all(of_first, len(keys)), of_all(of_second, len(keys))
     found = jackknife(lambda weights: of_second(weights) - of_first(weights), clusters)
     low, high = difference_interval(found, SHARED_TRAINING if first.results.part == "all folds" else 1.0)
     return Difference(
@@ -116,16 +115,8 @@ def _statistic(objective: Objective, cells: Sequence[Cell]) -> tuple[str, Statis
     kind, classes = objective.settings.type, objective.classes
     ranks = np.array([cell.ranking.split() for cell in cells], np.float64)
     ranking = ranks if kind == "multiclass" else ranks[:, 0]
-    if kind == "regression":
-        truth = np.array([float(cell.truth.lstrip("<>")) for cell in cells])
-        censoring = np.array([_CENSORING.get(cell.truth[:1], EXACT) for cell in cells], np.int8)
-        if (censoring == EXACT).all():
-            return "spearman", weighted.spearman(truth, ranking)
-        return "concordance", concordance.statistic(truth, censoring, ranking)
-    if kind in ("binary", "multilabel"):
-        positive = np.array([cell.truth == classes[1] for cell in cells])
-        return "auroc", weighted.auroc(positive, ranking)
-    index = np.array([classes.index(cell.truth) for cell in cells])
-    if kind == "ordinal":
-        return "kendall", weighted.kendall(index.astype(np.float64), ranking)
-    return "macro_auroc", weighted.macro_auroc(index.astype(np.float64), ranking, np.unique(index))
+    if kind != "regression":
+        return ranking_metric(kind, np.array([classes.index(cell.truth) for cell in cells], np.float64), ranking)
+    truth = np.array([float(cell.truth.lstrip("<>")) for cell in cells])
+    censoring = np.array([_CENSORING.get(cell.truth[:1], EXACT) for cell in cells], np.int8)
+    return ranking_metric(kind, truth, ranking, censoring)

@@ -54,7 +54,6 @@ class Request:
     tasks: tuple[str, ...] = ()
     sequence: tuple[str, ...] = ()
     store_dir: str = "runs/stores"
-    runs: str = "runs"
     measures: bool = False
     """Whether rows are timed, where there is a model."""
 
@@ -201,7 +200,7 @@ def _parts(
 ) -> list[Table]:
     name = name_of(request.recipe.stem)
     run = [
-        Choice("directory", f"{request.runs}/{name}", "where the run is kept"),
+        Choice("directory", f"runs/{name}", "where the run is kept"),
         Choice("evaluate_every", chosen.evaluate_every, "steps between two validations, about a pass"),
         Choice("patience", chosen.patience, "validations without a better score after which training ends"),
     ]

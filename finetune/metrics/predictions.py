@@ -127,6 +127,12 @@ def rows_of(labels: Labels, records: NDArray[np.int64]) -> Rows:
     )
 
 
+def by_output(rows: Rows, count: int) -> list[NDArray[np.int64]]:
+    """Numbers of the rows of each of `count` outputs, rising."""
+    order = np.argsort(rows.outputs, kind="stable")
+    return np.split(order, np.searchsorted(rows.outputs[order], np.arange(1, count)))
+
+
 def is_exact(rows: Rows) -> NDArray[np.bool_]:
     """(n,) whether a label is a number rather than a bound."""
     return np.ones(len(rows), np.bool_) if rows.censoring is None else rows.censoring == EXACT

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import draw
-from finetune.metrics.weighted import Floats, Statistic
+from finetune.metrics.weighted import Floats, Statistic, of_all
 
 FEWEST_CLUSTERS = 3
 SHARED_TRAINING = 2.0
@@ -68,7 +68,7 @@ def jackknife(statistic: Statistic, clusters: NDArray[np.generic], cells_a_row: 
         of_row = blocks[of_row]
     sizes = np.bincount(of_row).astype(np.float64)
     count = len(sizes)
-    value = float(statistic(np.ones((rows, 1)))[0])
+    value = of_all(statistic, rows)
     if count < FEWEST_CLUSTERS:
         return Jackknife(value, np.nan, np.nan, len(distinct))
     size = max(8, min(count, _BLOCK_CELLS // rows))

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import ABOVE, BELOW, EXACT
-from finetune.metrics import concordance, ranking, weighted
+from finetune.metrics import concordance, weighted
 from finetune.metrics.calibration import expected_calibration_error
 from finetune.metrics.enrichment import bedroc, enrichment, random_bedroc, top_gain, top_recall
-from finetune.metrics.predictions import Predictions, is_exact
+from finetune.metrics.predictions import Predictions, by_output, is_exact
+from finetune.metrics.ranking import ranking_metric
 from finetune.metrics.resampling import FEWEST_CLUSTERS, SHARED_TRAINING, jackknife, score_interval
 from finetune.metrics.scores import CHANCE, Scores, TaskScore
-from finetune.metrics.weighted import Floats, Statistic
+from finetune.metrics.weighted import Floats, Statistic, of_all
 from finetune.tasks.objective import Objective
 from finetune.tasks.scale import Scale
 
@@ -58,13 +59,10 @@ def score(
     censoring = np.zeros(len(rows), np.int8) if rows.censoring is None else rows.censoring
     kind = objective.settings.type
     tasks, curves = [], []
-    order = np.argsort(rows.outputs, kind="stable")
-    bounds = np.searchsorted(rows.outputs[order], np.arange(len(objective.outputs) + 1))
-    for output, name in enumerate(objective.outputs):
-        mine = order[bounds[output] : bounds[output + 1]]
+    for output, mine in enumerate(by_output(rows, len(objective.outputs))):
         truth, prediction, ranks, cluster = rows.truth[mine], given[mine], order_by[mine], of_row[mine]
-        made = partial(_made, objective, name, cluster, factor)
-        reason = _untrained(objective, output) or _too_few(len(truth))
+        made = partial(_made, objective, objective.outputs[output], cluster, factor)
+        reason = untrained(objective, output) or _too_few(len(truth))
         if kind == "regression":
             scale = objective.scale if objective.scale.is_logarithm else None
             active_from = objective.settings.active_from
@@ -73,7 +71,7 @@ def score(
         elif kind in ("binary", "multilabel"):
             tasks.append(_binary(made, reason, truth, prediction, ranks, in_mean=kind == "binary"))
             if kind == "multilabel" and not tasks[-1].undefined:
-                curves.append((mine, weighted.auroc(truth == 1, ranks)))
+                curves.append((mine, ranking_metric(kind, truth, ranks)[1]))
         else:
             tasks.append(_classes(objective, output, made, reason, truth, prediction, ranks))
     if kind == "multilabel":
@@ -137,7 +135,7 @@ def _made(
     return TaskScore(name, settings.name, settings.type, metric, value, *ends, **fields)  # type: ignore[arg-type]
 
 
-def _untrained(objective: Objective, output: int) -> str:
+def untrained(objective: Objective, output: int) -> str:
     """Why training could not teach a task; empty where it could."""
     if objective.num_labels is not None and not objective.num_labels[output]:
         return "training has no label of it"
@@ -168,8 +166,8 @@ def _regression(
     scale: Scale | None,
     active_from: float | None,
 ) -> TaskScore:
-    censored = not exact.all()
-    metric = "concordance" if censored else "spearman"
+    metric, statistic = ranking_metric("regression", truth, ranks, censoring)
+    censored = metric == "concordance"
     names = {"exact": EXACT, "<": BELOW, ">": ABOVE}
     counts = {name: int((censoring == code).sum()) for name, code in names.items()} if censored else {}
     if not undefined and not censored and (truth == truth[0]).all():
@@ -181,10 +179,9 @@ def _regression(
     if undefined:
         return made(metric, None, class_counts=counts, undefined=undefined)
     values = _of_numbers(truth[exact], prediction[exact], ranks[exact], scale)
-    statistic, notes = weighted.spearman(truth, ranks), _constant(ranks)
+    notes = _constant(ranks)
     if censored:
         values["comparable_pairs"] = float(pairs)
-        statistic = concordance.statistic(truth, censoring, ranks)
     else:
         value = values["spearman"]
         if active_from is not None:
@@ -214,7 +211,7 @@ def _of_numbers(truth: Floats, prediction: Floats, ranks: Floats, scale: Scale |
     if len(truth) < FEWEST_LABELS or (truth == truth[0]).all():
         return values
     varies = bool((prediction != prediction[0]).any())
-    values["spearman"] = float(ranking.spearman(np.zeros(len(truth), np.int64), truth, ranks, 1)[0])
+    values["spearman"] = of_all(weighted.spearman(truth, ranks), len(truth))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         pearson = float(stats.pearsonr(truth, prediction).statistic) if varies else 0.0
@@ -237,12 +234,12 @@ def _binary(
     positive, called = truth == 1, prediction >= 0.5
     values = screening(positive, ranks)
     del values["auroc"]
-    value = float(ranking.auroc(np.zeros(len(truth), np.int64), positive, ranks, 1)[0])
     values["mcc"] = float(matthews_corrcoef(positive, called))
     values["f1"] = float(f1_score(positive, called, zero_division=0.0))
     values["calibration_error"] = expected_calibration_error(truth, prediction)
-    statistic, fields = weighted.auroc(positive, ranks), {"class_counts": counts, "notes": _constant(ranks)}
-    return made("auroc", value, statistic, classes=truth, values=values, in_mean=in_mean, **fields)
+    metric, statistic = ranking_metric("binary", truth, ranks)
+    fields = {"class_counts": counts, "notes": _constant(ranks), "values": values, "in_mean": in_mean}
+    return made(metric, of_all(statistic, len(truth)), statistic, classes=truth, **fields)
 
 
 def _classes(
@@ -278,14 +275,11 @@ def _classes(
     }
     fields |= {"cells_a_row": len(present), "values": values, "notes": _constant(ranks), "kept": kept}
     classes = index.astype(np.float64)
-    if not ordinal:
-        value = float(ranking.macro_auroc(np.zeros(len(index), np.int64), index, ranks, 1)[0])
-        statistic = weighted.macro_auroc(classes, ranks, present)
-        return made(metric, value, statistic, classes=classes, **fields)
-    tau = ranking.kendall(classes, ranks)
-    kappa = cohen_kappa_score(index, called, weights="quadratic", labels=np.arange(len(trained)))
-    values["quadratic_kappa"] = float(kappa)
-    return made(metric, tau, weighted.kendall(classes, ranks), classes=classes, **fields)
+    if ordinal:
+        kappa = cohen_kappa_score(index, called, weights="quadratic", labels=np.arange(len(trained)))
+        values["quadratic_kappa"] = float(kappa)
+    metric, statistic = ranking_metric(objective.settings.type, classes, ranks)
+    return made(metric, of_all(statistic, len(index)), statistic, classes=classes, **fields)
 
 
 def _mean(

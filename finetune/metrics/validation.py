@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finetune.metrics import concordance, ranking
-from finetune.metrics.predictions import Predictions, is_exact
+from finetune.metrics.predictions import Predictions, by_output
+from finetune.metrics.ranking import ranking_metric
 from finetune.metrics.scores import Scores, TaskScore
-from finetune.metrics.scoring import FEWEST_LABELS
+from finetune.metrics.scoring import FEWEST_LABELS, untrained
+from finetune.metrics.weighted import of_all
 from finetune.tasks.objective import Objective
 
 
@@ -53,51 +54,25 @@ class FineTuneScores:
 def ranked(objective: Objective, predictions: Predictions) -> Scores:
     """The ranking metric of each task alone, the same to the last bit as that of `finetune.metrics.scoring.score`.
 
-    Binary columns and numbers take a few sorts together, however many there are; only columns with bounds or with
-    grades are taken one by one.
-
     Raises:
         ValueError: a prediction is not a finite number or not a probability, or a label is none of the task's.
     """
     predictions.require(objective)
-    rows, kind, count = predictions.rows, objective.settings.type, len(objective.outputs)
-    outputs, truth, prediction = rows.outputs, rows.truth, predictions.prediction
-    is_defined = np.bincount(outputs, minlength=count) >= FEWEST_LABELS
-    is_defined &= (objective.num_labels is None or objective.num_labels > 0) & (objective.is_trained.sum(1) != 1)
-    if prediction.ndim == 2:
-        kept = objective.is_trained[outputs, truth.astype(np.int64)]
-        outputs, truth, prediction = outputs[kept], truth[kept], prediction[kept]
-    labels = np.bincount(outputs, minlength=count)
-    is_defined &= labels >= FEWEST_LABELS
-    metrics = [{"regression": "spearman", "multiclass": "macro_auroc", "ordinal": "kendall"}.get(kind, "auroc")] * count
-    if kind == "regression":
-        values = ranking.spearman(outputs, truth, prediction, count)
-        for output in np.unique(outputs[~is_exact(rows)]).tolist():
-            mine = outputs == output
-            metrics[output] = "concordance"
-            bounds = np.zeros(0, np.int8) if rows.censoring is None else rows.censoring[mine]
-            values[output], _ = concordance.concordance(truth[mine], bounds, prediction[mine])
-    elif kind == "multiclass":
-        values = ranking.macro_auroc(outputs, truth.astype(np.int64), prediction, count)
-    elif kind == "ordinal":
-        values, expected = np.full(count, np.nan), ranking.expected_class(prediction)
-        for output in np.flatnonzero(is_defined).tolist():
-            values[output] = ranking.kendall(truth[outputs == output], expected[outputs == output])
-    else:
-        values = ranking.auroc(outputs, truth == 1, prediction, count)
-    is_defined &= np.isfinite(values)
-    in_mean, settings = kind != "multilabel", objective.settings
-    tasks = [
-        TaskScore(
-            name, settings.name, kind, metric, value if has_one else None, None, None, number, 0, in_mean=in_mean,
-            undefined="" if has_one else "its labels are few, are all equal, or have none to learn from",
-        )
-        for name, metric, value, has_one, number in zip(
-            objective.outputs, metrics, values.tolist(), is_defined.tolist(), labels.tolist(), strict=True
-        )
-    ]  # fmt: skip
+    rows, kind, tasks, task = predictions.rows, objective.settings.type, list[TaskScore](), objective.settings.name
+    ranks, in_mean = predictions.ranking(objective), kind != "multilabel"
+    for output, mine in enumerate(by_output(rows, len(objective.outputs))):
+        if kind in ("multiclass", "ordinal"):
+            mine = mine[objective.is_trained[output][rows.truth[mine].astype(np.int64)]]
+        censoring = None if rows.censoring is None else rows.censoring[mine]
+        metric, statistic = ranking_metric(kind, rows.truth[mine], ranks[mine], censoring)
+        value = math.nan
+        if len(mine) >= FEWEST_LABELS and not untrained(objective, output):
+            value = of_all(statistic, len(mine))
+        undefined = "" if math.isfinite(value) else "its labels are few, are all equal, or have none to learn from"
+        of_task = task, kind, metric, None if undefined else value, None, None, len(mine), 0
+        tasks.append(TaskScore(objective.outputs[output], *of_task, in_mean=in_mean, undefined=undefined))
     if kind == "multilabel":
-        mean = float(np.mean(values[is_defined])) if is_defined.any() else None
-        of_columns = settings.name, settings.name, kind, "mean_auroc", mean, None, None, len(rows), 0
-        tasks.append(TaskScore(*of_columns, undefined="" if is_defined.any() else "none of its columns is defined"))
+        defined = [each.value for each in tasks if each.value is not None]
+        mean, undefined = (float(np.mean(defined)), "") if defined else (None, "none of its columns is defined")
+        tasks.append(TaskScore(task, task, kind, "mean_auroc", mean, None, None, len(rows), 0, undefined=undefined))
     return Scores(tuple(tasks))

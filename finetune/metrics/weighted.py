@@ -21,7 +21,7 @@ class Order:
     def __init__(self, values: Floats) -> None:
         self.order = np.argsort(values, kind="stable")
         ordered = values[self.order]
-        new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+        new = np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(values)]
         self.starts = np.flatnonzero(new)
         self.block = np.empty(len(values), np.int64)
         """(n,) block of each row."""
@@ -30,6 +30,11 @@ class Order:
     def sums(self, weights: Floats) -> Floats:
         """(blocks, b) summed weights of each block, from weights (n, b)."""
         return np.add.reduceat(weights[self.order], self.starts, axis=0)
+
+
+def of_all(statistic: Statistic, rows: int) -> float:
+    """The value with each of some rows once."""
+    return float(statistic(np.ones((rows, 1)))[0])
 
 
 def ratio(above: Floats, below: Floats) -> Floats:

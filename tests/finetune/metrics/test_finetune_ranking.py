@@ -1,4 +1,4 @@
-"""A validation ranks alone, all outputs together, and gives each task the value that its full score has."""
+"""A validation ranks and does nothing else, and gives each task the value that its full score has."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from finetune.metrics import concordance, ranking
+from finetune.metrics import concordance
 from finetune.metrics.predictions import Predictions, Rows
 from finetune.metrics.scoring import score
 from finetune.metrics.validation import ranked
@@ -52,33 +52,51 @@ def test_a_validation_has_the_bits_of_the_full_score(kind: TaskType, seed: int) 
 
 
 def test_values_are_those_of_scipy_and_scikit_learn() -> None:
+    """Of each output by its own rows, whatever their order in the table."""
     rng = np.random.default_rng(0)
-    outputs = np.repeat(np.arange(5), 40)
+    outputs = rng.permutation(np.repeat(np.arange(5), 40))
     truth, prediction = np.round(rng.normal(size=(2, 200)), 1)
-    rhos = ranking.spearman(outputs, truth, prediction, 6)
-    areas = ranking.auroc(outputs, truth > 0, prediction, 6)
-    for output in range(5):
-        mine = outputs == output
-        assert rhos[output] == pytest.approx(stats.spearmanr(truth[mine], prediction[mine]).statistic, abs=1e-14)
-        assert areas[output] == pytest.approx(roc_auc_score(truth[mine] > 0, prediction[mine]), abs=1e-14)
-    assert np.isnan([rhos[5], areas[5]]).all()
+    own = [outputs == output for output in range(5)]
+
+    def values(kind: TaskType, truth: Any, prediction: Any) -> list[float | None]:
+        classes = () if kind == "regression" else tuple("abcd"[: 2 if prediction.ndim == 1 else 4])
+        names, counts = tuple("uvwxyz"), np.ones((6, len(classes)))
+        objective = Objective(TaskSettings(name="y", type=kind), names, classes, np.zeros(6), np.ones(6), counts, "")
+        found = ranked(objective, Predictions(Rows(np.arange(200), outputs, truth), prediction))
+        assert [task.task for task in found.tasks] == list(names)
+        return [task.value for task in found.tasks]
+
+    rhos = [stats.spearmanr(truth[mine], prediction[mine]).statistic for mine in own]
+    assert values("regression", truth, prediction) == [*(pytest.approx(rho, abs=1e-14) for rho in rhos), None]
+    yes, probability = (truth > 0).astype(np.float64), np.round(rng.uniform(size=200), 1)
+    areas = [roc_auc_score(yes[mine], probability[mine]) for mine in own]
+    assert values("binary", yes, probability) == [*(pytest.approx(area, abs=1e-14) for area in areas), None]
+    index, wide = rng.integers(0, 4, 200).astype(np.float64), rng.dirichlet(np.ones(4), 200)
+    means = [
+        np.mean([roc_auc_score(index[mine] == of, wide[mine][:, of]) for of in np.unique(index[mine]).astype(int)])
+        for mine in own
+    ]
+    assert values("multiclass", index, wide) == [*(pytest.approx(mean, abs=1e-14) for mean in means), None]
+    taus = [stats.kendalltau(index[mine], wide[mine] @ np.arange(4)).statistic for mine in own]
+    assert values("ordinal", index, wide) == [*(pytest.approx(tau, abs=1e-14) for tau in taus), None]
 
 
 @pytest.mark.parametrize("outputs", [10, 1000])
-def test_a_thousand_columns_take_as_many_sorts_as_ten(outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_columns_cost_a_sort_of_their_own_rows(outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     objective, predictions = drawn("multilabel", outputs, 12 * outputs, 0)
     sorts: list[int] = []
-    real = np.lexsort
+    real = np.argsort
 
-    def counted(keys: Any) -> Any:
-        sorts.append(len(keys[0]))
-        return real(keys)
+    def counted(values: Any, **more: Any) -> Any:
+        sorts.append(len(values))
+        return real(values, **more)
 
     def refused(*_: object) -> None:
-        raise AssertionError("a column was taken by itself")
+        raise AssertionError("a metric was computed that no validation needs")
 
-    monkeypatch.setattr(np, "lexsort", counted)
+    monkeypatch.setattr(np, "argsort", counted)
     monkeypatch.setattr(concordance, "concordance", refused)
     monkeypatch.setattr("finetune.metrics.scoring.screening", refused)
     assert len(ranked(objective, predictions).tasks) == outputs + 1
-    assert sorts == [len(predictions.rows)]
+    assert len(sorts) == outputs + 1
+    assert sum(sorts) == 2 * len(predictions.rows)
