@@ -14,19 +14,17 @@ from finetune.results import sections
 from finetune.tasks.objective import Objective
 from pretrain.card.text import (
     FOLDER,
-    NOT_MEASURED,
     NOT_STATED,
     card,
     how_to_load,
     literal,
-    pictured,
     section_lines,
-    source_name,
     started_from,
     table,
     versions,
 )
 from pretrain.report.pictures import card_pictures
+from pretrain.report.section import NOT_MEASURED, source_names
 
 CARD = "README.md"
 _TAGS = {"sequence": "text-classification", "residue": "token-classification"}
@@ -39,7 +37,7 @@ cite this model is {NOT_STATED}, too."""
 def write_pictures(manifest: Manifest, folder: Path) -> list[str]:
     """Write the pictures of a bundle's evaluation beside its card; the names of their files."""
     results = manifest.evaluation
-    return [*card_pictures(sections.drawings(results) if results else (), folder)]
+    return card_pictures(sections.scores(results).drawings if results else (), folder)
 
 
 def bundle_card(manifest: Manifest, pictures: Collection[str] = ()) -> str:
@@ -94,7 +92,7 @@ def _text(
         ("started from", started_from(base.init, base.preset)),
         ("hash of the weights that it started from", f"`{base.content_hash}`"),
         ("adapted by", literal(manifest.adaptation.kind)),
-        ("table", ", ".join(map(source_name, manifest.reading.table)) or NOT_STATED),
+        ("table", literal(source_names(manifest.reading.table)) or NOT_STATED),
         ("fingerprint of proteins and labels", f"`{manifest.labels}`"),
         ("split", literal(manifest.split_method)),
         ("fingerprint of the split", f"`{manifest.split}`"),
@@ -143,9 +141,7 @@ def _evaluation(manifest: Manifest, pictures: Collection[str]) -> Iterator[str]:
     if results is None:
         yield from (f"Scores and relatives of tested proteins: {NOT_MEASURED}.", "")
         return
-    yield from section_lines(sections.scores(results))
-    drawings = {f"{each.name}.svg": each for each in sections.drawings(results)}
-    yield from pictured(drawings, *pictures)
+    yield from section_lines(sections.scores(results), pictures)
     yield from section_lines(sections.split(results))
 
 
@@ -159,7 +155,7 @@ def _results(manifest: Manifest) -> Iterator[EvalResult]:
             task_type=_TAGS[level.get(of.objective, "sequence")],
             task_name=of.objective,
             dataset_type="assay-table",
-            dataset_name=", ".join(map(source_name, manifest.reading.table)) or NOT_STATED,
+            dataset_name=source_names(manifest.reading.table) or NOT_STATED,
             dataset_config=of.task,
             dataset_split=results.part,
             dataset_revision=manifest.split,

@@ -22,10 +22,12 @@ def scores(results: Results, most: int | None = None) -> Section:
         results: of a run.
         most: of tasks with a score the first ones; None for all.
     """
-    rows = []
+    rows, drawn = [], []
     for task in results.scores.defined[:most]:
-        name, value = results.best_baseline(task) or ("none", None)
-        best = name if value is None else f"{value:.3f} ({name})"
+        name, value = results.best_baseline(task) or ("none", math.nan)
+        best = name if math.isnan(value) else f"{value:.3f} ({name})"
+        ends = [math.nan if end is None else end for end in (task.low, task.high)]
+        drawn.append(Row(f"{task.task}, {TITLES[task.metric]}", task.value, ((ends[0], ends[1]),), value))
         metric = f"{TITLES[task.metric]} of {task.labels:,} labels, {CHANCE[task.metric]} by chance"
         rows.append((task.task, metric, with_interval(task), best))
     more = len(results.scores.defined) - len(rows)
@@ -35,10 +37,19 @@ def scores(results: Results, most: int | None = None) -> Section:
     if undefined := results.scores.undefined:
         reasons = tuple((task.task, task.undefined or "not measured") for task in undefined)
         sheets.append(Sheet("Tasks without a score", ("Task", "Why"), reasons))
+    drawing = Rows(
+        name="scores",
+        title="Scores of the tested proteins",
+        rows=tuple(drawn),
+        x_title="upright: the best baseline",
+        number="{:.3f}".format,
+        note="In brackets 95 % intervals.",
+    )
     return Section(
         f"Scores of {results.scored}",
         ("Baselines are fitted on the same training labels and scored on the same labels as the model.",),
-        tuple(sheets),
+        sheets,
+        [drawing] if rows else [],
     )
 
 
@@ -54,7 +65,7 @@ def split(results: Results) -> Section:
         sheets.append(
             Sheet("Mutations to the nearest one that trains", ("Mutations", "Tested"), rows[:_MOST_DISTANCES])
         )
-    return Section("The split", paragraphs, tuple(sheets), note=" ".join(audit.notes))
+    return Section("The split", paragraphs, sheets, note=" ".join(audit.notes))
 
 
 def _relatives(audit: Audit) -> Sheet:
@@ -72,24 +83,6 @@ def _relatives(audit: Audit) -> Sheet:
     note += f" {lacking:,} more do not find themselves, so that nothing is known of them." if lacking else ""
     head = ("Against", "Relation", "Tested sequences")
     return Sheet("Tested sequences that are known", head, tuple(rows), note if audit.of_training.identities else "")
-
-
-def drawings(results: Results) -> list[Rows]:
-    """The scores of all tasks with their intervals; nothing where no task has a score."""
-    rows = []
-    for task in results.scores.defined:
-        value, low, high = (math.nan if end is None else end for end in (task.value, task.low, task.high))
-        _, baseline = results.best_baseline(task) or ("", math.nan)
-        rows.append(Row(f"{task.task}, {TITLES[task.metric]}", value, ((low, high),), baseline))
-    drawn = Rows(
-        name="scores",
-        title="Scores of the tested proteins",
-        rows=tuple(rows),
-        x_title="upright: the best baseline",
-        number="{:.3f}".format,
-        note="In brackets 95 % intervals.",
-    )
-    return [drawn] if rows else []
 
 
 def with_interval(task: TaskScore) -> str:

@@ -4,7 +4,7 @@ In: a run directory, the step that is exported. Out: README.md and the pictures 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,11 @@ from huggingface_hub import EvalResult
 from data.safe_text import tell
 from pretrain.card import measured
 from pretrain.card.text import (
-    NOT_MEASURED,
     NOT_STATED,
     card,
     how_to_load,
     literal,
-    pictured,
-    source_name,
+    section_lines,
     started_from,
     table,
     versions,
@@ -33,7 +31,7 @@ from pretrain.report import measured as measurements
 from pretrain.report.history import History, read_history
 from pretrain.report.measured import Measurements
 from pretrain.report.pictures import card_pictures
-from pretrain.report.section import Drawing
+from pretrain.report.section import NOT_MEASURED, Section, source_names
 
 _PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")
 """Settings that name places on somebody's machine, or are shown elsewhere."""
@@ -88,7 +86,7 @@ def write_card(root: Path, exported: Exported, folder: Path) -> Path:
     if found.of_others:
         files = ", ".join(str(root / name) for name in found.of_others)
         tell(f"not of the exported weights, and not on the card: {files}")
-    pictures = card_pictures(filter(None, (figures.loss_figure(history), *found.drawings())), folder)
+    pictures = card_pictures((figures.loss_figure(history), *found.drawings()), folder)
     path = folder / "README.md"
     path.write_text(text(root.resolve().name, history, exported, pictures, found), encoding="utf-8")
     return path
@@ -113,7 +111,7 @@ def text(
     name: str,
     history: History,
     exported: Exported,
-    pictures: Mapping[str, Drawing],
+    pictures: Collection[str],
     found: Measurements = _NOTHING,
 ) -> str:
     """The card.
@@ -122,7 +120,7 @@ def text(
         name: of the run.
         history: of the run, up to what is exported.
         exported: what is exported.
-        pictures: by the names of their files, which lie beside the card.
+        pictures: files of the drawings that lie beside the card.
         found: what was measured of the weights after the end of the run.
     """
     described, recipe = history.described, history.recipe
@@ -163,8 +161,8 @@ def text(
         "Evaluation": [
             *validation(scores, corpus, frozen),
             "",
-            *pictured(pictures, "loss.svg"),
-            *measured.sections(found, pictures),
+            *section_lines(Section("", drawings=(figures.loss_figure(history),)), pictures),
+            *section_lines(found.section(), pictures),
         ],
         "Limits": [f"- {line}" for line in _limits(scores, data, corpus, found)],
         "Licence and citation": [
@@ -194,7 +192,7 @@ def corpora(data: Mapping[str, Any], corpus: Mapping[str, Any]) -> Iterator[str]
         weight = f"weight {settings['weight']}, " if data.get("mixture") else ""
         held = f"{weight}{sequences} and {found.get('validation_records', 0):,} validation sequences, split by {split}"
         size = "" if residues is None else f"; {residues:,} residues in all"
-        read = ", ".join(map(source_name, sources)) or NOT_STATED
+        read = literal(source_names(sources)) or NOT_STATED
         yield f"{held}{size}; read from {read}; {_removed(settings, found)}"
 
 
@@ -204,7 +202,7 @@ def _removed(settings: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     if not settings.get("exclude"):
         return f"{left_out}; not decontaminated against any other set"
     count, copies = found.get("excluded_records") or 0, found.get("copies_of_excluded") or 0
-    named = source_name(settings["exclude"])
+    named = literal(source_names([settings["exclude"]]))
     return (
         f"{left_out}; decontaminated: {count:,} records that {named} lists never train, nor {copies:,} copies of them"
     )

@@ -5,18 +5,16 @@ nothing.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 from data.safe_text import redacted
-from pretrain.report.section import Drawing, Section
+from pretrain.report.section import Section, source_names
 
-NOT_MEASURED = "not measured"
 NOT_STATED = "not stated"
 FOLDER = "path/to/this/folder"
 """Stands for the folder in the lines that load it."""
@@ -89,23 +87,21 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace(chr(10), ' ') for cell in cells)} |"
 
 
-def section_lines(section: Section) -> Iterator[str]:
-    """The lines of a section of a report, without its drawings."""
-    yield from (f"### {literal(section.title)}", "", *map(literal, section.paragraphs), "")
+def section_lines(section: Section, pictures: Collection[str] = ()) -> Iterator[str]:
+    """The lines of a section of a report, with those of its drawings that lie beside the card as `pictures`."""
+    if section.is_empty:
+        return
+    yield from ([f"### {literal(section.title)}", ""] if section.title else [])
+    yield from (*map(literal, section.paragraphs), "")
     for sheet in section.sheets:
-        if sheet.title:
-            yield from (f"{literal(sheet.title)}:", "")
+        yield from ([f"{literal(sheet.title)}:", ""] if sheet.title else [])
         yield from table(sheet.head, [[*map(literal, row)] for row in sheet.rows])
         yield from ("", literal(sheet.note), "")
+    for drawing in filter(None, section.drawings):
+        if (name := f"{drawing.name}.svg") in pictures:
+            yield from (f"![{literal(f'{drawing.title}: {drawing.summary}')}]({name})", "")
+            yield from (literal(f"{drawing.title}. {drawing.note}"), "")
     yield from (literal(section.note), "")
-
-
-def pictured(pictures: Mapping[str, Drawing], *names: str) -> Iterator[str]:
-    """The lines that show those of the named pictures that were drawn, each with its caption."""
-    for name in names:
-        if (drawing := pictures.get(name)) is not None:
-            caption = f"{drawing.title}. {drawing.note}"
-            yield from (f"![{literal(f'{drawing.title}: {drawing.summary}')}]({name})", "", literal(caption), "")
 
 
 def plain(text: str) -> str:
@@ -117,17 +113,6 @@ def plain(text: str) -> str:
 def literal(text: str) -> str:
     """The same as Markdown that shows it as it is."""
     return _ESCAPED.sub(r"\\\1", plain(text))
-
-
-def source_name(source: str) -> str:
-    """A file or URL for readers who have other folders: its last part, of a URL also the host."""
-    if source.startswith("synthetic:"):
-        return literal(source)
-    if "://" in source:
-        parts = urlsplit(source)
-        host = (parts.netloc.rpartition("@")[2]) if parts.scheme != "datasets" else "datasets"
-        return literal(f"{host}: {Path(parts.path or parts.netloc.rpartition('@')[2]).name}".strip(": "))
-    return literal(Path(source).name)
 
 
 def hub_model(init: str | None) -> str | None:
@@ -147,7 +132,11 @@ def started_from(init: str | None, preset: str | None) -> str:
     """What training started from, for readers."""
     if init is None:
         return f"random weights, {preset}"
-    return f"[{literal(init)}](https://huggingface.co/{init})" if hub_model(init) else f"weights in {source_name(init)}"
+    return (
+        f"[{literal(init)}](https://huggingface.co/{init})"
+        if hub_model(init)
+        else f"weights in {literal(source_names([init]))}"
+    )
 
 
 def versions(described: Mapping[str, Any]) -> list[str]:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from data.recipe.json_file import whole
 from data.recipe.wording import count
-from pretrain.evaluation.contact_figures import ContactFigures
+from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures
+from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, Figure, Figures
+from pretrain.evaluation.scores import kind_of, shown, shown_interval
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.rows import Row, Rows
-from pretrain.report.section import Section
+from pretrain.report.section import NOT_MEASURED, Section, Sheet, source_names
 
 EVALUATION, CONTACTS, ASSAYS = "evaluation.json", "contacts.json", "proteingym.csv"
 Assays = Mapping[str, Mapping[str, Mapping[str, list[float]]]]
@@ -35,19 +36,25 @@ class Measurements:
     of_others: tuple[str, ...] = ()
     """Files that hold nothing of the weights that were asked for."""
 
+    def section(self) -> Section:
+        """Tables and drawings, for a page and a card; empty where nothing was measured."""
+        return Section(
+            "Measured afterwards",
+            sheets=[
+                *([_perplexities(self.evaluation)] if self.evaluation else []),
+                *([_precisions(self.contacts)] if self.contacts else []),
+                *(_spearman(*of_column) for of_column in self.assays.items()),
+            ],
+            drawings=self.drawings(),
+            note="In brackets 95 % intervals by bootstrap.",
+        )
+
     def drawings(self) -> list[Rows | ContactMap]:
         """All that can be drawn, in the order in which it is shown."""
         of_groups = [_perplexity(self.evaluation, by) for by in (LENGTH, IDENTITY)] if self.evaluation else []
         of_contacts = [_contacts(self.contacts), _map(self.contacts)] if self.contacts else []
         found = (*of_groups, *of_contacts, *_assays(self.assays))
         return [drawn for drawn in found if drawn is not None]
-
-
-def section(root: Path) -> Section:
-    """What was measured of a run, for its page; empty where nothing was."""
-    drawings = read(root).drawings()
-    paragraphs = ("In brackets 95 % intervals by bootstrap.",) if drawings else ()
-    return Section("Measured afterwards", paragraphs, drawings=drawings)
 
 
 def is_any(root: Path) -> bool:
@@ -75,9 +82,98 @@ def read(root: Path, weights: Collection[str] | None = None) -> Measurements:
     return Measurements(own_evaluation, own_contacts, own_assays, of_others)
 
 
+def shown_rows(evaluation: Figures) -> list[Figure]:
+    """All proteins under each corruption, then each bucket of proteins under mask-all."""
+    rows = [row for row in evaluation.rows if row.sequences and (row.by == ALL or row.corruption == "mask_all")]
+    return sorted(rows, key=lambda row: row.by != ALL)
+
+
+def compared(found: ContactFigures, precision: str) -> dict[str, float]:
+    """The same precision of random weights, and chance, which is one for all."""
+    return {CONTROL: found.means[CONTROL][precision].mean, CHANCE: found.means[CHANCE][CHANCE].mean}
+
+
+def count_assays(proteins: Mapping[str, list[float]]) -> int:
+    """Assays of all proteins."""
+    return sum(map(len, proteins.values()))
+
+
 def mean_of_proteins(proteins: Mapping[str, list[float]]) -> float:
     """Mean over proteins of the mean over a protein's assays."""
     return math.fsum(math.fsum(own) / len(own) for own in proteins.values()) / len(proteins)
+
+
+def mean_of_types(selections: Mapping[str, Mapping[str, list[float]]]) -> float:
+    """Mean over types of selection of the mean over their proteins."""
+    return math.fsum(map(mean_of_proteins, selections.values())) / len(selections)
+
+
+# Tables -------------------------------------------------------------------------------------------
+
+
+def _perplexities(found: Figures) -> Sheet:
+    """Perplexities of all proteins under each corruption, and of each bucket under mask-all."""
+    identity = f"Identity to the training corpus: {NOT_MEASURED}."
+    if any(row.by == IDENTITY for row in found.rows) and found.training:
+        nearest = f"the nearest training protein of {source_names(found.training)}"
+        identity = f"Identity is that to {nearest} ({found.searched_by})."
+    rows = (
+        (
+            *(TITLES.get(of.corruption, of.corruption), of.bucket, f"{of.sequences:,}"),
+            *(_perplexity_text(of.perplexity), shown_interval(of.low, of.high, _perplexity_text)),
+            _perplexity_text(of.unigram),
+        )
+        for of in shown_rows(found)
+    )
+    return Sheet(
+        f"Perplexity of {kind_of(found.held_out)}s of {source_names(found.data)}",
+        ("corruption", "proteins", "number", "perplexity", "95 % interval", "residue frequencies"),
+        tuple(rows),
+        f"Measured by python -m pretrain.evaluate on {found.sequences:,} proteins, {found.residues:,} residues in "
+        f"crops of at most {found.crop_tokens:,} tokens: the frozen set {found.set}. Intervals draw {found.groups}; "
+        f"frequencies are those of {found.unigram_of}. {' '.join([identity, *found.not_measured])}",
+    )
+
+
+def _precisions(found: ContactFigures) -> Sheet:
+    """Precisions at long range, beside random weights and chance."""
+    rows = (
+        (name, _share(of.mean), shown_interval(of.low, of.high, _share), *map(_share, compared(found, name).values()))
+        for name, of in found.means[found.model].items()
+    )
+    constant = "No attention map says enough of contacts: every weight of the regression is 0, and it ranks no pair."
+    return Sheet(
+        "Contacts",
+        ("pairs", "precision", "95 % interval", CONTROL, CHANCE),
+        tuple(rows),
+        "Measured by python -m pretrain.contacts: precision of the most probable pairs of residues at long range, mean "
+        f"over {len(found.chains):,} chains. None of them is a relative of the {len(found.fitted_on):,} chains on "
+        f"whose attention maps the regression was fitted. {constant if found.is_constant else ''}",
+    )
+
+
+def _spearman(column: str, selections: Mapping[str, Mapping[str, list[float]]]) -> Sheet:
+    """Spearman by type of selection."""
+    rows = [(name, f"{count_assays(of):,}", _share(mean_of_proteins(of))) for name, of in sorted(selections.items())]
+    every = sum(map(count_assays, selections.values()))
+    return Sheet(
+        f"ProteinGym, {column}",
+        ("type of selection", "assays", "Spearman"),
+        (*rows, ("mean over types", f"{every:,}", _share(mean_of_types(selections)))),
+        "Measured by python -m finetune.proteingym: Spearman of the scores and what was measured, mean over the assays "
+        "of a protein, then over proteins, then over types of selection.",
+    )
+
+
+def _share(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else NOT_MEASURED
+
+
+def _perplexity_text(value: float) -> str:
+    return shown(value if math.isfinite(value) else None)
+
+
+# The files ----------------------------------------------------------------------------------------
 
 
 def _read_assays(path: Path) -> dict[tuple[str, str | None], dict[str, dict[str, list[float]]]]:
@@ -93,6 +189,9 @@ def _read_assays(path: Path) -> dict[tuple[str, str | None], dict[str, dict[str,
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return columns
+
+
+# Drawings -----------------------------------------------------------------------------------------
 
 
 def _perplexity(evaluation: Figures, by: str) -> Rows | None:

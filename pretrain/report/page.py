@@ -87,7 +87,10 @@ def _of_pretraining(history: History) -> Content:
         subtitle=facts.subtitle(history),
         judged=tuple(facts.judged(history)),
         keys=tuple(facts.keys(history)),
-        sections=(measured.section(history.root), Section("", drawings=(figures.loss_figure(history),), is_wide=True)),
+        sections=(
+            measured.read(history.root).section(),
+            Section("", drawings=(figures.loss_figure(history),), is_wide=True),
+        ),
         drawn_by="python -m pretrain.report",
     )
 

@@ -45,17 +45,17 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
     return [folder / name for name in drawings]
 
 
-def card_pictures(drawings: Iterable[Drawing], folder: Path) -> dict[str, Drawing]:
-    """Write the pictures beside a card, and return them by their files.
+def card_pictures(drawings: Iterable[Drawing | None], folder: Path) -> list[str]:
+    """Write the pictures beside a card, and return the names of their files.
 
     What prevents one, as where matplotlib is missing, costs a line.
     """
-    found: dict[str, Drawing] = {}
+    found: list[str] = []
     try:
-        for drawing in drawings:
+        for drawing in filter(None, drawings):
             name = f"{drawing.name}.svg"
             (folder / name).write_text(redacted(drawing_file(drawing)), encoding="utf-8")
-            found[name] = drawing
+            found.append(name)
     except Exception as error:
         tell(f"the card's pictures were not drawn: {type(error).__name__}: {error}")
     return found

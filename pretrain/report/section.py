@@ -3,8 +3,12 @@
 In: nothing; these are the types. Kept: nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,11 @@ class Section:
     is_wide: bool = False
     """Whether a drawing takes the whole width of a desktop, not half of it."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show under the heading."""
+        return not any((self.paragraphs, self.sheets, self.settings, any(self.drawings)))
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -73,3 +82,17 @@ class Content:
     sections: tuple[Section, ...]
     drawn_by: str
     """The command that draws the page."""
+
+
+def source_names(sources: Iterable[str]) -> str:
+    """Files and URLs for readers who have other folders: the last part of each, of a URL also the host."""
+    return ", ".join(map(_source_name, sources))
+
+
+def _source_name(source: str) -> str:
+    if "://" not in source:
+        return source if source.startswith("synthetic:") else Path(source).name
+    parts = urlsplit(source)
+    host = parts.netloc.rpartition("@")[2]
+    name = Path(parts.path or host).name
+    return f"{'datasets' if parts.scheme == 'datasets' else host}: {name}".strip(": ")

@@ -20,11 +20,12 @@ from huggingface_hub import ModelCard
 from pretrain.__main__ import main
 from pretrain.card import text as card_text
 from pretrain.card.pretrained import Exported, text, until, write_card
-from pretrain.card.text import FOLDER, hub_model, source_name
+from pretrain.card.text import FOLDER, hub_model
 from pretrain.evaluation.scores import shown
 from pretrain.report.figures import loss_figure
 from pretrain.report.history import read_history
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
+from pretrain.report.section import source_names
 from pretrain.run import records
 from pretrain.ship.contact_head import NOT_FITTED
 from support.inputs.written_runs import IDENTITIES, LENGTHS, TOKENS_A_STEP, WEIGHTS, WrittenRun, evaluation, measure
@@ -271,7 +272,7 @@ def test_what_was_measured_of_other_weights_is_not_on_the_card(
     other = replace(MEASURED, weights=frozenset({"ef" * 32}))
     card = write_card(root, other, tmp_path / "out").read_text()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"README.md", "loss.svg"}
-    assert "Measured by" not in card
+    assert "Measured" not in card
     assert len(ModelCard(card).data.eval_results) == 2  # the validation's
     assert "Scores of variants, precision of contacts, " in card
     files = ", ".join(f"{root}/{name}" for name in (EVALUATION, CONTACTS, ASSAYS))
@@ -349,7 +350,7 @@ def test_what_a_model_started_from(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert str(tmp_path) not in card
     monkeypatch.undo()
     assert hub_model("no name/of/one") is None
-    assert source_name("datasets://user/name") == "datasets: name"
+    assert source_names(["datasets://user/name"]) == "datasets: name"
 
 
 def test_without_a_library_to_draw_with_the_card_is_written(

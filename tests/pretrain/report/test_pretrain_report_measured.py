@@ -3,16 +3,19 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 from data.recipe import json_file
+from pretrain.card.pretrained import Exported, write_card
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
 from pretrain.report.page import write_report
 from pretrain.report.rows import Rows
-from support.inputs.written_runs import IDENTITIES, LENGTHS, WrittenRun, contacts, evaluation
+from support.inputs.written_runs import IDENTITIES, LENGTHS, WEIGHTS, WrittenRun, contacts, evaluation
 from support.screens.browser import Browser, offences
 
 
@@ -58,6 +61,25 @@ def test_names_of_files_are_drawn_as_text(root: Path) -> None:
     shown = r"$\frac$ &lt;b&gt;&amp;\x1b[31m\x7f"
     assert f"P@L, {shown}" in page
     assert not {"\x1b", "\x7f"} & {*"".join(drawing.draw(420) for drawing in read(root).drawings())}
+
+
+def test_page_and_card_say_what_was_not_measured_and_name_the_data_as_it_is_called(root: Path) -> None:
+    reason = "identity: no corpus was named with --training"
+    found = replace(evaluation(), data=("/some/where/my_own.fasta",), not_measured=(reason,))
+    (root / EVALUATION).write_text(json_file.as_json(found))
+    content = json.loads((root / CONTACTS).read_text())
+    (root / CONTACTS).write_text(json.dumps(content | {"weight": [0.0, 0.0]}))
+    exported = Exported(step=100, tokens=1, is_modern=False, dtype="float32", contacts="", weights=frozenset({WEIGHTS}))
+    card, page = write_card(root, exported, root).read_text(), write_report(root).read_text()
+    for words in (reason, "frequencies are those of the scored proteins", "and it ranks no pair."):
+        assert words in card
+        assert words in page
+    assert r"### Measured afterwards" in card
+    assert r"Perplexity of proteins of my\_own.fasta:" in card
+    assert "Perplexity of proteins of my_own.fasta" in page
+    assert "/some/where" not in card + page
+    names = {result.dataset_name for result in ModelCard(card).data.eval_results}
+    assert "proteins of my_own.fasta" in names
 
 
 ASSAYS_HEAD = "DMS_id,UniProt_ID,selection_type,column,variants,spearman,auc,mcc,ndcg,recall\n"
