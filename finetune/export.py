@@ -127,8 +127,7 @@ def exportable(bundle: "Bundle") -> "Objective":
     Raises:
         ValueError: there is more than one, or its head or type has no place there; the message says which.
     """
-    manifest = bundle.manifest
-    objectives = [task.objective for task in manifest.tasks]
+    manifest, objectives = bundle.manifest, bundle.manifest.tasks
     named = ", ".join(f"{o.settings.name} ({o.settings.type}, {o.settings.level})" for o in objectives)
     if manifest.heads.form != "transformers":
         raise ValueError(

@@ -26,7 +26,7 @@ from finetune.adaptation.lora import plan_of
 from finetune.assays import Assays
 from finetune.bundle.base import base_of
 from finetune.bundle.folder import write_bundle
-from finetune.bundle.manifest import Manifest, ModelRecord, ReadingSettings, TaskRecord
+from finetune.bundle.manifest import Manifest, ModelRecord, ReadingSettings
 from finetune.evaluate import evaluate
 from finetune.heads.inputs import InputScale
 from finetune.metrics.scores import NO_VALIDATION
@@ -294,7 +294,7 @@ class FineTuneJob(Job[FineTuneScores]):
         lengths = assays.shelves.num_residues(assays.records(TRAIN))
         reading = {f.name: getattr(recipe.data, f.name) for f in fields(ReadingSettings) if f.init}
         manifest = Manifest(
-            tasks=tuple(map(TaskRecord.of, self.tasks)),
+            tasks=tuple(self.tasks),
             heads=recipe.heads,
             losses=recipe.losses,
             adaptation=recipe.adaptation,

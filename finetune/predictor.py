@@ -145,9 +145,8 @@ def empty_model(bundle: Bundle) -> FineTuneModel:
     """The model of a bundle with adapters, on the meta device."""
     manifest = bundle.manifest
     with torch.device("meta"):
-        objectives = [task.objective for task in manifest.tasks]
         inputs = {name: of_level.scale for name, of_level in manifest.inputs.items()}
-        model = FineTuneModel(manifest.encoder, objectives, manifest.heads, manifest.losses, inputs=inputs)
+        model = FineTuneModel(manifest.encoder, manifest.tasks, manifest.heads, manifest.losses, inputs=inputs)
     adapt(model, manifest.adaptation, manifest.adapters)
     return model
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from pydantic import TypeAdapter
+    from pydantic import GetPydanticSchema, TypeAdapter
 
 R = TypeVar("R", bound="DataclassInstance")
 
@@ -101,8 +101,18 @@ def adapter(kind: type[R]) -> "TypeAdapter[R]":
     return TypeAdapter(kind)
 
 
+def array(items: Any, dtype: Any) -> "GetPydanticSchema":
+    """Annotation of a field that is an array of `dtype`, and in a file a list: of `items`, such as ``list[float]``."""
+    import numpy as np
+    from pydantic import GetPydanticSchema
+    from pydantic_core.core_schema import no_info_after_validator_function as then
+
+    return GetPydanticSchema(lambda _, handler: then(lambda found: np.array(found, dtype), handler(items)))
+
+
 def _plain(value: Any) -> Any:
-    """The same with None for numbers that JSON does not have."""
+    """The same with lists for arrays, and None for numbers that JSON does not have."""
+    value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):

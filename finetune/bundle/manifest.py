@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from data.recipe import json_file
 from data.recipe.setting import IDENTITY, setting
 from finetune.adaptation.adapter import AdapterPlan
@@ -21,7 +19,6 @@ from finetune.losses.settings import LossSettings
 from finetune.results.results import Ensemble, Results
 from finetune.tables.settings import TableSettings
 from finetune.tasks.objective import Objective
-from finetune.tasks.settings import TaskSettings
 from pretrain.model.presets import EsmShape
 
 FORMAT = "zymogen.bundle/2"
@@ -44,50 +41,6 @@ class ReadingSettings(TableSettings):
     def documents_per_bin(self) -> int:
         """Most documents that one bin may hold."""
         return max(1, self.bin_tokens // 4)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskRecord:
-    """An `Objective` as JSON holds it."""
-
-    settings: TaskSettings
-    outputs: tuple[str, ...]
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    class_counts: tuple[tuple[int, ...], ...]
-    unit: str
-    num_labels: tuple[int, ...] | None
-
-    def __post_init__(self) -> None:
-        sizes = (self.mean, self.std, self.class_counts, self.outputs if self.num_labels is None else self.num_labels)
-        if not self.outputs or any(len(each) != len(self.outputs) for each in sizes):
-            raise ValueError(f"task {self.settings.name!r}: its {len(self.outputs)} outputs and their numbers disagree")
-        if any(len(counts) != len(self.classes) for counts in self.class_counts):
-            raise ValueError(f"task {self.settings.name!r}: its classes and their counts disagree")
-
-    @classmethod
-    def of(cls, objective: Objective) -> "TaskRecord":
-        """The record of an objective."""
-        counts = objective.num_labels
-        return cls(
-            settings=objective.settings,
-            outputs=objective.outputs,
-            classes=objective.classes,
-            mean=tuple(objective.mean.tolist()),
-            std=tuple(objective.std.tolist()),
-            class_counts=tuple(map(tuple, objective.class_counts.tolist())),
-            unit=objective.unit,
-            num_labels=None if counts is None else tuple(counts.tolist()),
-        )
-
-    @property
-    def objective(self) -> Objective:
-        """The objective of which this is the record."""
-        counts = np.array(self.class_counts, np.int64).reshape(len(self.outputs), len(self.classes))
-        labels = None if self.num_labels is None else np.array(self.num_labels, np.int64)
-        mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
-        return Objective(self.settings, self.outputs, self.classes, mean, std, counts, self.unit, labels)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +80,7 @@ class Base:
 class Manifest:
     """What bundle.json says."""
 
-    tasks: tuple[TaskRecord, ...]
+    tasks: tuple[Objective, ...]
     heads: HeadSettings
     losses: LossSettings
     adaptation: AdaptationSettings

@@ -62,7 +62,7 @@ def read(path: Path) -> Predicted:
     if not (root / split_file.FILE).is_file():
         raise ValueError(f"{root} is one fold or seed of a run, without the split of the whole; name {root.parent}")
     results = Results.read(root / FILE)
-    objectives = tuple(task.objective for task in Manifest.read(bundles_at(root)[0]).tasks)
+    objectives = Manifest.read(bundles_at(root)[0]).tasks
     lines = split_file.lines_of(root / split_file.FILE)
     tasks = _tasks(root / predictions_file.FILE, {name: line.digest for name, line in lines.items()})
     clusters = {line.digest: line.cluster for line in lines.values()}

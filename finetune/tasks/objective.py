@@ -4,10 +4,12 @@ In: settings, and facts of the training labels. Out: what heads, losses, metrics
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.recipe.json_file import array
 from finetune.tasks.scale import Scale
 from finetune.tasks.settings import TaskSettings
 
@@ -21,16 +23,23 @@ class Objective:
     """Names of the O tasks: the columns, or the name of the entry where it has one output."""
     classes: tuple[str, ...]
     """Names of the C classes in the order of their indices; of two, the second one is positive; empty for numbers."""
-    mean: NDArray[np.float64]
+    mean: Annotated[NDArray[np.float64], array(list[float], np.float64)]
     """(O,) mean of the training labels in the task's scale; 0 for classes."""
-    std: NDArray[np.float64]
+    std: Annotated[NDArray[np.float64], array(list[float], np.float64)]
     """(O,) their standard deviation, above 0; 1 for classes and where training labels do not vary."""
-    class_counts: NDArray[np.int64]
+    class_counts: Annotated[NDArray[np.int64], array(list[list[int]], np.int64)]
     """(O, C) training labels of each class; (O, 0) for numbers."""
     unit: str = ""
     """Unit of the user's numbers, in which predictions are given; empty where none is known."""
-    num_labels: NDArray[np.int64] | None = None
+    num_labels: Annotated[NDArray[np.int64], array(list[int], np.int64)] | None = None
     """(O,) training labels of each task; a task without any is not trained, and has no metrics."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(each) for each in (self.mean, self.std, self.num_labels) if each is not None}
+        if not self.outputs or lengths != {len(self.outputs)}:
+            raise ValueError(f"task {self.settings.name!r}: its {len(self.outputs)} outputs and their numbers disagree")
+        if self.class_counts.shape != (len(self.outputs), len(self.classes)):
+            raise ValueError(f"task {self.settings.name!r}: its classes and their counts disagree")
 
     @property
     def is_trained(self) -> NDArray[np.bool_]:

@@ -82,7 +82,7 @@ def test_a_bundle_holds_what_was_trained_and_no_frozen_weight(folder: Path) -> N
     assert all(".lora_" in name or name.startswith("heads.") for name in bundle.tensors)
     manifest = bundle.manifest
     assert manifest.step == best_valid(folder / "run" / "checkpoints").trainer.step
-    kd = manifest.tasks[0].objective
+    kd = manifest.tasks[0]
     assert (kd.unit, kd.settings.transform) == ("nM", "p")
     assert 5 < kd.mean[0] < 9  # 10 nM to 10 uM
     assert manifest.validation["kd"].keys() >= {"loss"}
@@ -134,6 +134,17 @@ def test_what_is_damaged_or_of_another_format_is_refused(folder: Path, tmp_path:
         open_folder(changed(folder, tmp_path / "b", format="other/9"))
     with pytest.raises(ValueError, match="damaged: step"):
         open_folder(changed(folder, tmp_path / "c", step="many"))
+    kd, *_ = json.loads((folder / "run" / "bundle" / "bundle.json").read_text())["tasks"]
+    for number, (wrong, said) in enumerate(
+        (
+            ({"mean": ["6.0"]}, r"tasks\.0\.mean\.0: .*number, got '6\.0'"),
+            ({"num_labels": [1.5]}, r"tasks\.0\.num_labels\.0: .*integer"),
+            ({"std": [1.0, 1.0]}, r"tasks\.0: .*'kd': its 1 outputs and their numbers disagree"),
+            ({"class_counts": [[3]]}, r"tasks\.0: .*'kd': its classes and their counts disagree"),
+        )
+    ):
+        with pytest.raises(ValueError, match=said):
+            open_folder(changed(folder, tmp_path / f"task-{number}", tasks=[kd | wrong]))
     files = open_folder(folder / "run" / "bundle").manifest.files
     with pytest.raises(ValueError, match=r"lists the files \['\.\./x', 'model\.safetensors', 'split\.csv'\]"):
         open_folder(changed(folder, tmp_path / "d", files={**files, "../x": "0"}))

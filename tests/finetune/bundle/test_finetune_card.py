@@ -177,11 +177,11 @@ def test_the_lines_of_a_bundles_card_run_as_shown(bundle: Path, tmp_path: Path) 
 @pytest.mark.parametrize("level", ["sequence", "residue"])
 def test_the_card_of_an_export_names_its_class(bundle: Path, level: str) -> None:
     manifest = manifest_of(bundle)
-    record = next(record for record in manifest.tasks if record.settings.level == level)
-    card = export_card(manifest, record.objective, "EsmForIt")
+    objective = next(each for each in manifest.tasks if each.settings.level == level)
+    card = export_card(manifest, objective, "EsmForIt")
     kind = "Sequence" if level == "sequence" else "Token"
     assert f"import AutoModelFor{kind}Classification, AutoTokenizer" in card
-    modern = export_card(replace(manifest, encoder=PRESETS["modern_60k"]), record.objective, "EsmcForIt")
+    modern = export_card(replace(manifest, encoder=PRESETS["modern_60k"]), objective, "EsmcForIt")
     assert ("It needs `transformers>=5.17`" in modern, "It needs" in card) == (True, False)
     assert ModelCard(card).data["pipeline_tag"] == ("text" if level == "sequence" else "token") + "-classification"
     assert unknown(card, bundle) == []

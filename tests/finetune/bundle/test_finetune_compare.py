@@ -134,7 +134,8 @@ def test_tasks_that_decide_give_the_judgement() -> None:
     runs = []
     for name, of_t, of_u in (("a", bad, good), ("b", good, bad)):
         run = predicted(of_t, range(NUMBER), name, type="regression")
-        objective = replace(run.objectives[0], outputs=("t", "u"))
+        two = {"mean": np.zeros(2), "std": np.ones(2), "class_counts": np.ones((2, 0), np.int64)}
+        objective = replace(run.objectives[0], outputs=("t", "u"), **two)
         labels = {(str(n), ""): cell for n, cell in enumerate(of_u)}
         runs.append(replace(run, objectives=(objective,), tasks={**run.tasks, "u": labels}))
     every, one = compare(*runs), compare(*runs, decide=["t"])

@@ -20,7 +20,7 @@ from finetune.adaptation.lora import plan_of
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.bundle import transformers as written
 from finetune.bundle.folder import Bundle
-from finetune.bundle.manifest import Base, Manifest, ReadingSettings, TaskRecord
+from finetune.bundle.manifest import Base, Manifest, ReadingSettings
 from finetune.export import export, exportable
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
@@ -68,7 +68,7 @@ def bundle_of(
     """A bundle of random weights, adapters among them, on a random base, all in its tensors."""
     adaptation = AdaptationSettings(kind="lora", **lora)
     manifest = Manifest(
-        tasks=tuple(map(TaskRecord.of, objectives)),
+        tasks=tuple(objectives),
         heads=HeadSettings(form=form),  # type: ignore[arg-type]
         losses=LossSettings(),
         adaptation=adaptation,

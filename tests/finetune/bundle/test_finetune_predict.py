@@ -12,7 +12,7 @@ import torch
 
 from finetune.__main__ import _next as last_lines
 from finetune.bundle.folder import open_folder, write_bundle
-from finetune.bundle.manifest import MANIFEST, TaskRecord
+from finetune.bundle.manifest import MANIFEST
 from finetune.predict import _notes
 from finetune.predict import main as predict
 from finetune.predictor import empty_model, open_predictor
@@ -240,7 +240,7 @@ def test_pairs_of_residues_are_refused_or_left_out_by_name(
     bundle = open_folder(folder / "run" / "bundle")
     settings = TaskSettings(name="contact", type="binary", level="pair")
     counts = np.ones((1, 2), np.int64)
-    contact = TaskRecord.of(Objective(settings, ("contact",), ("no", "yes"), np.zeros(1), np.ones(1), counts))
+    contact = Objective(settings, ("contact",), ("no", "yes"), np.zeros(1), np.ones(1), counts)
     parts = parts_of(np.zeros(1, np.uint64), np.zeros(1, np.int8), np.zeros(1, np.int64), np.full(1, -1, np.int16))
     (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
     for name, tasks in (("both", (bundle.manifest.tasks[0], contact)), ("alone", (contact,))):
