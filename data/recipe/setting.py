@@ -35,17 +35,28 @@ _HOLDS: dict[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "a
 """Bounds by their names; a setting has at most one lower and one upper bound."""
 
 
-def setting(setting_class: SettingClass, doc: str, default: Any = MISSING, unit: str = "", **bounds: float) -> Any:
-    """A dataclass field with its class, one-line meaning, default, unit and bounds.
+def setting(
+    setting_class: SettingClass,
+    doc: str,
+    default: Any = MISSING,
+    unit: str = "",
+    *,
+    only: tuple[str, tuple[str, ...]] | None = None,
+    **bounds: float,
+) -> Any:
+    """A dataclass field with its class, one-line meaning, default, unit, the setting that it depends on, and bounds.
 
     Args:
         setting_class: what the field decides.
         doc: one line for --help.
         default: its value where a recipe does not name it; without one, it is required.
         unit: what its numbers count.
+        only: another setting of its section, and the values with which this one is read; with others it must have its
+            default.
         bounds: what its number, or each number of its list, may be: at most one lower and one upper bound.
     """
-    return field(default=default, metadata={"class": setting_class, "doc": doc, "unit": unit, "bounds": bounds})
+    metadata = {"class": setting_class, "doc": doc, "unit": unit, "only": only, "bounds": bounds}
+    return field(default=default, metadata=metadata)
 
 
 def bounded(default: Any = MISSING, **bounds: float) -> Any:
@@ -111,6 +122,12 @@ class Section:
             holds = all(_HOLDS[side](item, limit) for item in items for side, limit in bounds.items())
             subject, verb = "each" if items is value else "it", "lie" if len(bounds) == 2 else "be"
             require(holds, name, value, f"{subject} must {verb} {in_words(bounds)}{_or(beside)}")
+        for f in fields(self):
+            value, (decides, readers) = getattr(self, f.name), f.metadata.get("only") or ("", ())
+            if readers and value != f.default:
+                name, decisive, got = f"{self.section}.{f.name}", f"{self.section}.{decides}", getattr(self, decides)
+                said = f"only {decisive} = {' or '.join(map(repr, readers))} reads it, and {decisive} is {got!r}"
+                require(got in readers, name, value, f"{said}: take it out ({name}=none), or change {decisive}")
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -123,7 +123,9 @@ def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
         default = "required" if f.default is MISSING else f"default {json.dumps(f.default)}"
         unit = f", in {f.metadata['unit']}" if f.metadata["unit"] not in ("", "path") else ""
         kind = " ".join(filter(None, (_type_name(hint), in_words(f.metadata["bounds"]))))
-        yield name, f"{f.metadata['doc']} [{kind}{unit}; {default}; {f.metadata['class']}]"
+        decides, readers = f.metadata["only"] or ("", ())
+        only = f"; only with {decides} = {' or '.join(map(repr, readers))}" if readers else ""
+        yield name, f"{f.metadata['doc']} [{kind}{unit}; {default}; {f.metadata['class']}{only}]"
 
 
 def settings_help(recipe_class: type) -> str:
@@ -131,7 +133,7 @@ def settings_help(recipe_class: type) -> str:
     wrapped = partial(textwrap.fill, width=100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     each = (f"  {name}\n{wrapped(text)}" for name, text in documented(recipe_class))
     return (
-        "settings, [type, unit; default; class]:\n"
+        "settings, [type, unit; default; class; with which value of another setting alone]:\n"
         "  identity     decides what is learned; a run is continued with the same value\n"
         "  schedule     may change when a run is continued, with --allow-schedule-change\n"
         "  operational  decides only how it is run; may change freely\n\n"

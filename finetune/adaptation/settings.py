@@ -19,11 +19,8 @@ _REFUSED = {
     "dora": "it is a form of LoRA: set 'lora' and adaptation.use_dora=true",
     "rslora": "it is a form of LoRA: set 'lora' and adaptation.use_rslora=true",
 }
-_ONLY = {
-    **dict.fromkeys(("rank", "alpha", "use_rslora", "use_dora", "targets", "adapter", "adapter_without"), "lora"),
-    "layer_decay": "full",
-    "cache_gb": "frozen",
-}
+_LORA = ("kind", ("lora",))
+"""What reads most settings."""
 _OF_AN_ADAPTER = ("rank", "alpha", "use_rslora", "use_dora", "targets")
 """Settings that an adapter to start from has already."""
 
@@ -42,23 +39,40 @@ class AdaptationSettings(Section):
         "what of the encoder learns: nothing ('frozen'), adapters of low rank ('lora'), all ('full')",
         "lora",
     )
-    rank: int = setting(IDENTITY, "rank of each adapter", 8, at_least=1)
-    alpha: float = setting(IDENTITY, "an adapter's product is multiplied by alpha / rank", 16.0, above=0)
-    use_rslora: bool = setting(IDENTITY, "multiply by alpha / sqrt(rank) instead, for ranks of 32 and more", False)
-    use_dora: bool = setting(IDENTITY, "train the length of each row of a matrix besides its adapter (DoRA)", False)
+    rank: int = setting(IDENTITY, "rank of each adapter", 8, only=_LORA, at_least=1)
+    alpha: float = setting(IDENTITY, "an adapter's product is multiplied by alpha / rank", 16.0, only=_LORA, above=0)
+    use_rslora: bool = setting(
+        IDENTITY, "multiply by alpha / sqrt(rank) instead, for ranks of 32 and more", False, only=_LORA
+    )
+    use_dora: bool = setting(
+        IDENTITY, "train the length of each row of a matrix besides its adapter (DoRA)", False, only=_LORA
+    )
     targets: tuple[str, ...] = setting(
         IDENTITY,
         "maps that get adapters: names inside a layer such as 'attention.qkv', or full paths for single layers",
         ("attention.qkv", "attention.out"),
+        only=_LORA,
     )
     adapter: str | None = setting(
-        IDENTITY, "folder of a LoRA adapter of peft to start from; brings its own ranks and targets", None, "path"
+        IDENTITY,
+        "folder of a LoRA adapter of peft to start from; brings its own ranks and targets",
+        None,
+        "path",
+        only=_LORA,
     )
     adapter_without: tuple[str, ...] = setting(
-        IDENTITY, "whole modules saved in that folder, such as its 'classifier', that are left out on purpose", ()
+        IDENTITY,
+        "whole modules saved in that folder, such as its 'classifier', that are left out on purpose",
+        (),
+        only=_LORA,
     )
     layer_decay: float = setting(
-        IDENTITY, "factor on the learning rate from each layer to the one below it", 0.9, above=0, at_most=1
+        IDENTITY,
+        "factor on the learning rate from each layer to the one below it",
+        0.9,
+        only=("kind", ("full",)),
+        above=0,
+        at_most=1,
     )
     head_lr: float = setting(IDENTITY, "factor on the learning rate for the heads", 10.0, above=0)
     cache_gb: float = setting(
@@ -66,19 +80,16 @@ class AdaptationSettings(Section):
         "largest size of a frozen encoder's features on disk; larger ones are computed each time",
         4.0,
         "GB",
+        only=("kind", ("frozen",)),
         at_least=0,
     )
 
     def __post_init__(self) -> None:
-        Section.__post_init__(self)
         if reason := _REFUSED.get(self.kind.lower()):
             raise ValueError(f"adaptation.kind is {self.kind!r}, which is not offered: {reason}")
         require_word("adaptation.kind", self.kind, KINDS)
+        Section.__post_init__(self)
         default = {f.name: f.default for f in fields(self)}
-        for name, kind in _ONLY.items():
-            value = getattr(self, name)
-            said = f"only kind {kind!r} reads it, and adaptation.kind is {self.kind!r}: take it out, or change the kind"
-            require(self.kind == kind or value == default[name], f"adaptation.{name}", value, said)
         for name in _OF_AN_ADAPTER:
             value = getattr(self, name)
             said = f"the adapter that adaptation.adapter names, {self.adapter}, brings its own: take one of the two out"

@@ -29,7 +29,12 @@ class HeadSettings(Section):
         "auto",
     )
     hidden: int | None = setting(
-        IDENTITY, "width between the two maps of a head; without one, the encoder's", None, "channels", at_least=1
+        IDENTITY,
+        "width between the two maps of a head; without one, the encoder's",
+        None,
+        "channels",
+        only=("form", ("mlp",)),
+        at_least=1,
     )
 
     def __post_init__(self) -> None:
@@ -39,11 +44,6 @@ class HeadSettings(Section):
             raise ValueError(
                 f"heads.pooling is {self.pooling!r} and heads.form is 'transformers', whose sequence head reads the "
                 "begin token; set heads.pooling to 'begin', or heads.form to 'mlp'"
-            )
-        if self.form == "transformers" and self.hidden is not None:
-            raise ValueError(
-                f"heads.hidden is {self.hidden} and heads.form is 'transformers', whose heads have the encoder's "
-                "width; take heads.hidden out, or set heads.form to 'mlp'"
             )
         if self.pooling == "auto":
             object.__setattr__(self, "pooling", "begin" if self.form == "transformers" else "mean")

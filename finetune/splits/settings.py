@@ -19,13 +19,8 @@ OF_A_COLUMN = ("column", "time", "scaffold", "group")
 """What reads `split.column`."""
 WITH_FOLDS = ("homology", "scaffold", "group", "position", "random")
 """What can deal records to folds."""
-_BELONGS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("train", "validation", "test", "unused", "validation_column"), ("column",)),
-    "validation_fraction": GIVEN,
-    "cuts": ("time",),
-    "folds": WITH_FOLDS,
-}
-"""Settings that are for some values of `by` alone."""
+_BY_COLUMN = ("by", ("column",))
+"""What reads the words of a table's own parts."""
 LEAST_FOLDS = 3
 """One fold is predicted, one chooses the checkpoint, and at least one trains."""
 
@@ -36,19 +31,24 @@ class SplitSettings(Section):
 
     section: ClassVar = "split"
     by: By = setting(IDENTITY, "what decides which records train, validate and test")
-    column: str | None = setting(IDENTITY, "column of the parts, of a date or number, of SMILES, or of groups", None)
+    column: str | None = setting(
+        IDENTITY, "column of the parts, of a date or number, of SMILES, or of groups", None, only=("by", OF_A_COLUMN)
+    )
     train: tuple[str, ...] = setting(
-        IDENTITY, "by column: values that mean training; without any, 'train' and words like it", ()
+        IDENTITY, "values that mean training; without any, 'train' and words like it", (), only=_BY_COLUMN
     )
     validation: tuple[str, ...] = setting(
-        IDENTITY, "by column: values that mean validation; without any, 'validation' and words like it", ()
+        IDENTITY, "values that mean validation; without any, 'validation' and words like it", (), only=_BY_COLUMN
     )
     test: tuple[str, ...] = setting(
-        IDENTITY, "by column: values that mean test; without any, 'test' and words like it", ()
+        IDENTITY, "values that mean test; without any, 'test' and words like it", (), only=_BY_COLUMN
     )
-    unused: tuple[str, ...] = setting(IDENTITY, "by column: values of rows that are in no part", ())
+    unused: tuple[str, ...] = setting(IDENTITY, "values of rows that are in no part", (), only=_BY_COLUMN)
     validation_column: str | None = setting(
-        IDENTITY, "by column: a column that is true in those training rows that validate, as in FLIP's tables", None
+        IDENTITY,
+        "a column that is true in those training rows that validate, as in FLIP's tables",
+        None,
+        only=_BY_COLUMN,
     )
     conflict: Conflict = setting(
         IDENTITY,
@@ -56,16 +56,20 @@ class SplitSettings(Section):
         "(test, then validation), or no part; by group: 'unused' leaves out sequences with rows in two groups, which "
         "otherwise join them",
         "refuse",
+        only=("by", ("column", "group")),
     )
     cuts: tuple[str, ...] = setting(
         IDENTITY,
-        "by time: the first date or number that is tested, or those of validation and of test; without, by fractions",
+        "the first date or number that is tested, or those of validation and of test; without, by fractions",
         (),
+        only=("by", ("time",)),
     )
     identity: float = setting(
         IDENTITY, "by homology: sequences of at least this identity are held out together", 0.3, above=0, at_most=1
     )
-    distance: int = setting(IDENTITY, "by distance: the most mutations of a sequence that trains", 2, at_least=0)
+    distance: int = setting(
+        IDENTITY, "the most mutations of a sequence that trains", 2, only=("by", ("distance",)), at_least=0
+    )
     fractions: tuple[float, ...] = setting(
         IDENTITY,
         "shares of training, validation and test, of the records or, by position, of the positions' records",
@@ -75,18 +79,23 @@ class SplitSettings(Section):
     )
     validation_fraction: float = setting(
         IDENTITY,
-        "by column, time, file: share of the training records that validates where the split has no validation part, "
-        "drawn by whole clusters of relatives, of variants by whole mutated positions",
+        "share of the training records that validates where the split has no validation part, drawn by whole clusters "
+        "of relatives, of variants by whole mutated positions",
         0.0,
+        only=("by", GIVEN),
         at_least=0,
         below=1,
     )
     folds: int = setting(
-        IDENTITY, "number of folds, each predicted once by a model that did not train on it; 0 for none", 0, at_least=0
+        IDENTITY,
+        "number of folds, each predicted once by a model that did not train on it; 0 for none",
+        0,
+        only=("by", WITH_FOLDS),
+        at_least=0,
     )
     seed: int = setting(IDENTITY, "seed of what is drawn", 0, at_least=0)
     file: str | None = setting(
-        IDENTITY, "by file: a split.csv with the columns id and part, or id and fold", None, "path"
+        IDENTITY, "a split.csv with the columns id and part, or id and fold", None, "path", only=("by", ("file",))
     )
     search_pretraining: bool = setting(
         OPERATIONAL, "whether the audit searches the pretraining corpus for relatives, besides equal sequences", False
@@ -95,20 +104,9 @@ class SplitSettings(Section):
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         Section.__post_init__(self)
-        for name, users in (("column", OF_A_COLUMN), ("file", ("file",))):
-            value = getattr(self, name)
-            if self.by in users and not value:
+        for name, readers in (("column", OF_A_COLUMN), ("file", ("file",))):
+            if self.by in readers and not getattr(self, name):
                 raise ValueError(f"split.by is {self.by!r} and split.{name} is not given; name the {name}")
-            if self.by not in users and value:
-                listed = ", ".join(map(repr, users))
-                raise ValueError(
-                    f"split.{name} is {value!r} and split.by is {self.by!r}, which does not read it; leave it out, or "
-                    f"choose split.by among {listed}"
-                )
-        for name, readers in _BELONGS.items():
-            value = getattr(self, name)
-            said = f"it belongs to split.by {'among' if len(readers) > 1 else '='} {', '.join(map(repr, readers))}"
-            require(self.by in readers or not value, f"split.{name}", value, said)
         require(len(self.cuts) <= 2, "split.cuts", self.cuts, "give one, of test, or two, of validation and of test")
         said = "give three shares, of training, validation and test, that add up to 1; training must have some"
         holds = len(self.fractions) == 3 and abs(sum(self.fractions) - 1.0) < 1e-6 and self.fractions[0] > 0

@@ -30,25 +30,17 @@ class OptimizerSettings(Section):
     name: Literal["adamw", "muon"] = setting(
         IDENTITY, "'adamw', or 'muon' for the matrices of the layers and AdamW for the rest", "adamw"
     )
-    momentum: float = setting(IDENTITY, "decay of Muon's momentum", 0.95, at_least=0, below=1)
+    momentum: float = setting(IDENTITY, "decay of Muon's momentum", 0.95, only=("name", ("muon",)), at_least=0, below=1)
     newton_schulz: Literal["float32", "bfloat16"] = setting(
-        IDENTITY, "dtype of Muon's iteration; 'bfloat16' is cheaper on a GPU, and engines agree less closely", "float32"
+        IDENTITY,
+        "dtype of Muon's iteration; 'bfloat16' is cheaper on a GPU, and engines agree less closely",
+        "float32",
+        only=("name", ("muon",)),
     )
     betas: tuple[float, float] = setting(IDENTITY, "decay of both of AdamW's moments", (0.9, 0.98), at_least=0, below=1)
     eps: float = setting(IDENTITY, "added to the root of the second moment", 1e-8, above=0)
     weight_decay: float = setting(IDENTITY, "decoupled decay of matrices", 0.01, "1/step, times lr", at_least=0)
     clip_norm: float = setting(IDENTITY, "largest global gradient norm", 1.0, above=0)
-
-    def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        default = {f.name: f.default for f in fields(self)}
-        for name in ("momentum", "newton_schulz"):
-            value = getattr(self, name)
-            said = (
-                f"only Muon reads it, and optimizer.name is {self.name!r}: take it out with optimizer.{name}=none, or "
-                "set the name to 'muon'"
-            )
-            require(self.name == "muon" or value == default[name], f"optimizer.{name}", value, said)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

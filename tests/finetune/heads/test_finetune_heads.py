@@ -186,7 +186,7 @@ def test_the_form_decides_the_pooling() -> None:
     assert HeadSettings(pooling="attention").pooling == "attention"
     with pytest.raises(ValueError, match=r"heads\.pooling is 'mean' and heads\.form is 'transformers'.*to 'begin'"):
         HeadSettings(form="transformers", pooling="mean")
-    with pytest.raises(ValueError, match=r"heads\.hidden is 9 and heads\.form is 'transformers'"):
+    with pytest.raises(ValueError, match=r"heads\.hidden is 9; only heads\.form = 'mlp' reads it"):
         HeadSettings(form="transformers", hidden=9)
     with pytest.raises(ValueError, match=r"heads\.hidden is 0; it must be at least 1"):
         HeadSettings(hidden=0)

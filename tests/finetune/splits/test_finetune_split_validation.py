@@ -90,5 +90,5 @@ def test_a_part_that_is_there_stays() -> None:
 
 
 def test_only_splits_that_are_given_take_a_fraction() -> None:
-    with pytest.raises(ValueError, match=r"split\.validation_fraction is 0\.1; it belongs to split\.by among 'column'"):
+    with pytest.raises(ValueError, match=r"split\.validation_fraction is 0\.1; only split\.by = 'column' or 'time' or"):
         SplitSettings(by="random", validation_fraction=0.1)

@@ -132,7 +132,8 @@ def read(case: Case, folder: Path, order: Any = None) -> tuple[Proteins, Divisio
         (folder / "wt.fasta").write_text(f">P\n{WILD}\n")
         where = {"mutation": ("protein",), "wild_type": str(folder / "wt.fasta")}
     data = AssaySettings(table=("t.csv",), rows_without_protein="leave_out", too_long=case.too_long, **where)  # type: ignore[arg-type]
-    split: dict[str, Any] = {"by": case.by, "column": "s", "conflict": case.conflict}
+    split: dict[str, Any] = {"by": case.by, "column": "s"}
+    split |= {"conflict": case.conflict} if case.by == "column" else {}
     split |= {"cuts": ("2007", "2014")} if case.by == "time" else {}
     split = {"by": "random", "fractions": (0.5, 0.0, 0.5)} if case.by == "random" else split
     task_: dict[str, Any] = {"replicates": case.replicates, "conditions": case.conditions}

@@ -106,7 +106,7 @@ def test_partners_have_the_values_that_fit() -> None:
         (["data.bin_tokens=512", "data.crop_tokens=1024"], "on the command line, data.bin_tokens=512, data.crop_tokens="
          "1024: data.crop_tokens is 1024; it must lie between 3"),
         (["data.bin_tokens=2"], "on the command line, data.bin_tokens=2: data.crop_tokens is 2; it must lie between 3"),
-        (["optimizer.momentum=0.9", "optimizer.name=adamw"], "only Muon reads it, and optimizer.name is 'adamw'"),
+        (["optimizer.momentum=0.9", "optimizer.name=adamw"], "only optimizer.name = 'muon' reads it, and"),
         (["data.streaming=true"], "data.streaming is true, and a recipe is chosen for sequences that have all been"),
         (["run.directory=runs/a", "data.store_dir=runs/a/"], "on the command line, run.directory=runs/a, data.store_dir"
          "=runs/a/: run.directory is runs/a, where token stores are kept (data.store_dir); choose another"),
