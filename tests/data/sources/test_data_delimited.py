@@ -8,8 +8,7 @@ from backports import zstd
 
 from data.sources.block import Position
 from data.sources.tables import TableSource
-from support.inputs.lowered_bounds import lower
-from support.inputs.protein_files import contents, refused
+from support.inputs.protein_files import contents, lower, refused
 from support.inputs.protein_files import write as written
 
 HEADER = b"id,sequence,family\n"

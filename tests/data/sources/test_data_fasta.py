@@ -15,7 +15,7 @@ from data.alphabet import STANDARD_RESIDUES, TOKENS, UNK, decode
 from data.sources.fasta import FastaSource
 from data.transport.broken_stream import BrokenStream
 from support.inputs.fasta_content import TIDY, read, written
-from support.inputs.lowered_bounds import lower
+from support.inputs.protein_files import lower
 
 TIDY_RECORDS = [(b"sp|P1 first protein", "MKTAYIAKQRQ"), (b"P2", "GGGG")]
 

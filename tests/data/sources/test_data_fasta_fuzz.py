@@ -19,7 +19,7 @@ from data.sources.fasta import FastaSource
 from data.transport.byte_stream import ByteStream
 from data.transport.compression import compression
 from support.inputs.fasta_content import byte_by_byte
-from support.inputs.lowered_bounds import lower
+from support.inputs.protein_files import lower
 
 HEADER, RESIDUES, LINE = 20, 150, 160
 LETTERS = b"ACDEFGHIKLMNPQRSTVWYBJOUXZ"

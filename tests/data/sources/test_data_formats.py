@@ -21,12 +21,12 @@ from data.sources.block import START, Position
 from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta import FastaSource
 from data.transport.byte_stream import ByteStream
-from support.inputs.lowered_bounds import lower
 from support.inputs.protein_files import (
     PROTEINS,
     contents,
     fasta,
     genpept,
+    lower,
     packed,
     refused,
     stockholm,

@@ -14,8 +14,7 @@ import data.sources.entries
 from data.sources.block import Position
 from data.sources.tables import TableSource, split_query
 from support.inputs.faulty_server import Site, serving
-from support.inputs.lowered_bounds import lower
-from support.inputs.protein_files import LETTERS, PROTEINS, contents, packed, refused, table
+from support.inputs.protein_files import LETTERS, PROTEINS, contents, lower, packed, refused, table
 from support.inputs.protein_files import write as written
 
 EVERYTHING = list(zip(PROTEINS, LETTERS, strict=True))

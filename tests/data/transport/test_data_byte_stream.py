@@ -13,8 +13,8 @@ import pytest
 from data.transport.broken_stream import BrokenStream
 from data.transport.byte_stream import ByteStream
 from data.transport.compression import Stored, gunzip, unzstd
-from support.inputs.lowered_bounds import lower
 from support.inputs.packed_bytes import PACKED, TEXT, bgzip, framed, read, zstd
+from support.inputs.protein_files import lower
 
 HEX = TEXT[:100_000].hex().encode()
 REPEATS = b">a\n" + b"M" * (1 << 20)

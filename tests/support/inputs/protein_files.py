@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from backports import zstd
 from Bio import SeqIO
 from Bio.Seq import Seq
@@ -151,3 +152,19 @@ def contents(source: Source, start: Position = START) -> list[tuple[str, str]]:
 def refused(source: Source) -> list[tuple[int, str, str]]:
     """(record, header, reason) of what was left out."""
     return [(r.record, r.header.decode(), r.reason) for block in source.blocks() for r in block.rejected]
+
+
+_BOUNDS = {
+    "residues": ("data.sources.protein.MAX_RESIDUES", "data.sources.fasta.MAX_RESIDUES"),
+    "header": ("data.sources.protein.MAX_HEADER_BYTES", "data.sources.fasta.MAX_HEADER_BYTES"),
+    "line": ("data.sources.fasta_text.MAX_LINE_BYTES", "data.sources.biopython.MAX_LINE_BYTES"),
+    "inflation": ("data.transport.byte_stream.MAX_INFLATION",),
+    "size": ("data.transport.byte_stream.MAX_BYTES",),
+}
+
+
+def lower(patch: pytest.MonkeyPatch, **bounds: float) -> None:
+    """Lower bounds of sources, by the words of `_BOUNDS`, so that a small file exceeds them."""
+    for word, value in bounds.items():
+        for name in _BOUNDS[word]:
+            patch.setattr(name, value)
