@@ -65,14 +65,14 @@ def export(bundle: "Bundle", folder: Path, base: str | None = None) -> None:
             infinite, or what transformers reads is not what was trained.
     """
     from data.durable import published
+    from finetune.bundle.base import merged_parameters
     from finetune.bundle.transformers import save
-    from finetune.predictor import whole_parameters
     from pretrain.model.weights.finite import require_finite
 
     objective = exportable(bundle)
     if os.path.lexists(folder):
         raise ValueError(f"{folder} exists; an export is written to a new folder: choose another, or remove this one")
-    parameters = whole_parameters(bundle, base, merges=True)
+    parameters = merged_parameters(bundle, base)
     require_finite(parameters, bundle.folder, _DIVERGED)
     with published(folder) as building:
         save(building, bundle.manifest, objective, parameters)

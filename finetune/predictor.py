@@ -5,7 +5,7 @@ task. Kept: nothing. Predictions are computed in float32, and bins follow from t
 depend on how many processes there are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,15 +19,13 @@ from data.batches.packed import BinSize, TokenArrays, packed, token_ids
 from data.order.plan import SPECIAL_TOKENS, Bin
 from data.recipe.packing import BinSettings, bin_tokens_on
 from finetune.adaptation.adapt import adapt
-from finetune.adaptation.lora import merged, plain_name
-from finetune.bundle.base import base_weights
+from finetune.bundle.base import whole_parameters
 from finetune.bundle.folder import Bundle
 from finetune.heads.predicted import predicted
 from finetune.metrics.weighted import Floats
 from finetune.model import FineTuneModel
 from finetune.tables.proteins import Proteins
 from finetune.tasks.objective import Objective
-from pretrain.ship.source import ENCODER
 
 
 class _EveryPlace(Contents):
@@ -125,9 +123,9 @@ def open_predictor(bundle: Bundle, base: str | None = None, device: torch.device
     Raises:
         ValueError: the base is not there or another one, or the bundle's tensors are not those of its model.
     """
-    parameters = whole_parameters(bundle, base)
     model = empty_model(bundle)
     wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
+    parameters = whole_parameters(bundle, wanted, base)
     given: dict[str, Tensor] = {}
     for name, shape in wanted.items():
         tensor = parameters.get(name)
@@ -149,24 +147,3 @@ def empty_model(bundle: Bundle) -> FineTuneModel:
         model = FineTuneModel(manifest.encoder, manifest.tasks, manifest.heads, manifest.losses, inputs=inputs)
     adapt(model, manifest.adaptation, manifest.adapters)
     return model
-
-
-def whole_parameters(bundle: Bundle, base: str | None = None, *, merges: bool = False) -> Mapping[str, Tensor]:
-    """All parameters of a bundle's model, those of the base included, float32 on the host.
-
-    Args:
-        bundle: opened.
-        base: as for `open_predictor`.
-        merges: whether weights have the products of their adapters in them, under the plain names.
-
-    Raises:
-        ValueError: as for `bundle.base.base_weights`.
-    """
-    names = [name for name, _ in empty_model(bundle).named_parameters()]
-    absent = [name for name in names if name.startswith(ENCODER) and name not in bundle.tensors]
-    parameters = bundle.tensors
-    if absent:
-        of_base = base_weights(bundle, base)
-        found = {name: of_base[plain] for name in absent if (plain := plain_name(name)) in of_base}
-        parameters = {**found, **parameters}
-    return merged(parameters, bundle.manifest.adapters) if merges and bundle.manifest.adapters else parameters

@@ -1,16 +1,19 @@
 """The base of a bundle: the weights that it shares with the encoder that it was trained on.
 
 In: a manifest, and where the user says that the base is. Out: its weights, with the content hash that the bundle was
-trained on. Kept: nothing.
+trained on; all weights of the bundle's model. Kept: nothing.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from torch import Tensor
 
+from finetune.adaptation.lora import merged, plain_name
 from finetune.bundle.folder import Bundle
 from finetune.bundle.manifest import Base
 from pretrain.checkpoint.digests.digest import identity_of
+from pretrain.model.build import without_memory
 from pretrain.model.settings import ModelSettings
 from pretrain.ship.source import ENCODER, Source, open_source, random_encoder
 
@@ -53,3 +56,29 @@ def base_weights(bundle: Bundle, given: str | None = None) -> dict[str, Tensor]:
             f"the base was {base.content_hash}; say with --base where the right one is"
         )
     return found
+
+
+def whole_parameters(bundle: Bundle, names: Iterable[str], base: str | None = None) -> Mapping[str, Tensor]:
+    """What was trained, and from the base the weights of the encoder that were not; float32 on the host.
+
+    Args:
+        bundle: opened.
+        names: of the model's parameters, with or without adapters.
+        base: as for `base_weights`, which is not called where everything was trained.
+
+    Raises:
+        ValueError: as for `base_weights`.
+    """
+    own = {plain_name(name) for name in bundle.tensors}
+    absent = [name for name in names if name.startswith(ENCODER) and plain_name(name) not in own]
+    if not absent:
+        return bundle.tensors
+    of_base = base_weights(bundle, base)
+    return {**{name: of_base[plain] for name in absent if (plain := plain_name(name)) in of_base}, **bundle.tensors}
+
+
+def merged_parameters(bundle: Bundle, base: str | None = None) -> Mapping[str, Tensor]:
+    """The same of the model without adapters: their products are in the weights."""
+    names = [name for name, _ in without_memory(bundle.manifest.encoder).named_parameters()]
+    parameters, adapters = whole_parameters(bundle, names, base), bundle.manifest.adapters
+    return parameters if adapters is None else merged(parameters, adapters)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
+from finetune.bundle.base import merged_parameters
 from finetune.bundle.folder import Bundle, open_folder
 from finetune.bundle.places import bundles_in
-from finetune.predictor import whole_parameters
 from pretrain.ship.source import ENCODER, Source, open_source
 
 
@@ -36,7 +36,7 @@ def encoder_at(model: str | Path, base: str | None = None) -> Source:
 
 
 def _of_bundle(bundle: Bundle, base: str | None) -> Source:
-    parameters = whole_parameters(bundle, base, merges=True)
+    parameters = merged_parameters(bundle, base)
     weights = {name: partial(torch.clone, each) for name, each in parameters.items() if name.startswith(ENCODER)}
     folder = bundle.folder.resolve()
     name = folder.parent.name if folder.name == "bundle" else folder.name
