@@ -22,8 +22,7 @@ from benchmarks.report import Row, report
 from benchmarks.timing import side_by_side
 from data.batches.packed import BinSize, PlainContents, TokenArrays, token_ids
 from data.order.plan import SPECIAL_TOKENS
-from finetune.embed.plan import windows_of
-from finetune.embed.vectors import Embedder
+from finetune.adaptation.vectors import Embedder, windows_of
 from pretrain.model.build import first_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.settings import ModelSettings

@@ -23,7 +23,8 @@ from data.alphabet import FASTA_LETTERS
 from data.homology.relatives import Hits, hits, searched_by
 from data.progress_line import WorkLine
 from data.recipe.json_file import whole
-from finetune.adaptation.features import Pooling, cached_features
+from finetune.adaptation.features import cached_features
+from finetune.adaptation.vectors import Pooling
 from finetune.assays import Assays
 from finetune.baselines.baseline import Baseline, Parts
 from finetune.baselines.features import Features

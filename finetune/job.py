@@ -20,9 +20,10 @@ from data.progress_line import WorkLine
 from finetune.adaptation.adapt import adapt, first_of
 from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.exchange import read_adapter
-from finetune.adaptation.features import CachedFeatures, Documents, Pooling, cached_features, vectors_of
+from finetune.adaptation.features import CachedFeatures, Documents, cached_features, vectors_of
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
+from finetune.adaptation.vectors import Pooling
 from finetune.assays import Assays
 from finetune.bundle.base import base_of
 from finetune.bundle.folder import write_bundle

@@ -30,10 +30,9 @@ from benchmarks.learning.structure import STATES, UNKNOWN, Protein, Structures, 
 from data.batches.packed import BinSize, PlainContents, TokenArrays, stretches, token_ids
 from data.order.plan import SPECIAL_TOKENS
 from data.recipe.packing import bin_tokens_on
+from finetune.adaptation.vectors import Embedder, windows_of
 from finetune.baselines.features import windows
 from finetune.baselines.ridge import ALPHAS
-from finetune.embed.plan import windows_of
-from finetune.embed.vectors import Embedder
 from pretrain.engine.launch import launch
 from pretrain.evaluation.finished import LAUNCH
 from pretrain.model.encoder import Encoder

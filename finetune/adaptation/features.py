@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.batches.filling import Residues
-from data.batches.packed import PlainContents, packed
+from data.batches.packed import PlainContents, stretches
 from data.durable import published
 from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import WorkLine
@@ -32,14 +32,14 @@ from data.recipe.packing import BinSettings
 from data.store import derived_array, derived_json
 from data.store.derived import remedy
 from data.store.token_store import hash_of
+from finetune.adaptation.vectors import Embedder, Pooling, windows_of
 from pretrain.ship.source import Source, encoder_of
-
-Pooling = Literal["mean", "begin", "residue"]
-"""One vector of a record, the mean over its residues or that of its first token; or one of each residue."""
 
 FORMAT = "zymogen.features/2"
 _ARRAY, _FACTS = "features.bin", "features.json"
 _GB = 10**9
+_PART_TOKENS, _PART_RECORDS = 1 << 18, 4096
+"""Tokens and records whose vectors are in memory together, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def vectors_of(
 ) -> Iterator[NDArray[np.float32]]:
     """Vectors of some records or of their residues, in parts of ``(n, D)``, computed and not kept."""
     computed = _computed(start, documents, residues, settings, pooling, torch.device(device), records)
-    return (vectors.cpu().numpy() for _, vectors in computed)
+    return (vectors for _, vectors in computed)
 
 
 def _count(documents: Documents, pooling: Pooling) -> int:
@@ -205,7 +205,7 @@ def _write(
     rows = np.memmap(path, "<f4", "w+", shape=(facts["rows"], facts["width"]))
     with WorkLine("computing what the frozen encoder gives", after_s=2.0):
         for places, vectors in _computed(start, documents, residues, settings, pooling, device):
-            rows[places] = vectors.cpu().numpy()
+            rows[places] = vectors
     rows.flush()
     del rows
     with path.open("rb", buffering=0) as file:
@@ -213,7 +213,6 @@ def _write(
     (folder / _FACTS).write_text(json.dumps(facts | {"hash": content_hash}, indent=1) + "\n", encoding="utf-8")
 
 
-@torch.no_grad()
 def _computed(
     start: Source,
     documents: Documents,
@@ -222,46 +221,15 @@ def _computed(
     pooling: Pooling,
     device: torch.device,
     chosen: NDArray[np.int64] | None = None,
-) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-    """Numbers of rows, and their vectors, bin after bin; of all records, or of the chosen ones."""
-    encoder = encoder_of(start, device)
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Numbers of rows, and their vectors, part after part; of all records, or of the chosen ones."""
+    embedder = Embedder(encoder_of(start, device), (start.shape.layers,), pooling, autocast=False)
     every = np.arange(len(documents.linkers)) if chosen is None else chosen
-    in_store = documents.offsets.astype(np.int64)
-    for part in packed(PlainContents(residues, settings), documents.lengths[every], samples=every):
-        members, lengths, firsts = every[part.documents], part.lengths, part.firsts
-        batch = part.batch.to(device)
-        if pooling == "begin":
-            yield members, encoder(batch, torch.from_numpy(firsts).to(device))
-            continue
-        vectors = encoder(batch)
-        # Of each slot: its document, which token of the record it holds, and whether that is a residue.
-        document = np.repeat(np.arange(len(members)), lengths)
-        position = np.arange(len(document)) - firsts[document]
-        is_residue = (position > 0) & (position < lengths[document] - 1)
-        if pooling == "residue":
-            slots = np.flatnonzero(is_residue)
-            places = in_store[members][document] + position - 1
-            yield places[slots], vectors[torch.from_numpy(slots).to(device)]
-            continue
-        skipped = documents.linkers[members][document]
-        pooled = is_residue & ~((skipped[:, 0] <= position) & (position < skipped[:, 1]))
-        sums = summed(vectors, np.flatnonzero(pooled), document[pooled], len(members))
-        counts = np.bincount(document[pooled], minlength=len(members)).clip(1)
-        yield members, sums / torch.from_numpy(counts).to(device)[:, None]
-
-
-def summed(vectors: Tensor, slots: NDArray[np.int64], of: NDArray[np.int64], count: int) -> Tensor:
-    """Sums of some slots' vectors for each document.
-
-    Args:
-        vectors: ``(S, D)`` float32.
-        slots: (n,) the slots that are summed.
-        of: (n,) document of each, from 0.
-        count: number of documents.
-
-    Returns:
-        ``(count, D)`` on the device of `vectors`; 0 for a document without a slot.
-    """
-    device = vectors.device
-    sums = torch.zeros(count, vectors.shape[1], device=device)
-    return sums.index_add_(0, torch.from_numpy(of).to(device), vectors[torch.from_numpy(slots).to(device)])
+    lengths, in_store = documents.lengths[every], documents.offsets.astype(np.int64)
+    contents = PlainContents(residues, settings)
+    for part in stretches(lengths, _PART_TOKENS, _PART_RECORDS):
+        records = every[part]
+        windows = windows_of(lengths[part], int(lengths[part].max()))
+        vectors = embedder(contents, records, windows, documents.linkers[records])[:, 0]
+        rows = [np.arange(in_store[record], in_store[record + 1]) for record in records.tolist()]
+        yield np.concatenate(rows) if pooling == "residue" else records, vectors

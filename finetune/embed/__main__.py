@@ -90,7 +90,7 @@ def _layers(asked: list[int] | None, source: "Source") -> tuple[int, ...]:
 
 
 def _max_tokens(asked: int | None, source: "Source") -> int:
-    from finetune.embed.plan import LEAST_TOKENS
+    from finetune.adaptation.vectors import LEAST_TOKENS
     from pretrain.model.weights.io import MAX_TOKENS
 
     if asked is None:

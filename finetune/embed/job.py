@@ -24,11 +24,10 @@ from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import ProgressLine
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.store.token_store import Store
-from finetune.adaptation.features import Pooling
+from finetune.adaptation.vectors import Embedder, Pooling
 from finetune.embed.parts import Parts, held
 from finetune.embed.plan import Plan, TooLong, plan_of, record_id
 from finetune.embed.table import FORMAT, made_of, write_table
-from finetune.embed.vectors import Embedder
 from pretrain.engine.engine import Engine
 from pretrain.ship.source import Source, encoder_of
 

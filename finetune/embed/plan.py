@@ -4,11 +4,9 @@ In: a token store, the longest document. Out: `Plan`, arithmetic on lengths and 
 process and after every start. Kept: nothing. Equal sequences are computed once.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,28 +14,9 @@ from numpy.typing import NDArray
 from data.batches.packed import stretches
 from data.order.plan import SPECIAL_TOKENS
 from data.store.token_store import Store
+from finetune.adaptation.vectors import Windows, windows_of
 
 TooLong = Literal["refuse", "windows"]
-LEAST_TOKENS = 8
-"""Fewest tokens of a window."""
-
-
-class Windows(NamedTuple):
-    """Slices of sequences' tokens that a model reads, ``(windows,)`` int64 each.
-
-    Token 0 of a sequence is its begin token, token t its residue t - 1, and the last one its end token.
-    """
-
-    sequence: NDArray[np.int64]
-    """Number of the sequence; windows of one follow one another."""
-    start: NDArray[np.int64]
-    """First token that is read."""
-    length: NDArray[np.int64]
-    """Tokens that are read."""
-    keep_from: NDArray[np.int64]
-    """First residue token whose vector is taken from this window."""
-    keep_to: NDArray[np.int64]
-    """The token after the last one."""
 
 
 @dataclass(frozen=True)
@@ -126,32 +105,3 @@ def _distinct(store: Store) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             representative[record] = record
     first_records, sequences = np.unique(representative, return_inverse=True)
     return first_records, sequences.astype(np.int64)
-
-
-def windows_of(lengths: NDArray[np.int64], max_tokens: int, first: int = 0) -> Windows:
-    """The windows of sequences: one of the whole sequence, or several of `max_tokens` that overlap by half of that.
-
-    The last window ends with the sequence, so that it may overlap by more. Of the windows that hold a residue, the one
-    is taken whose nearer cut is farther away: where two overlap, the middle of the overlap divides them.
-
-    Args:
-        lengths: (sequences,) tokens of each.
-        max_tokens: of a window, at least `LEAST_TOKENS`.
-        first: number of the first sequence.
-    """
-    rows = [
-        (first + number, *window)
-        for number, length in enumerate(lengths.tolist())
-        for window in _windows(length, max_tokens)
-    ]
-    return Windows(*np.array(rows, np.int64).reshape(-1, 5).T.copy())
-
-
-def _windows(length: int, max_tokens: int) -> Iterator[tuple[int, int, int, int]]:
-    if length <= max_tokens:
-        yield 0, length, 1, length - 1
-        return
-    starts = [*range(0, length - max_tokens, max_tokens // 2), length - max_tokens]
-    cuts = [(after + before + max_tokens) // 2 for before, after in pairwise(starts)]
-    for start, keep_from, keep_to in zip(starts, [1, *cuts], [*cuts, length - 1], strict=True):
-        yield start, max_tokens, keep_from, keep_to

@@ -16,7 +16,8 @@ from data.corpus.shelves import Shelves
 from data.recipe.settings import DataSettings
 from data.store.token_store import Store
 from finetune.adaptation import features
-from finetune.adaptation.features import CachedFeatures, Documents, Pooling, cached_features
+from finetune.adaptation.features import CachedFeatures, Documents, cached_features
+from finetune.adaptation.vectors import Pooling
 from pretrain.model.encoder import Encoder
 from pretrain.model.presets import EsmShape
 from pretrain.ship.source import Source

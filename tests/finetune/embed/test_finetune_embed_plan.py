@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.embed.plan import plan_of, windows_of
+from finetune.adaptation.vectors import windows_of
+from finetune.embed.plan import plan_of
 from support.inputs.token_stores import store_of
 
 
