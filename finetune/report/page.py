@@ -70,10 +70,10 @@ def content(
         keys=(*_keys(results), *facts.keys(history)),
         sections=(
             scores,
-            *_pictured(results, objectives, tested),
+            _pictured(results, objectives, tested),
             sections.split(results),
             Section("Caveats", (*results.caveats, *results.said)),
-            *_learning(history),
+            _learning(history),
         ),
         drawn_by="python -m finetune",
     )
@@ -105,34 +105,28 @@ def _of_task(results: Results, task: TaskScore) -> Sheet:
     return Sheet(f"{task.task}: {TITLES[task.metric]}", ("", "Value"), tuple(rows), note)
 
 
-def _pictured(results: Results, objectives: Sequence[Objective], tested: Sequence[Joined]) -> list[Section]:
+def _pictured(results: Results, objectives: Sequence[Objective], tested: Sequence[Joined]) -> Section:
     of_tasks: list[list[Chart]] = []
     for objective, joined in zip(objectives, tested, strict=True):
         of_tasks += pictures(objective, joined, results.scores, len(of_tasks))
     more = len(results.scores.defined) > MOST_TASKS
     note = f"The first {len(of_tasks)} tasks; predictions.csv has those of all." if more else ""
-    section = Section("Predictions", drawings=tuple(itertools.chain(*of_tasks)), note=note)
-    return [section] if of_tasks else []
+    return Section("Predictions", drawings=tuple(itertools.chain(*of_tasks)), note=note)
 
 
-def _learning(history: History) -> list[Section]:
+def _learning(history: History) -> Section:
     """Loss and skill over the tokens seen, if any was logged."""
-    loss = column_chart(history, "loss", "Training loss", "weighted sum of the tasks' mean losses", height=240)
-    tokens = np.array([validation.tokens for validation in history.validations])
     values = [validation.scores.get("all_tasks", {}).get("skill") for validation in history.validations]
     skill = np.array([np.nan if value is None else value for value in values], np.float64)
-    drawings = [loss] if loss else []
-    if np.isfinite(skill).any():
-        of_training = any(validation.part == "training" for validation in history.validations)
-        drawings.append(
-            Chart(
-                name="skill",
-                title="Skill on training rows, which choose the checkpoint" if of_training else "Skill in validation",
-                lines=(Line("", tokens, skill, "orange", marked=True),),
-                x_title=X_TITLE,
-                y_title="mean over tasks; 0 by chance, 1 perfect",
-                x_value=short,
-                height=240,
-            )
-        )
-    return [Section("How it learned", drawings=tuple(drawings))] if drawings else []
+    of_training = any(validation.part == "training" for validation in history.validations)
+    chart = Chart(
+        name="skill",
+        title="Skill on training rows, which choose the checkpoint" if of_training else "Skill in validation",
+        lines=(Line("", np.array([each.tokens for each in history.validations]), skill, "orange", marked=True),),
+        x_title=X_TITLE,
+        y_title="mean over tasks; 0 by chance, 1 perfect",
+        x_value=short,
+        height=240,
+    )
+    loss = column_chart(history, "loss", "Training loss", "weighted sum of the tasks' mean losses", height=240)
+    return Section("How it learned", drawings=(loss, chart if np.isfinite(skill).any() else None))

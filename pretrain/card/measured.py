@@ -15,7 +15,6 @@ from pretrain.evaluation.scores import kind_of
 from pretrain.report.measured import (
     Measurements,
     compared,
-    count_assays,
     mean_of_proteins,
     mean_of_types,
     shown_rows,
@@ -89,7 +88,7 @@ def _assay_result(column: str, selections: Mapping[str, Mapping[str, list[float]
         metric_name=f"Spearman, {column}",
         metric_value=mean_of_types(selections),
         metric_args={
-            "assays": sum(map(count_assays, selections.values())),
+            "assays": sum(len(own) for proteins in selections.values() for own in proteins.values()),
             **{name: mean_of_proteins(of) for name, of in sorted(selections.items())},
         },
     )

@@ -86,15 +86,10 @@ def write_card(root: Path, exported: Exported, folder: Path) -> Path:
     if found.of_others:
         files = ", ".join(str(root / name) for name in found.of_others)
         tell(f"not of the exported weights, and not on the card: {files}")
-    pictures = card_pictures((figures.loss_figure(history), *found.drawings()), folder)
+    pictures = card_pictures((figures.loss_figure(history), *found.section().drawings), folder)
     path = folder / "README.md"
     path.write_text(text(root.resolve().name, history, exported, pictures, found), encoding="utf-8")
     return path
-
-
-def was_measured(root: Path) -> bool:
-    """Whether a run directory holds anything that was measured after the end of the run."""
-    return measurements.is_any(root)
 
 
 def until(history: History, step: int) -> History:

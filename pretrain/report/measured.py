@@ -6,6 +6,7 @@ for a file that is not there or not whole. Kept: nothing.
 """
 
 import csv
+import itertools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -19,9 +20,11 @@ from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, Figure, Figures
 from pretrain.evaluation.scores import kind_of, shown, shown_interval
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.rows import Row, Rows
-from pretrain.report.section import NOT_MEASURED, Section, Sheet, source_names
+from pretrain.report.section import NOT_MEASURED, Drawing, Section, Sheet, source_names
 
 EVALUATION, CONTACTS, ASSAYS = "evaluation.json", "contacts.json", "proteingym.csv"
+Shown = tuple[Sheet, list[Drawing | None]]
+"""A table, and the drawings of what it holds."""
 Assays = Mapping[str, Mapping[str, Mapping[str, list[float]]]]
 """Column of scores -> type of selection -> protein -> Spearman of each of its assays."""
 
@@ -38,23 +41,17 @@ class Measurements:
 
     def section(self) -> Section:
         """Tables and drawings, for a page and a card; empty where nothing was measured."""
+        found = [
+            *([_perplexities(self.evaluation)] if self.evaluation else []),
+            *([_precisions(self.contacts)] if self.contacts else []),
+            *(_spearman(number, *of_column) for number, of_column in enumerate(self.assays.items())),
+        ]
         return Section(
             "Measured afterwards",
-            sheets=[
-                *([_perplexities(self.evaluation)] if self.evaluation else []),
-                *([_precisions(self.contacts)] if self.contacts else []),
-                *(_spearman(*of_column) for of_column in self.assays.items()),
-            ],
-            drawings=self.drawings(),
+            sheets=[sheet for sheet, _ in found],
+            drawings=[drawing for _, of_sheet in found for drawing in of_sheet],
             note="In brackets 95 % intervals by bootstrap.",
         )
-
-    def drawings(self) -> list[Rows | ContactMap]:
-        """All that can be drawn, in the order in which it is shown."""
-        of_groups = [_perplexity(self.evaluation, by) for by in (LENGTH, IDENTITY)] if self.evaluation else []
-        of_contacts = [_contacts(self.contacts), _map(self.contacts)] if self.contacts else []
-        found = (*of_groups, *of_contacts, *_assays(self.assays))
-        return [drawn for drawn in found if drawn is not None]
 
 
 def is_any(root: Path) -> bool:
@@ -93,11 +90,6 @@ def compared(found: ContactFigures, precision: str) -> dict[str, float]:
     return {CONTROL: found.means[CONTROL][precision].mean, CHANCE: found.means[CHANCE][CHANCE].mean}
 
 
-def count_assays(proteins: Mapping[str, list[float]]) -> int:
-    """Assays of all proteins."""
-    return sum(map(len, proteins.values()))
-
-
 def mean_of_proteins(proteins: Mapping[str, list[float]]) -> float:
     """Mean over proteins of the mean over a protein's assays."""
     return math.fsum(math.fsum(own) / len(own) for own in proteins.values()) / len(proteins)
@@ -108,10 +100,10 @@ def mean_of_types(selections: Mapping[str, Mapping[str, list[float]]]) -> float:
     return math.fsum(map(mean_of_proteins, selections.values())) / len(selections)
 
 
-# Tables -------------------------------------------------------------------------------------------
+# Tables and drawings ------------------------------------------------------------------------------
 
 
-def _perplexities(found: Figures) -> Sheet:
+def _perplexities(found: Figures) -> Shown:
     """Perplexities of all proteins under each corruption, and of each bucket under mask-all."""
     identity = f"Identity to the training corpus: {NOT_MEASURED}."
     if any(row.by == IDENTITY for row in found.rows) and found.training:
@@ -125,7 +117,7 @@ def _perplexities(found: Figures) -> Sheet:
         )
         for of in shown_rows(found)
     )
-    return Sheet(
+    sheet = Sheet(
         f"Perplexity of {kind_of(found.held_out)}s of {source_names(found.data)}",
         ("corruption", "proteins", "number", "perplexity", "95 % interval", "residue frequencies"),
         tuple(rows),
@@ -133,16 +125,17 @@ def _perplexities(found: Figures) -> Sheet:
         f"crops of at most {found.crop_tokens:,} tokens: the frozen set {found.set}. Intervals draw {found.groups}; "
         f"frequencies are those of {found.unigram_of}. {' '.join([identity, *found.not_measured])}",
     )
+    return sheet, [_perplexity(found, by) for by in (LENGTH, IDENTITY)]
 
 
-def _precisions(found: ContactFigures) -> Sheet:
+def _precisions(found: ContactFigures) -> Shown:
     """Precisions at long range, beside random weights and chance."""
     rows = (
         (name, _share(of.mean), shown_interval(of.low, of.high, _share), *map(_share, compared(found, name).values()))
         for name, of in found.means[found.model].items()
     )
     constant = "No attention map says enough of contacts: every weight of the regression is 0, and it ranks no pair."
-    return Sheet(
+    sheet = Sheet(
         "Contacts",
         ("pairs", "precision", "95 % interval", CONTROL, CHANCE),
         tuple(rows),
@@ -150,19 +143,33 @@ def _precisions(found: ContactFigures) -> Sheet:
         f"over {len(found.chains):,} chains. None of them is a relative of the {len(found.fitted_on):,} chains on "
         f"whose attention maps the regression was fitted. {constant if found.is_constant else ''}",
     )
+    return sheet, [_contacts(found), _map(found)]
 
 
-def _spearman(column: str, selections: Mapping[str, Mapping[str, list[float]]]) -> Sheet:
-    """Spearman by type of selection."""
-    rows = [(name, f"{count_assays(of):,}", _share(mean_of_proteins(of))) for name, of in sorted(selections.items())]
-    every = sum(map(count_assays, selections.values()))
-    return Sheet(
+def _spearman(number: int, column: str, selections: Mapping[str, Mapping[str, list[float]]]) -> Shown:
+    """Spearman by type of selection, and of each assay."""
+    rows, drawn = [], []
+    for selection, proteins in sorted(selections.items()):
+        points, mean = tuple(itertools.chain(*proteins.values())), mean_of_proteins(proteins)
+        rows.append((selection, f"{len(points):,}", _share(mean)))
+        drawn.append(Row(f"{selection}, {count(len(points), 'assay')}", mean, points=points))
+    every = sum(len(row.points) for row in drawn)
+    sheet = Sheet(
         f"ProteinGym, {column}",
         ("type of selection", "assays", "Spearman"),
         (*rows, ("mean over types", f"{every:,}", _share(mean_of_types(selections)))),
         "Measured by python -m finetune.proteingym: Spearman of the scores and what was measured, mean over the assays "
         "of a protein, then over proteins, then over types of selection.",
     )
+    drawing = Rows(
+        name=f"assays-{number}",
+        title=f"ProteinGym, {column}",
+        rows=tuple(drawn),
+        x_title="Spearman; a stroke is an assay",
+        number="{:.3f}".format,
+        note="The dot is the mean over proteins of the mean over a protein's assays.",
+    )
+    return sheet, [drawing]
 
 
 def _share(value: float) -> str:
@@ -189,9 +196,6 @@ def _read_assays(path: Path) -> dict[tuple[str, str | None], dict[str, dict[str,
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return columns
-
-
-# Drawings -----------------------------------------------------------------------------------------
 
 
 def _perplexity(evaluation: Figures, by: str) -> Rows | None:
@@ -242,25 +246,3 @@ def _map(found: ContactFigures) -> ContactMap | None:
         f"of {found.model}, blue where they touch, orange where not. Of all chains this one's precision is in the "
         "middle.",
     )
-
-
-def _assays(columns: Assays) -> list[Rows]:
-    """Spearman of each assay, by type of selection, for each column of scores."""
-    drawn = []
-    for place, (column, selections) in enumerate(columns.items()):
-        rows = []
-        for selection, proteins in sorted(selections.items()):
-            points = tuple(value for own in proteins.values() for value in own)
-            label = f"{selection}, {count(len(points), 'assay')}"
-            rows.append(Row(label, mean_of_proteins(proteins), points=points))
-        drawn.append(
-            Rows(
-                name=f"assays-{place}",
-                title=f"ProteinGym, {column}",
-                rows=tuple(rows),
-                x_title="Spearman; a stroke is an assay",
-                number="{:.3f}".format,
-                note="The dot is the mean over proteins of the mean over a protein's assays.",
-            )
-        )
-    return drawn

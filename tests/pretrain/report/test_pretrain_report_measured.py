@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_every_value_is_drawn(root: Path) -> None:
-    by_length, by_identity, of_contacts, of_one = read(root).drawings()
+    by_length, by_identity, of_contacts, of_one = read(root).section().drawings
     assert isinstance(of_one, ContactMap)
     assert of_one.summary == "3 pairs of 60 residues touch; of the 4 most probable pairs 2 do"
     assert "of a-model-with-a-name" in of_one.note
@@ -60,7 +60,7 @@ def test_names_of_files_are_drawn_as_text(root: Path) -> None:
     page = write_report(root).read_text()
     shown = r"$\frac$ &lt;b&gt;&amp;\x1b[31m\x7f"
     assert f"P@L, {shown}" in page
-    assert not {"\x1b", "\x7f"} & {*"".join(drawing.draw(420) for drawing in read(root).drawings())}
+    assert not {"\x1b", "\x7f"} & {*"".join(drawing.draw(420) for drawing in read(root).section().drawings)}
 
 
 def test_page_and_card_say_what_was_not_measured_and_name_the_data_as_it_is_called(root: Path) -> None:
@@ -93,7 +93,7 @@ def test_assays_are_strokes_and_their_protein_means_a_dot(root: Path) -> None:
         "C,C,Stability,m:x,9,-0.2,,,,",
     ]
     (root / ASSAYS).write_text(ASSAYS_HEAD + "\n".join(rows) + "\n")
-    first, second = [drawn for drawn in read(root).drawings() if drawn.title.startswith("ProteinGym")]
+    first, second = [drawn for drawn in read(root).section().drawings if drawn.title.startswith("ProteinGym")]
     assert isinstance(first, Rows)
     assert isinstance(second, Rows)
     (activity,) = first.rows  # the assay without a value is left out
@@ -102,7 +102,7 @@ def test_assays_are_strokes_and_their_protein_means_a_dot(root: Path) -> None:
     assert [row.label for row in second.rows] == ["Stability, 1 assay"]
     assert ">0.400<" in first.draw(420)
     (root / ASSAYS).write_text("DMS_id\nA_1\n")
-    assert not [drawn for drawn in read(root).drawings() if drawn.title.startswith("ProteinGym")]
+    assert not [drawn for drawn in read(root).section().drawings if drawn.title.startswith("ProteinGym")]
 
 
 @pytest.mark.slow
@@ -131,10 +131,10 @@ def test_contacts_without_what_stands_beside_them_cost_their_picture_alone(root:
 def test_a_file_that_is_not_whole_costs_its_picture_alone(root: Path, damage: str) -> None:
     whole = (root / EVALUATION).read_text()
     (root / EVALUATION).write_text(damage or whole.replace('"perplexity": 14.5,', '"perplexity": "x",'))
-    assert [drawing.name for drawing in read(root).drawings()] == ["contacts", "contact-map"]
+    assert [drawing.name for drawing in read(root).section().drawings] == ["contacts", "contact-map"]
     assert "Measured afterwards" in write_report(root).read_text()
     (root / CONTACTS).unlink()
-    assert read(root).drawings() == []
+    assert read(root).section().drawings == []
     assert "Measured afterwards" not in write_report(root).read_text()
 
 
