@@ -23,9 +23,9 @@ from data.progress_line import WorkLine
 from data.recipe.interval import interval
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.continued import changes, opened, require_same_run
+from pretrain.checkpoint.continued import changes, require_same_run
 from pretrain.checkpoint.frozen import fill_frozen
-from pretrain.checkpoint.load import Verified
+from pretrain.checkpoint.load import Verified, open_checkpoint
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
 from pretrain.checkpoint.pace import SaveDue
 from pretrain.checkpoint.restore import restore
@@ -129,7 +129,7 @@ def train(
                 engine.on_main(lambda: require_publishable(job))
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root, run.read().id))
-            checkpoint = opened(*chosen) if chosen else None
+            checkpoint = open_checkpoint(*chosen) if chosen else None
             training = Training(recipe, job, engine, run, attempt, checkpoint, elsewhere, faults)
             training.run_to_end()
             scores = training.finish()

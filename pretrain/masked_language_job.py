@@ -103,7 +103,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         """The recipe's model, or the described one: what `model.init` names is not read again."""
         if described is None:
             self.shape, first, head = first_of(self.recipe.model, self.recipe.run.seed)
-            self.contact_head = head.as_entry() if head else None
+            self.contact_head = asdict(head) if head else None
         else:
             self.shape, first = EsmShape(**described), {}
         self._require_memory(self.shape)

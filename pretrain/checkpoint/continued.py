@@ -1,29 +1,14 @@
-"""The checkpoint that a start continues from: found by rank 0, opened on each rank, compared with the start.
+"""The checkpoint that a start continues from, compared with the start.
 
-In: where it is. Out: an error, or a table of what differs. Kept: nothing.
+In: the checkpoint. Out: an error, or a table of what differs. Kept: nothing.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from data.progress_line import in_columns
-from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.load import Verified, open_checkpoint
+from pretrain.checkpoint.load import Verified
 from pretrain.engine.engine import Engine
-from pretrain.run.errors import CheckpointError
 from pretrain.run.versions import versions
-
-
-def opened(path: Path, manifest_sha256: str) -> Verified:
-    """The checkpoint that rank 0 has chosen, on this rank.
-
-    Raises:
-        CheckpointError: this rank does not see the same.
-    """
-    try:
-        return open_checkpoint(path, manifest_sha256)
-    except InvalidCheckpoint as error:  # rank 0 has just opened it
-        raise CheckpointError(path, str(error), "let all ranks see one file system") from error
 
 
 def require_same_run(checkpoint: Verified, fingerprints: Mapping[str, str]) -> None:

@@ -39,6 +39,7 @@ MADE_WAY = "made-way"
 """The reason of a checkpoint that is whole, and makes way for another one of its step, which has no name yet."""
 SUPERSEDED = "superseded"
 """The reason once that one has its name."""
+_ONE_FILE_SYSTEM = "let all ranks see one file system"
 _MOST_GONE = 20
 """Checkpoints that may vanish while they are read; a run that makes them faster than that keeps too few."""
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
@@ -192,18 +193,18 @@ def check_data(checkpoint: Verified) -> None:
 
 
 def open_checkpoint(path: Path, manifest_sha256: str) -> Verified:
-    """A checkpoint that another rank found and chose; its data files are not hashed.
+    """A checkpoint that rank 0 found and chose, on this rank; its data files are not hashed.
 
     Raises:
-        InvalidCheckpoint: what this rank sees is not what was chosen.
+        CheckpointError: this rank does not see the same.
     """
-    checkpoint = _open(path, lists=False)
-    if checkpoint.manifest.self_sha256 != manifest_sha256:
-        raise InvalidCheckpoint(
-            "manifest",
-            f"{path}: this rank reads manifest {checkpoint.manifest.self_sha256}, the writer chose "
-            f"{manifest_sha256}; all ranks must see one file system",
-        )
+    try:
+        checkpoint = _open(path, lists=False)
+    except InvalidCheckpoint as error:  # rank 0 has just opened it
+        raise CheckpointError(path, str(error), _ONE_FILE_SYSTEM) from error
+    if (found := checkpoint.manifest.self_sha256) != manifest_sha256:
+        reason = f"this rank reads manifest {found}, the writer chose {manifest_sha256}"
+        raise CheckpointError(path, reason, _ONE_FILE_SYSTEM)
     return checkpoint
 
 

@@ -37,8 +37,6 @@ LOSS_MONITOR = "loss_monitor"
 """Entry with the losses of the latest steps, and how many in a row were skipped (`pretrain.recovery.numerical`)."""
 BEST = "best"
 """Entry of a job that selects a checkpoint (`checkpoint.best`); others cannot continue from one that has it."""
-FORM = frozenset({"schema", "format"})
-"""Reasons of an `InvalidCheckpoint` that say, once the hashes are right, that another version wrote it."""
 ENTRIES = frozenset({CONSUMED, LOSS_SCALE, SKIPPED_BINS, LOSS_MONITOR})
 """Names in `TrainerState.entries` that every run of this version can continue from."""
 
@@ -63,12 +61,12 @@ def form_of(path: Path, writer: object) -> Iterator[None]:
     """Context in which hashes are right: content of another form was written like that, by another version.
 
     Raises:
-        OtherVersion: in place of an `InvalidCheckpoint` whose reason is one of `FORM`.
+        OtherVersion: in place of an `InvalidCheckpoint` whose reason is "format".
     """
     try:
         yield
     except InvalidCheckpoint as error:
-        if error.reason not in FORM:
+        if error.reason != "format":
             raise
         raise OtherVersion(path, writer, str(error)) from error
 
@@ -260,5 +258,5 @@ class Manifest:
             raise InvalidCheckpoint("manifest", f"self_sha256: says {claimed}, content {actual}")
         with form_of(path, value.get("versions")):
             if value.get("schema") != SCHEMA:  # first: a later schema may have other fields
-                raise InvalidCheckpoint("schema", f"schema: got {value.get('schema')!r}, allowed {SCHEMA!r}")
+                raise InvalidCheckpoint("format", f"schema: got {value.get('schema')!r}, allowed {SCHEMA!r}")
             return parsed(cls, content, "manifest")

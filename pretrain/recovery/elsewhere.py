@@ -24,9 +24,8 @@ from data.safe_text import tell
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, give_name, make_way
-from pretrain.checkpoint.continued import opened
 from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
-from pretrain.checkpoint.load import Verified, newest_step, newest_valid, reject, unread, verify
+from pretrain.checkpoint.load import Verified, newest_step, newest_valid, open_checkpoint, reject, unread, verify
 from pretrain.checkpoint.manifest import OtherVersion, checkpoint_name
 from pretrain.checkpoint.object_store.stored import Bucket, Saved
 from pretrain.engine.ranks import Ranks
@@ -112,7 +111,7 @@ class Elsewhere:
             move_base(self._run, attempt, found.trainer.step)
             return found.path, found.manifest.self_sha256
 
-        return opened(*self._ranks.on_main(work))
+        return open_checkpoint(*self._ranks.on_main(work))
 
     @contextmanager
     def stored_at_the_end(self, attempt: int) -> Iterator[None]:

@@ -73,7 +73,9 @@ def export(
     model.load_state_dict({name: weights.pop(name).to(rounded).float() for name in list(weights)}, assign=True)
     if measured and dtype != "float32":
         hashes.add(identity_of(model.named_parameters()))
-    contact_head = ContactHead.of_entry(checkpoint.trainer.entries.get(CONTACT_HEAD), shape.layers * shape.heads)
+    contact_head = checkpoint.trainer.entry(CONTACT_HEAD, ContactHead)
+    if contact_head and len(contact_head.weight) != (maps := shape.layers * shape.heads):
+        raise ValueError(f"{checkpoint.path}: the contact head has {len(contact_head.weight)} numbers, allowed {maps}")
     step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
     logging.disable_progress_bar()  # or transformers draws one for a single file
     remedy = "get the right to write there"

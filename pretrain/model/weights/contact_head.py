@@ -1,15 +1,14 @@
 """The contact head of an ESM-2: a logistic regression on its attention maps, which transformers' class carries along.
 
-In: tensors of an `EsmForMaskedLM`, or an entry of a checkpoint. Out: the other one. Kept: nothing.
+In: tensors of an `EsmForMaskedLM`. Out: a `ContactHead`, which is an entry of checkpoints, and tensors. Kept: nothing.
 
 It is fitted on structures after pretraining (Rao et al., 2021, doi:10.1101/2020.12.15.422761) and does not take part in
 training: what is fitted goes with the weights from where a run starts to what it exports.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -36,29 +35,6 @@ class ContactHead:
             return None
         weight, bias = (state[name].float().flatten().tolist() for name in (WEIGHT, BIAS))
         return cls(tuple(weight), *bias)
-
-    @classmethod
-    def of_entry(cls, entry: Mapping[str, Any] | None, maps: int) -> Self | None:
-        """The head that a checkpoint keeps; None where it keeps none.
-
-        Args:
-            entry: what `as_entry` gave.
-            maps: number of attention maps of the model.
-
-        Raises:
-            ValueError: it is not the head of a model of so many attention maps.
-        """
-        if entry is None:
-            return None
-        weight, bias = entry.get("weight"), entry.get("bias")
-        values = [*weight, bias] if isinstance(weight, list) else []
-        if len(values) != maps + 1 or not all(isinstance(v, float | int) and math.isfinite(v) for v in values):
-            raise ValueError(f"a contact head must be {maps} finite numbers and one, and this one has {len(values)}")
-        return cls(tuple(map(float, values[:-1])), float(values[-1]))
-
-    def as_entry(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {**asdict(self), "weight": list(self.weight)}
 
     def state(self) -> dict[str, Tensor]:
         """Its tensors by transformers' names, float32 on the host."""

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.checksums import CHECKSUMS
 from pretrain.ship.reloaded import logits_of, require_same
+from support.checkpoint_run import trainer_at
 from support.forked import forked, status_of
 from support.inputs.flat_batches import perturb
 from support.inputs.whole_models import load as read_model
@@ -114,11 +116,16 @@ def test_a_head_that_is_absent_or_zero_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [{}, {"weight": [1.0] * 7, "bias": 0.0}, {"weight": [1.0] * 8, "bias": None}, {"weight": "x", "bias": 0.0}]
+    ("entry", "message"),
+    [
+        ({}, "contact_head: weight: Field required"),
+        ({"weight": [1.0] * 8, "bias": None}, "contact_head: bias: .*number, got None"),
+        ({"weight": "x", "bias": 0.0}, "contact_head: weight: .*, got 'x'"),
+    ],
 )
-def test_an_entry_that_is_no_head_of_the_model_is_refused(entry: dict) -> None:
-    with pytest.raises(ValueError, match="must be 8 finite numbers and one"):
-        ContactHead.of_entry(entry, 8)
+def test_an_entry_that_is_no_contact_head_is_refused(entry: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(trainer_at(1), entries={"contact_head": entry}).entry("contact_head", ContactHead)
 
 
 def test_weights_that_are_no_numbers_are_no_start(tmp_path: Path) -> None:
