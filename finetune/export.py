@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING
 
 from data.progress_line import WorkLine
 from finetune.bundle.places import bundles_at
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, main_of
 
 if TYPE_CHECKING:
     from finetune.bundle.folder import Bundle
     from finetune.tasks.objective import Objective
 
 _DIVERGED = "the training diverged: train again with a lower schedule.peak_lr"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Export what the command line asks for; the exit status."""
-    return answered(lambda: _export(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -151,13 +146,14 @@ def exportable(bundle: "Bundle") -> "Objective":
     return objective
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m finetune.export", description="Export a bundle for transformers, or for peft.")
+def _options(parser: Parser) -> None:
     parser.add_argument("bundle", type=Path, help="bundle/ of a run, or the run")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder to make")
     parser.add_argument("--base", help="folder or Hub name of the weights that the bundle was trained on")
     parser.add_argument("--adapter", metavar="CLASS", help="the adapter alone, for this class, such as EsmForMaskedLM")
-    return parser
+
+
+main = main_of("finetune.export", "Export a bundle for transformers, or for peft.", _options, _export, is_alone=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from finetune.bundle.manifest import ReadingSettings
 from finetune.bundle.places import bundles_at
 from finetune.score.written import free_name, require_place
 from finetune.tables.settings import TooLong
-from pretrain.engine.command import Parser, answered, importing_torch
+from pretrain.engine.command import Parser, importing_torch, main_of
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
 
@@ -45,11 +45,6 @@ _ROWS = 4096
 """Rows that are read, predicted and written together; no others are in memory."""
 _UNUSUAL = frozenset("XBZUO")
 _NOTE, _IDENTITY = "note", "nearest_train_identity"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Predict what the command line asks for; the exit status."""
-    return answered(lambda: _predict(_parser().parse_args(arguments)))
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -262,8 +257,7 @@ def _notes(proteins: "Proteins", row: int, record: int, reach: tuple[int, int]) 
         yield f"{len(letters)} residues, outside the {reach[0]} to {reach[1]} of training"
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m finetune.predict", description="Predict every task of a bundle for every row.")
+def _options(parser: Parser) -> None:
     parser.add_argument("bundle", type=Path, help="bundle/ of a run, or the run: with several models, their mean")
     parser.add_argument("table", help="FASTA, CSV, TSV, .xlsx, Parquet, as for training")
     parser.add_argument("-o", "--output", type=Path, required=True, help="table to write, .csv or .tsv")
@@ -284,7 +278,9 @@ def _parser() -> Parser:
         const="leave_out",
         help="a row without a protein stays without predictions, and is no error",
     )
-    return parser
+
+
+main = main_of("finetune.predict", "Predict every task of a bundle for every row.", _options, _predict)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from finetune.job import FineTuneJob
 from finetune.look.timing import ROWS
 from finetune.members import members
 from finetune.recipe import Recipe
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, main_of
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
 from pretrain.ship.source import Source
@@ -87,23 +87,19 @@ def timed(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
     }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Time a recipe; the exit status."""
-    return answered(lambda: _time(_parser().parse_args(arguments)))
-
-
 def _time(options: argparse.Namespace) -> None:
     recipe = read(Recipe, options.recipe, options.overrides)
     with launch(recipe) as engine:
         print(json.dumps(timed(recipe, engine, options.seconds)), flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m finetune.timed", description=f"Time {ROWS} rows of a recipe; no run is written.")
+def _options(parser: Parser) -> None:
     parser.add_argument("recipe", type=Path, help="a TOML file")
     parser.add_argument("overrides", nargs="*", help="settings on top of it, section.field=value")
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long training steps are timed; 2")
-    return parser
+
+
+main = main_of("finetune.timed", f"Time {ROWS} rows of a recipe; no run is written.", _options, _time)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from data.recipe import json_file
 from data.recipe.packing import bin_tokens_on
 from pretrain.engine.command import (
     Parser,
-    answered,
     importing_torch,
+    main_of,
     positive,
     require_free,
     takes_output,
@@ -42,11 +42,6 @@ _OF_LENGTHS = (
 _SHARES = ("below 30 %", "30 to 50 %", "50 to 70 %", "70 to 90 %", "90 % and more")
 _IDENTITIES = (0.0, 1e-9, 0.3, 0.5, 0.7, 0.9)
 _OF_IDENTITIES = ("not searchable", "no relative found", *_SHARES)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Score what the command line names; the exit status."""
-    return answered(lambda: _evaluate(_parser().parse_args(arguments)))
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -135,8 +130,7 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
         return engine.on_main(found)
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m pretrain.evaluate", description=str(__doc__).split("\n")[0])
+def _options(parser: Parser) -> None:
     add = parser.add_argument
     add("model", help="run, checkpoint, export, folder of transformers' or Hub name")
     takes_scored_set(parser)
@@ -144,7 +138,9 @@ def _parser() -> Parser:
     add("--bin-tokens", type=positive, metavar="N", help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
     add("--unknown-letters", choices=["refuse", "count"], help="letters outside the alphabet: an error, or <unk>")
     takes_output(parser)
-    return parser
+
+
+main = main_of("pretrain.evaluate", str(__doc__), _options, _evaluate)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,10 @@ from pathlib import Path
 from typing import get_args
 
 from data.progress_line import WorkLine
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, main_of
 from pretrain.model.weights.io import LARGEST_FILE, StoredType
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.export import export
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Export a checkpoint of a run; the exit status."""
-    return answered(lambda: _export(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -32,8 +27,7 @@ def _export(options: argparse.Namespace) -> None:
     print(f"step {step}: {path}")
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m pretrain.export", description=str(__doc__).split("\n")[0])
+def _options(parser: Parser) -> None:
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument("--step", type=int, metavar="N", help="step of the checkpoint; the newest whole one without it")
     types = get_args(StoredType)
@@ -45,13 +39,15 @@ def _parser() -> Parser:
         metavar="SIZE",
         help="store weights above this size in several files, such as 500MB; %(default)s",
     )
-    return parser
 
 
 def _size(text: str) -> str:
     if not re.fullmatch(r"[1-9][0-9]*(KB|MB|GB)", text):
         raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number with KB, MB or GB, such as 500MB")
     return text
+
+
+main = main_of("pretrain.export", str(__doc__), _options, _export, is_alone=True)
 
 
 if __name__ == "__main__":

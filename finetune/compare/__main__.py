@@ -13,13 +13,8 @@ import sys
 from pathlib import Path
 
 from data.progress_line import WorkLine
-from pretrain.compare.comparison import Comparison, command
+from pretrain.compare.comparison import Comparison, comparing
 from pretrain.engine.command import Parser
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Compare what the command line names; the exit status."""
-    return command(_parser(), arguments, _compare)
 
 
 def _compare(options: argparse.Namespace) -> Comparison:
@@ -30,13 +25,14 @@ def _compare(options: argparse.Namespace) -> Comparison:
         return compare(read(options.a), read(options.b), options.task)
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m finetune.compare", description=str(__doc__).split("\n")[0])
+def _options(parser: Parser) -> None:
     add = parser.add_argument
     add("a", metavar="A", type=Path, help="current model: run that has come to its end, or its bundle")
     add("b", metavar="B", type=Path, help="candidate model, named in the same ways")
     add("--task", nargs="+", default=(), metavar="NAME", help="tasks that decide the exit status; all without it")
-    return parser
+
+
+main = comparing("finetune.compare", str(__doc__), _options, _compare)
 
 
 if __name__ == "__main__":

@@ -17,18 +17,13 @@ from typing import TYPE_CHECKING, Any
 from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
 from finetune.bundle.manifest import ReadingSettings
-from pretrain.engine.command import Parser, answered, importing_torch, positive, require_writable
+from pretrain.engine.command import Parser, importing_torch, main_of, positive, require_writable
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
 
 if TYPE_CHECKING:
     from pretrain.engine.engine import Engine
     from pretrain.ship.source import Source
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Embed what the command line asks for; the exit status."""
-    return answered(lambda: _embed(_parser().parse_args(arguments)))
 
 
 def _embed(options: argparse.Namespace) -> None:
@@ -100,8 +95,7 @@ def _max_tokens(asked: int | None, source: "Source") -> int:
     return asked
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m finetune.embed", description="A vector of each protein, or of each residue.")
+def _options(parser: Parser) -> None:
     add: Any = parser.add_argument
     add("model", help="a run, an export, a bundle, a folder of transformers' or a Hub name")
     add("proteins", help="FASTA (.gz, .zst), UniProt, Parquet, CSV, ..., as data.sources of a recipe takes them")
@@ -118,7 +112,9 @@ def _parser() -> Parser:
     add("--max-bad-fraction", type=float, default=0.0, help="share of records left out as no proteins, such as 0.01")
     add("--base", help="folder or Hub name of the weights that a bundle was trained on")
     add("--overwrite", action="store_true", help="replace the output file where it exists")
-    return parser
+
+
+main = main_of("finetune.embed", "A vector of each protein, or of each residue.", _options, _embed)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,8 @@ from pathlib import Path
 from data.recipe.setting import require_word
 from finetune.look.proposal import Request, name_of, propose
 from finetune.look.written import require_own, write
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, main_of
 from pretrain.model.presets import PRESETS
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Look at a table; the exit status."""
-    return answered(lambda: _look(_parser().parse_args(arguments)))
 
 
 def _look(options: argparse.Namespace) -> None:
@@ -63,8 +58,7 @@ def _remark(init: Path) -> Iterator[str]:
             yield "than those of random weights. A published model may be: --init facebook/esm2_t6_8M_UR50D\n"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m finetune.look", description="Look at a table of assays, and write a recipe.")
+def _options(parser: Parser) -> None:
     parser.add_argument(
         "table", nargs="+", help="CSV, TSV, .xlsx, Parquet, FASTA, 'x.zip/member.csv' (docs/finetune/tables.md)"
     )
@@ -76,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--preset", help="size of a model with random weights, a baseline only")
     parser.add_argument("--no-timing", action="store_true", help="estimate time and memory, and time no rows")
     parser.add_argument("-o", "--output", type=Path, help="the recipe; recipes/NAME.toml without")
-    return parser
+
+
+main = main_of("finetune.look", "Look at a table of assays, and write a recipe.", _options, _look)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,7 @@ from finetune.proteingym.folder import Folder, score
 from finetune.proteingym.reference import Assay, by_target, chosen, read_reference
 from finetune.score.schemes import SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
-from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line asks for; the exit status."""
-    return answered(lambda: _run(_parser().parse_args(arguments)), is_alone=True)
+from pretrain.engine.command import Parser, importing_torch, main_of, positive, require_free
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -152,8 +147,7 @@ def _write(out: Path, figures: dict[str, dict[Assay, Figures]], weights: Mapping
     write_csv(out, lines, "give another name with -o")
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m finetune.proteingym", description=str(__doc__).split("\n")[0])
+def _options(parser: Parser) -> None:
     add = parser.add_argument
     add("reference", help="ProteinGym's reference file, such as DMS_substitutions.csv")
     add("folder", type=Path, nargs="?", help="folder of its assays, to which columns are added")
@@ -165,7 +159,9 @@ def _parser() -> Parser:
     add("--dry-run", action="store_true", help="count what there is to score, without a model")
     add("-o", "--output", type=Path, metavar="FILE", help="write the figures of each assay as CSV")
     add("--overwrite", action="store_true", help="replace that file where it exists")
-    return parser
+
+
+main = main_of("finetune.proteingym", str(__doc__), _options, _run, is_alone=True)
 
 
 if __name__ == "__main__":

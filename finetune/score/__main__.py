@@ -23,17 +23,12 @@ from finetune.score.written import free_name, require_place, write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import WildTypes, named_wild_types, own_wild_types, read_wild_types
-from pretrain.engine.command import Parser, answered, importing_torch, positive
+from pretrain.engine.command import Parser, importing_torch, main_of, positive
 
 if TYPE_CHECKING:
     from finetune.score.model import Scorer
 
 _REMEDY = "get the right to write there, or give another name with -o"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Score what the command line asks for; the exit status."""
-    return answered(lambda: _score(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _score(options: argparse.Namespace) -> None:
@@ -141,8 +136,7 @@ def _require_scored(table: Table, rows: Rows, schemes: Sequence[Scheme]) -> None
         )
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m finetune.score", description=str(__doc__).split("\n")[0])
+def _options(parser: Parser) -> None:
     parser.add_argument("model", help="run, export, folder of transformers' or Hub name")
     parser.add_argument("table", help="table of variants: CSV, TSV, Excel, Parquet, ...")
     of = parser.add_mutually_exclusive_group()
@@ -184,7 +178,9 @@ def _parser() -> Parser:
     parser.add_argument("--bin-tokens", type=positive, help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
     parser.add_argument("-o", "--output", type=Path, required=True, help="file to write, .csv or .tsv")
     parser.add_argument("--overwrite", action="store_true", help="replace the output file where it exists")
-    return parser
+
+
+main = main_of("finetune.score", str(__doc__), _options, _score, is_alone=True)
 
 
 if __name__ == "__main__":

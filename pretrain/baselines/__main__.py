@@ -14,15 +14,10 @@ from pathlib import Path
 
 from data.progress_line import WorkLine
 from data.recipe.toml_file import read
-from pretrain.engine.command import Parser, answered, importing_torch, require_free, takes_output, write_output
+from pretrain.engine.command import Parser, importing_torch, main_of, require_free, takes_output, write_output
 from pretrain.recipe import Recipe
 
 FORMAT = "zymogen.baselines/1"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Fit and score the baselines of a recipe; the exit status."""
-    return answered(lambda: _measure(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _measure(options: argparse.Namespace) -> None:
@@ -50,14 +45,15 @@ def _measure(options: argparse.Namespace) -> None:
     write_output(options.output, json.dumps({"format": FORMAT, "rows": rows}, indent=1) + "\n")
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m pretrain.baselines", description=str(__doc__).split("\n")[0])
+def _options(parser: Parser) -> None:
     parser.add_argument("recipe", type=Path, help="a recipe (TOML)")
     parser.add_argument(
         "settings", nargs="*", metavar="SETTING", help="as in python -m pretrain: schedule.peak_lr=1e-3"
     )
     takes_output(parser)
-    return parser
+
+
+main = main_of("pretrain.baselines", str(__doc__), _options, _measure, is_alone=True)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from pretrain.compare.comparison import Comparison, command
+from pretrain.compare.comparison import Comparison, comparing
 from pretrain.engine.command import Parser, importing_torch, takes_scored_set
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Compare what the command line names; the exit status."""
-    return command(_parser(), arguments, _compare)
 
 
 def _compare(options: argparse.Namespace) -> Comparison:
@@ -38,14 +33,15 @@ def _compare(options: argparse.Namespace) -> Comparison:
     return compare_models(options.a, options.b, asked, options.compute)
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m pretrain.compare", description=str(__doc__).split("\n")[0])
+def _options(parser: Parser) -> None:
     parser.add_argument(
         "a", metavar="A", help="current model: run, checkpoint, export, folder of transformers' or Hub name"
     )
     parser.add_argument("b", metavar="B", help="candidate model, named in the same ways")
     takes_scored_set(parser)
-    return parser
+
+
+main = comparing("pretrain.compare", str(__doc__), _options, _compare)
 
 
 if __name__ == "__main__":

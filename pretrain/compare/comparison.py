@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from data.recipe.json_file import as_json
 from data.recipe.setting import listed
-from pretrain.engine.command import Parser, answered, require_free, takes_output, write_output
+from pretrain.engine.command import Parser, main_of, require_free, takes_output, write_output
 from pretrain.evaluation.verdict import Judgement
 
 FORMAT = "zymogen.comparison/1"
@@ -100,23 +100,27 @@ class Comparison:
         return [*rows, *self.notes, "", self.line()]
 
 
-def command(parser: Parser, arguments: list[str] | None, compare: Callable[[argparse.Namespace], Comparison]) -> int:
-    """Compare what a command line names, print it, and write it to the file of ``-o``.
+def comparing(
+    module: str, about: str, add: Callable[[Parser], None], compare: Callable[[argparse.Namespace], Comparison]
+) -> Callable[..., int]:
+    """The `main` of a command that compares what its options name, prints it, and writes it to the file of ``-o``.
 
-    Returns:
-        The exit status: 1 where the second model is worse, 0 where it is not; that of its class for an error, never 1.
+    Its exit status is 1 where the second model is worse, 0 where it is not; that of its class for an error, never 1.
+    The arguments are those of `pretrain.engine.command.main_of`.
     """
-    takes_output(parser)
 
-    def is_worse() -> bool:
-        options = parser.parse_args(arguments)
+    def options(parser: Parser) -> None:
+        add(parser)
+        takes_output(parser)
+
+    def is_worse(options: argparse.Namespace) -> bool:
         require_free(options.output, overwrites=options.overwrite)
         comparison = compare(options)
         print("\n".join(comparison.lines()), flush=True)
         write_output(options.output, as_json(comparison, judgement=comparison.judgement))
         return comparison.judgement is Judgement.WORSE
 
-    return answered(is_worse, is_alone=True)
+    return main_of(module, about, options, is_worse, is_alone=True)
 
 
 def _signed(gain: float) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 from data.progress_line import WorkLine
 from pretrain.engine.command import (
     Parser,
-    answered,
     importing_torch,
+    main_of,
     positive,
     require_free,
     takes_output,
@@ -25,11 +25,6 @@ from pretrain.engine.command import (
 
 LONGEST = 1022
 """Longest chain, in residues, that is given to a model: that of the published ESM-2. Memory rises with its square."""
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Score the contacts of a model; the exit status."""
-    return answered(lambda: _score(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _score(options: argparse.Namespace) -> None:
@@ -66,11 +61,10 @@ def _score(options: argparse.Namespace) -> None:
         print(f"{write(Path(options.model), head, f'{len(scored.fitted_on)} chains')}: the contact head")
 
 
-def _parser() -> Parser:
+def _options(parser: Parser) -> None:
     with importing_torch():
         from pretrain.contacts.regression import CHAINS
 
-    parser = Parser(prog="python -m pretrain.contacts", description=str(__doc__).split("\n")[0])
     parser.add_argument("model", help="run, export, folder of transformers' or Hub name")
     parser.add_argument("structures", type=Path, nargs="+", help="folder of structures, or files")
     parser.add_argument(
@@ -81,7 +75,9 @@ def _parser() -> Parser:
     )
     parser.add_argument("--write", action="store_true", help="put the regression into the contact head of the export")
     takes_output(parser)
-    return parser
+
+
+main = main_of("pretrain.contacts", str(__doc__), _options, _score, is_alone=True)
 
 
 if __name__ == "__main__":

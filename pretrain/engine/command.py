@@ -284,3 +284,32 @@ class Parser(PathParser):
         remedy = f"a setting has no dashes and one '=': {setting[1]}" if setting else remedy
         remedy = "accelerate launch takes it, before -m" if _OF_LAUNCHER.match(message) else remedy
         raise ValueError(f"{COMMAND_LINE}: {message}; {remedy}")
+
+
+def main_of(
+    module: str,
+    about: str,
+    options: Callable[[Parser], None],
+    body: Callable[[argparse.Namespace], int | None],
+    *,
+    is_alone: bool = False,
+) -> Callable[..., int]:
+    """The `main` of a command: it takes the words after the command's name, or those of a test, and answers for them.
+
+    Args:
+        module: what is run by ``python -m``.
+        about: whose first line says what the command does.
+        options: adds the options to a parser.
+        body: does what they ask for; its exit status is as for `answered`.
+        is_alone: as for `answered`.
+    """
+
+    def main(arguments: list[str] | None = None) -> int:
+        def attempt() -> int | None:
+            parser = Parser(prog=f"python -m {module}", description=about.split("\n")[0])
+            options(parser)
+            return body(parser.parse_args(arguments))
+
+        return answered(attempt, is_alone=is_alone)
+
+    return main

@@ -12,17 +12,12 @@ import time
 from pathlib import Path
 
 from data.progress_line import WorkLine
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, main_of
 from pretrain.report.history import read_history
 from pretrain.report.page import write_report
 from pretrain.report.pictures import write_pictures
 
 _EVERY_S = 15
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Draw a report, once or until the run ends; the exit status."""
-    return answered(lambda: _draw(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _draw(options: argparse.Namespace) -> None:
@@ -44,8 +39,7 @@ def _watch(run: Path, every_s: int) -> None:
         write_report(run, every_s)
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m pretrain.report", description=str(__doc__).split("\n")[0])
+def _options(parser: Parser) -> None:
     parser.add_argument("run", type=Path, help="run directory")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
@@ -62,13 +56,15 @@ def _parser() -> Parser:
         metavar="FOLDER",
         help="write loss.svg and protein.svg there instead, for a README",
     )
-    return parser
 
 
 def _seconds(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 86_400:
         raise argparse.ArgumentTypeError(f"got {text!r}; it takes whole seconds from 1 to 86400")
     return int(text)
+
+
+main = main_of("pretrain.report", str(__doc__), _options, _draw, is_alone=True)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ from transformers import AutoTokenizer, EsmModel
 
 from finetune.embed import job as jobs
 from finetune.embed import table as tables
-from finetune.embed.__main__ import _parser, compute_type, main
+from finetune.embed.__main__ import _options, compute_type, main
 from finetune.embed.parts import Parts
+from pretrain.engine.command import Parser
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
@@ -154,7 +155,9 @@ def test_what_it_was_made_of_stands_in_the_file(embed: Callable[..., Path]) -> N
 )
 def test_compute_is_that_of_the_launch_on_a_gpu(asked: str, device: str, precision: str, taken: str) -> None:
     engine: Any = SimpleNamespace(device=torch.device(device), precision=precision)
-    assert _parser().parse_args(["m", "in", "out"]).compute == "auto"
+    parser = Parser()
+    _options(parser)
+    assert parser.parse_args(["m", "in", "out"]).compute == "auto"
     assert compute_type(asked, engine) == taken
 
 
