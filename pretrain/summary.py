@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.progress_line import in_columns
 from data.recipe.wording import count
 from pretrain.evaluation.corruptions import TITLES, trained_as
 from pretrain.evaluation.course import course, lasting
@@ -106,18 +107,20 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
     scores, described = summary.scores, summary.run.read()
     recipe = described.recipe
     judged = scores.evaluations["mask_all"]
-    floor_head = f"{'floor':>8}" if judged.floor is not None else ""
+    head = ("corruption", "model", "95 % interval", "unigram", "floor")[: 4 if judged.floor is None else 5]
+    rows = [
+        (TITLES[name], shown(s.perplexity), shown_interval(s.low, s.high), shown(s.unigram), shown(s.floor))[
+            : len(head)
+        ]
+        for name, s in scores.evaluations.items()
+    ]
     lines = [
         "",
         _trained_on(summary),
         f"{scores.held_out.heading(judged.sequences, described.corpus)}:",
         "",
-        f"    {'corruption':12}{'model':>8}{'95 % interval':>18}{'unigram':>10}{floor_head}",
+        *(f"    {line}" for line in in_columns([head, *rows])),
     ]
-    for name, s in scores.evaluations.items():
-        floor = f"{s.floor:8.2f}" if s.floor is not None else ""
-        ends = shown_interval(s.low, s.high)
-        lines.append(f"    {TITLES[name]:12}{shown(s.perplexity):>8}{ends:>18}{shown(s.unigram):>10}{floor}")
     taken = lasting(read_metrics(summary.run.metrics), starts(AttemptRecords.read(summary.run)))
     of_run = course(taken, trained_as(recipe["data"]["mask"]))
     found = verdict(judged, of_run, scores.held_out, scores.evaluations["80_10_10"])

@@ -77,9 +77,8 @@ def _measured(objective: Objective, name: str, task: str, truth: Floats, predict
 def _binary(
     objective: Objective, name: str, task: str, positive: NDArray[np.bool_], before: Floats, after: Floats
 ) -> list[Chart]:
-    from sklearn.metrics import precision_recall_curve, roc_curve
+    from sklearn.metrics import precision_recall_curve
 
-    off, on, _ = roc_curve(positive, before)
     precision, recall, _ = precision_recall_curve(positive, before)
     share = float(positive.mean())
     # Of equal predictions each part has its share: the curve joins the ends of blocks of them.
@@ -91,7 +90,13 @@ def _binary(
     best = Line("of a perfect ranking", np.array([0.0, share, 1.0]), np.array([0.0, 1.0, 1.0]), "green", "dashed")
     chance = Line("by chance", np.array([0.0, 1.0]), np.array([share, share]), "train", "dotted")
     return [
-        _square(f"{name}-roc", f"{task}: ROC", "false positive rate", "true positive rate", Line("", off, on, "blue")),
+        _square(
+            f"{name}-roc",
+            f"{task}: ROC",
+            "false positive rate",
+            "true positive rate",
+            _roc("", positive, before, "blue"),
+        ),
         _square(
             f"{name}-pr",
             f"{task}: precision and recall",
@@ -116,17 +121,15 @@ def _binary(
 def _classes(
     objective: Objective, output: int, name: str, task: str, index: NDArray[np.int64], before: Floats, after: Floats
 ) -> list[Chart]:
-    from sklearn.metrics import roc_curve
-
     trained = objective.is_trained[output]
     kept = trained[index]
     index, before, after = index[kept], before[kept], after[kept]
     counts = np.bincount(index, minlength=len(trained))
     frequent = [label for label in np.argsort(-counts, kind="stable")[: len(_COLOURS)].tolist() if counts[label]]
-    curves = []
-    for label, colour in zip(frequent, _COLOURS, strict=False):
-        off, on, _ = roc_curve(index == label, before[:, label])
-        curves.append(Line(objective.classes[label], off, on, colour))
+    curves = [
+        _roc(objective.classes[label], index == label, before[:, label], colour)
+        for label, colour in zip(frequent, _COLOURS, strict=False)
+    ]
     best = np.where(trained, before, -1.0).argmax(1)
     row = np.arange(len(index))
     more = f" The {len(curves)} most frequent classes of {np.count_nonzero(counts)}." if (counts > 0).sum() > 4 else ""
@@ -140,6 +143,13 @@ def _classes(
     )
     right = (best == index).astype(np.float64)
     return [roc, _reliability(name, task, right, before[row, best], after[row, best], "predicted class right")]
+
+
+def _roc(label: str, positive: NDArray[np.bool_], scores: Floats, colour: str) -> Line:
+    from sklearn.metrics import roc_curve
+
+    off, on, _ = roc_curve(positive, scores)
+    return Line(label, off, on, colour)
 
 
 def _reliability(name: str, task: str, truth: Floats, before: Floats, after: Floats, what: str = "yes") -> Chart:

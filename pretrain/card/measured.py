@@ -4,7 +4,7 @@ In: `Measurements` of a run directory. Out: `EvalResult`s. Kept: nothing.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from huggingface_hub import EvalResult
 
@@ -21,7 +21,7 @@ from pretrain.report.measured import (
 )
 from pretrain.report.section import source_names
 
-_GAINS = ("gain", "gain_low", "gain_high")
+_ARGUMENTS = ("low", "high", "unigram", "gain", "gain_low", "gain_high", "sequences", "groups", "targets")
 
 
 def results(found: Measurements, validated: str) -> list[EvalResult]:
@@ -32,49 +32,51 @@ def results(found: Measurements, validated: str) -> list[EvalResult]:
         validated: hash of the frozen set of the validation that stands on the card already, whose figures over all
             proteins are not repeated; empty without one.
     """
-    each = [*_perplexity_results(found.evaluation, validated)] if found.evaluation else []
-    each += _contact_results(found.contacts) if found.contacts else []
-    return [*each, *(_assay_result(*of) for of in found.assays.items())]
+    return [
+        *(_perplexity_results(found.evaluation, validated) if found.evaluation else []),
+        *(_contact_results(found.contacts) if found.contacts else []),
+        *(_assay_result(*of) for of in found.assays.items()),
+    ]
 
 
-def _perplexity_results(evaluation: Figures, validated: str) -> Iterator[EvalResult]:
-    split = {"protein": None, "training protein": "train"}.get(kind_of(evaluation.held_out), "validation")
-    for of in shown_rows(evaluation):
-        if not math.isfinite(of.perplexity) or (of.by == ALL and evaluation.set == validated):
-            continue
-        title = TITLES.get(of.corruption, of.corruption)
-        yield EvalResult(
+def _perplexity_results(evaluation: Figures, validated: str) -> list[EvalResult]:
+    kind = kind_of(evaluation.held_out)
+    rows = [row for row in shown_rows(evaluation) if math.isfinite(row.perplexity)]
+    return [
+        EvalResult(
             task_type="fill-mask",
             task_name="Masked language modelling",
             dataset_type="protein-sequences",
-            dataset_name=f"{kind_of(evaluation.held_out)}s of {source_names(evaluation.data)}",
+            dataset_name=f"{kind}s of {source_names(evaluation.data)}",
             dataset_config=None if of.by == ALL else f"{of.by}: {of.bucket}",
-            dataset_split=split,
+            dataset_split={"protein": None, "training protein": "train"}.get(kind, "validation"),
             dataset_revision=evaluation.set,
             metric_type="perplexity",
-            metric_name=f"Perplexity, {title}" + ("" if of.by == ALL else f", {of.by}: {of.bucket}"),
+            metric_name=f"Perplexity, {TITLES.get(of.corruption, of.corruption)}"
+            + ("" if of.by == ALL else f", {of.by}: {of.bucket}"),
             metric_value=of.perplexity,
-            metric_args={
-                **{name: _known(getattr(of, name)) for name in ("low", "high", "unigram", *_GAINS)},
-                **{name: getattr(of, name) for name in ("sequences", "groups", "targets")},
-            },
+            metric_args=_known({name: getattr(of, name) for name in _ARGUMENTS}),
         )
+        for of in rows
+        if of.by != ALL or evaluation.set != validated
+    ]
 
 
-def _contact_results(contacts: ContactFigures) -> Iterator[EvalResult]:
-    for what, of in contacts.means[contacts.model].items():
-        if math.isfinite(of.mean):
-            beside = {name: _known(value) for name, value in compared(contacts, what).items()}
-            yield EvalResult(
-                task_type="contact-prediction",
-                task_name="Contacts at long range",
-                dataset_type="protein-structures",
-                dataset_name=f"{len(contacts.chains)} protein chains",
-                metric_type="precision",
-                metric_name=what,
-                metric_value=of.mean,
-                metric_args={"low": _known(of.low), "high": _known(of.high), **beside},
-            )
+def _contact_results(contacts: ContactFigures) -> list[EvalResult]:
+    return [
+        EvalResult(
+            task_type="contact-prediction",
+            task_name="Contacts at long range",
+            dataset_type="protein-structures",
+            dataset_name=f"{len(contacts.chains)} protein chains",
+            metric_type="precision",
+            metric_name=precision,
+            metric_value=of.mean,
+            metric_args=_known({"low": of.low, "high": of.high, **compared(contacts, precision)}),
+        )
+        for precision, of in contacts.means[contacts.model].items()
+        if math.isfinite(of.mean)
+    ]
 
 
 def _assay_result(column: str, selections: Mapping[str, Mapping[str, list[float]]]) -> EvalResult:
@@ -94,5 +96,6 @@ def _assay_result(column: str, selections: Mapping[str, Mapping[str, list[float]
     )
 
 
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _known(values: Mapping[str, float]) -> dict[str, float | None]:
+    """The numbers, without those that are not finite."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

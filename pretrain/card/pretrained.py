@@ -252,29 +252,26 @@ def results(
     name: str, scores: Mapping[str, Mapping[str, float | None]] | None, corpus: Mapping[str, Any], frozen: str = ""
 ) -> list[EvalResult]:
     """The same for `model-index`, whose format has no place for intervals and baselines but the metric's arguments."""
-    held_out = HeldOut.of(corpus)
-    found = []
-    for corruption, of in (scores or {}).items():
-        if (value := of.get("perplexity")) is None:
-            continue
-        found.append(
-            EvalResult(
-                task_type="fill-mask",
-                task_name="Masked language modelling",
-                dataset_type="protein-sequences",
-                dataset_name=f"{'training' if held_out is HeldOut.NOTHING else 'held-out'} proteins of {name}",
-                dataset_split="train" if held_out is HeldOut.NOTHING else "validation",
-                dataset_revision=corpus.get("split"),
-                metric_type="perplexity",
-                metric_name=f"Perplexity, {TITLES.get(corruption, corruption)}",
-                metric_value=value,
-                metric_args={
-                    **{key: number for key, number in of.items() if key != "perplexity"},
-                    **({"set": frozen} if frozen else {}),
-                },
-            )
+    side = "training" if HeldOut.of(corpus) is HeldOut.NOTHING else "held-out"
+    return [
+        EvalResult(
+            task_type="fill-mask",
+            task_name="Masked language modelling",
+            dataset_type="protein-sequences",
+            dataset_name=f"{side} proteins of {name}",
+            dataset_split="train" if side == "training" else "validation",
+            dataset_revision=corpus.get("split"),
+            metric_type="perplexity",
+            metric_name=f"Perplexity, {TITLES.get(corruption, corruption)}",
+            metric_value=of["perplexity"],
+            metric_args={
+                **{key: number for key, number in of.items() if key != "perplexity"},
+                **({"set": frozen} if frozen else {}),
+            },
         )
-    return found
+        for corruption, of in (scores or {}).items()
+        if of.get("perplexity") is not None
+    ]
 
 
 def _limits(

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from data.progress_line import in_columns
 from data.recipe.json_file import as_json
 from data.recipe.setting import listed
 from pretrain.engine.command import Parser, main_of, require_free, takes_output, write_output
@@ -90,14 +91,13 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """The table, and the judgement."""
-        head = f"    {'':<24}{'metric':<14}{'A':>10}{'B':>10}  {f'gain of B, {self.unit} (95 % interval)':<44}"
-        rows = [f"A: {self.models[0]}", f"B: {self.models[1]}", f"on {self.on}: {self.set}", ""]
-        rows.append(f"{head}{'labels':>10}{'groups':>10}")
+        rows = [("", "metric", "A", "B", f"gain of B, {self.unit} (95 % interval)", "labels", "groups")]
         for each in self.differences:
             a, b = each.values
-            numbers = f"{a:>10.4g}{b:>10.4g}  {each.shown:<44}{each.labels:>10,}{each.groups:>10,}"
-            rows.append(f"    {each.name:<24}{each.metric:<14}{numbers}")
-        return [*rows, *self.notes, "", self.line()]
+            counts = f"{each.labels:,}", f"{each.groups:,}"
+            rows.append((each.name, each.metric, f"{a:.4g}", f"{b:.4g}", each.shown, *counts))
+        said = [f"A: {self.models[0]}", f"B: {self.models[1]}", f"on {self.on}: {self.set}", ""]
+        return [*said, *(f"    {line}" for line in in_columns(rows)), *self.notes, "", self.line()]
 
 
 def comparing(

@@ -3,6 +3,7 @@
 In: nothing; these are the types. Kept: nothing.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
+class Drawing(ABC):
     """A chart or another picture."""
 
     name: str
@@ -21,13 +22,13 @@ class Drawing:
     note: str = ""
 
     @property
+    @abstractmethod
     def summary(self) -> str:
         """Everything that it shows, for readers who do not see it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw(self, width: int) -> str:
         """The drawing as an SVG element of `width` pixels."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def test_one_cluster_gives_no_interval_and_no_claim() -> None:
     nan = math.nan
     said = words(replace(SCORES, low=nan, high=nan, gain_low=nan, gain_high=nan))
     assert "All validation proteins are of one cluster" in said
-    assert "mask-all        9.00           unknown     18.00" in said
+    assert "    mask-all    9.00   unknown        18.00" in said
     assert "beats" not in said
     assert "cannot be told" not in said
 
@@ -139,7 +139,7 @@ def test_what_was_seen_is_said_where_it_is_known(seen: Seen | None, said: str) -
 
 def test_diverged_perplexities_keep_the_table_readable() -> None:
     said = words(replace(WORSE, perplexity=6.5e228, low=1e3, high=math.inf))
-    assert "    mask-all      6e+228    1000.00 to inf     18.00" in said
+    assert "    mask-all    6e+228  1000.00 to inf  18.00" in said
 
 
 # Commands -----------------------------------------------------------------------------------------
