@@ -10,7 +10,9 @@ from dataclasses import dataclass
 Every = int | str
 """An interval as a recipe gives it."""
 UNIT = "steps, or as a time: '30 s', '10 min', '2 h'"
-"""Unit of an interval, for --help."""
+"""Unit of an interval, for --help; a setting with it is checked to be one."""
+TIME = "a time: '30 s', '10 min', '2 h'"
+"""Unit of an interval that is no number of steps, likewise."""
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -67,5 +69,5 @@ def seconds(name: str, value: str) -> float:
     except ValueError:
         found = None
     if found is None:
-        raise ValueError(f"{name} is {value!r}; it must be a time: '30 s', '10 min', '2 h'")
+        raise ValueError(f"{name} is {value!r}; it must be {TIME}")
     return found

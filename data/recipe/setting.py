@@ -13,6 +13,7 @@ from operator import ge, gt, le, lt
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
+from data.recipe.interval import TIME, UNIT, interval, seconds
 from data.safe_text import remembered
 
 
@@ -51,8 +52,8 @@ def setting(
         doc: one line for --help.
         default: its value where a recipe does not name it; without one, it is required.
         unit: what its numbers count.
-        only: another setting of its section, and the values with which this one is read; with others it must have its
-            default.
+        only: another setting of its section, and the values with which this one is read (none listed: all but its
+            default); with others this one must have its own default.
         bounds: what its number, or each number of its list, may be: at most one lower and one upper bound.
     """
     metadata = {"class": setting_class, "doc": doc, "unit": unit, "only": only, "bounds": bounds}
@@ -105,8 +106,11 @@ class Section:
         """
         hints = get_type_hints(type(self))
         for f in fields(self):
-            if f.metadata.get("unit") == "path":
+            unit = f.metadata.get("unit")
+            if unit == "path":
                 object.__setattr__(self, f.name, expanded(getattr(self, f.name)))
+            if unit in (UNIT, TIME):
+                (interval if unit == UNIT else seconds)(f"{self.section}.{f.name}", getattr(self, f.name))
             name, value, allowed = f"{self.section}.{f.name}", getattr(self, f.name), words(hints[f.name])
             items = value if isinstance(value, tuple) else () if value is None else (value,)
             if any(isinstance(item, str) and "://" in item for item in items):
@@ -124,10 +128,12 @@ class Section:
             require(holds, name, value, f"{subject} must {verb} {in_words(bounds)}{_or(beside)}")
         for f in fields(self):
             value, (decides, readers) = getattr(self, f.name), f.metadata.get("only") or ("", ())
-            if readers and value != f.default:
+            if decides and value != f.default:
                 name, decisive, got = f"{self.section}.{f.name}", f"{self.section}.{decides}", getattr(self, decides)
-                said = f"only {decisive} = {' or '.join(map(repr, readers))} reads it, and {decisive} is {got!r}"
-                require(got in readers, name, value, f"{said}: take it out ({name}=none), or change {decisive}")
+                default = next(each.default for each in fields(self) if each.name == decides)
+                said = f"only {needed(decisive, readers)} reads it, and {decisive} is {got!r}"
+                holds = got in readers if readers else got != default
+                require(holds, name, value, f"{said}: take it out ({name}=none), or change {decisive}")
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +178,11 @@ def listed(texts: Sequence[str], most: int, others: str = "more") -> str:
 def no_number(name: str, got: object, beside: Collection[str]) -> str:
     """Text of an error: which setting, its value, and that it may be a whole number or one of the words `beside`."""
     return f"{name} is {got!r}; it must be a whole number{_or(beside)}"
+
+
+def needed(decides: str, readers: Sequence[str]) -> str:
+    """The setting that another one depends on, with the values that it may have, if only some may be."""
+    return f"{decides} = {' or '.join(map(repr, readers))}" if readers else decides
 
 
 def _or(beside: Collection[str]) -> str:

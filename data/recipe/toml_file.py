@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from data.missing_file import nearest
 from data.recipe.interval import Every, no_interval
 from data.recipe.origin import COMMAND_LINE, Origin
-from data.recipe.setting import in_words, is_union, no_number, no_such_word, words, words_beside_numbers
+from data.recipe.setting import in_words, is_union, needed, no_number, no_such_word, words, words_beside_numbers
 
 R = TypeVar("R")
 
@@ -124,7 +124,7 @@ def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
         unit = f", in {f.metadata['unit']}" if f.metadata["unit"] not in ("", "path") else ""
         kind = " ".join(filter(None, (_type_name(hint), in_words(f.metadata["bounds"]))))
         decides, readers = f.metadata["only"] or ("", ())
-        only = f"; only with {decides} = {' or '.join(map(repr, readers))}" if readers else ""
+        only = f"; only with {needed(decides, readers)}" if decides else ""
         yield name, f"{f.metadata['doc']} [{kind}{unit}; {default}; {f.metadata['class']}{only}]"
 
 

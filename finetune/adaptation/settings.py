@@ -64,7 +64,7 @@ class AdaptationSettings(Section):
         IDENTITY,
         "whole modules saved in that folder, such as its 'classifier', that are left out on purpose",
         (),
-        only=_LORA,
+        only=("adapter", ()),
     )
     layer_decay: float = setting(
         IDENTITY,
@@ -94,11 +94,4 @@ class AdaptationSettings(Section):
             value = getattr(self, name)
             said = f"the adapter that adaptation.adapter names, {self.adapter}, brings its own: take one of the two out"
             require(self.adapter is None or value == default[name], f"adaptation.{name}", value, said)
-        said = "it names modules of an adapter to start from, and adaptation.adapter names none"
-        require(
-            self.adapter is not None or not self.adapter_without,
-            "adaptation.adapter_without",
-            self.adapter_without,
-            said,
-        )
         require(self.kind != "lora" or bool(self.targets), "adaptation.targets", self.targets, "name at least one map")

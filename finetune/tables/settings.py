@@ -19,6 +19,8 @@ Decimal = Literal["auto", ".", ","]
 LINKER = "G" * 25
 """What stands between two chains that are joined: flexible, and what ESM-2 users join chains with."""
 
+_OF_MUTATIONS = ("mutation", ())
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableSettings(Section):
@@ -49,12 +51,16 @@ class TableSettings(Section):
         "FASTA file of the proteins that `mutation` changes: one record, or several with `protein`",
         None,
         "path",
+        only=_OF_MUTATIONS,
     )
-    protein: str | None = setting(IDENTITY, "column that names the record of wild_type that a row changes", None)
+    protein: str | None = setting(
+        IDENTITY, "column that names the record of wild_type that a row changes", None, only=_OF_MUTATIONS
+    )
     numbering_offset: int | None = setting(
         IDENTITY,
         "what is added to the numbers of mutations to count residues of the wild type from 1; without it, it is found",
         None,
+        only=_OF_MUTATIONS,
     )
     empty_mutation: EmptyMutation = setting(
         IDENTITY, "what a row without a mutation is: 'missing' its protein, or the 'wild_type'", "missing"
@@ -98,19 +104,14 @@ class TableSettings(Section):
         is_possible = bool(self.mutation) or self.too_long != "window"
         require(is_possible, f"{self.section}.too_long", self.too_long, said)
         mutation, own = f"{self.section}.mutation", list(self.mutation)
-        if not self.mutation:
-            for setting_name in ("wild_type", "protein", "numbering_offset"):
-                value = getattr(self, setting_name)
-                said = f"it belongs to {mutation}, which names the column of mutations and is not given"
-                require(value is None, f"{self.section}.{setting_name}", value, said)
-        elif self.sequence:
+        if self.mutation and self.sequence:
             said = "data.sequence is given too, and is the wild type of each row then; leave one of them out"
             require(self.wild_type is None, f"{self.section}.wild_type", self.wild_type, said)
             require(self.protein is None, f"{self.section}.protein", self.protein, said)
             require(
                 len(self.sequence) == 1, name, list(self.sequence), "mutations change one sequence; name one column"
             )
-        else:
+        elif self.mutation:
             wild_type = in_words("data.wild_type", after=", a FASTA file of the protein that is mutated")
             column = in_words("data.sequence", after=", the column of the wild type of each row")
             require(

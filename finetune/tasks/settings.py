@@ -40,9 +40,14 @@ class TaskSettings(Section):
         IDENTITY, "column that says whether a row's number is exact, or a bound of the true value, such as '>'", None
     )
     lower_bounds: tuple[str, ...] = setting(
-        IDENTITY, "texts of bound_column that mean that the true value is above the number, besides words like '>'", ()
+        IDENTITY,
+        "texts of bound_column that mean that the true value is above the number, besides words like '>'",
+        (),
+        only=("bound_column", ()),
     )
-    upper_bounds: tuple[str, ...] = setting(IDENTITY, "the same where the true value is below, besides '<'", ())
+    upper_bounds: tuple[str, ...] = setting(
+        IDENTITY, "the same where the true value is below, besides '<'", (), only=("bound_column", ())
+    )
     transform: Transform = setting(
         IDENTITY, "what is learned of a number: itself, its logarithm, or -log10 of it in mol/l ('p')", "none"
     )

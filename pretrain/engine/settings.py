@@ -6,8 +6,8 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from data.recipe.interval import seconds
-from data.recipe.setting import OPERATIONAL, Section, require, setting
+from data.recipe.interval import TIME
+from data.recipe.setting import OPERATIONAL, Section, setting
 from pretrain.model.settings import ComputeSettings, ExchangeRequest
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.run.settings import RunSettings
@@ -28,19 +28,14 @@ class ParallelSettings(Section):
         OPERATIONAL,
         "what they exchange for attention: heads ('ulysses') or keys and values; 'auto': heads, if they divide",
         "auto",
+        only=("context", ()),
     )
     timeout: str = setting(
         OPERATIONAL,
         "longest wait of a process for the others in a step, before it ends; work of one process has six hours",
         "30 min",
-        "a time: '30 s', '10 min', '2 h'",
+        TIME,
     )
-
-    def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        seconds("parallel.timeout", self.timeout)
-        said = f"nothing is exchanged with parallel.context = {self.context}: take it out, or raise parallel.context"
-        require(self.context > 1 or self.exchange == "auto", "parallel.exchange", self.exchange, said)
 
 
 class StepSettings(Protocol):

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.recipe.interval import UNIT, Every, Interval, interval, seconds
+from data.recipe.interval import TIME, UNIT, Every, Interval, interval
 from data.recipe.setting import OPERATIONAL, SCHEDULE, Section, setting
 from data.recipe.settings import seed_setting
 
@@ -58,7 +58,7 @@ class RunSettings(Section):
         OPERATIONAL,
         "most training that a failure may undo, for checkpoint_every = 'auto'",
         MAY_LOSE,
-        "a time: '30 s', '10 min', '2 h'",
+        TIME,
     )
     compare_copies_every: int = setting(
         OPERATIONAL,
@@ -90,7 +90,7 @@ class RunSettings(Section):
         OPERATIONAL,
         "how long saves may fail before the run ends, from the first one that failed",
         "1 h",
-        "a time: '30 s', '10 min', '2 h'",
+        TIME,
     )
     grace_s: float | None = setting(
         OPERATIONAL,
@@ -118,10 +118,6 @@ class RunSettings(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        for name in ("log_every", "evaluate_every"):
-            interval(f"run.{name}", getattr(self, name))
-        for name in ("saves_may_fail_for", "may_lose"):
-            seconds(f"run.{name}", getattr(self, name))
         if self.checkpoint_url is not None and not _URL.fullmatch(self.checkpoint_url):
             raise ValueError(
                 f"run.checkpoint_url: got {self.checkpoint_url!r}, allowed is 's3://bucket/name', where name is this "

@@ -58,7 +58,7 @@ REFUSED = [
     ({"layer_decay": 0.5}, "adaptation.layer_decay is 0.5; only adaptation.kind = 'full' reads it"),
     ({"cache_gb": 1.0}, "adaptation.cache_gb is 1.0; only adaptation.kind = 'frozen' reads it"),
     ({"adapter": "a", "rank": 4}, "adaptation.rank is 4; the adapter that adaptation.adapter names, a, brings its own"),
-    ({"adapter_without": ["classifier"]}, "adaptation.adapter names none"),
+    ({"adapter_without": ["classifier"]}, "only adaptation.adapter reads it, and adaptation.adapter is None"),
     ({"targets": []}, "adaptation.targets is .*; name at least one map"),
 ]
 

@@ -74,7 +74,6 @@ def bin_of(records: list[int], starts: list[int] | None = None, lengths: list[in
         zeros,
         zeros if starts is None else np.array(starts),
         whole if lengths is None else np.array(lengths),
-        0,
     )
 
 

@@ -113,6 +113,7 @@ def test_ordinal_words_need_an_order() -> None:
         ({"type": "binary", "classes": ("a", "b", "c")}, r"classes is \['a', 'b', 'c'\]; give two"),
         ({"type": "binary", "transform": "p"}, "transform is 'p'; only numbers have one"),
         ({"classes": ("a",)}, "a number has none"),
+        ({"upper_bounds": ("<<",)}, r"tasks.upper_bounds is \('<<',\); only tasks.bound_column reads it, .* is None"),
         ({"type": "multiclass", "classes": ("a", "a")}, "name each once"),
     ],
 )

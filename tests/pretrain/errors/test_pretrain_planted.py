@@ -239,7 +239,7 @@ def test_no_byte_of_the_program_holds_a_secret(site: Site, tmp_path: Path) -> No
         typed("pretrain", str(run / "recipe.toml"), "--allow-schedule-change"),
         typed("pretrain.report", str(run)),
         typed("data", "build", f"{site.url}?{SIGNED}", "--output", str(made / "again")),
-        typed("data", "build", f"{site.url}/absent.fasta?{SIGNED}&t={SECRET}", "--processes", "2"),
+        typed("data", "build", f"{site.url}/absent.fna?{SIGNED}&t={SECRET}"),
     ]
     assert [each.returncode for each in ended] == [0, 0, 0, 0, 2]
     text = "".join(each.stdout + each.stderr for each in (done, *ended))

@@ -361,7 +361,8 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture) -> None:
         unit = f",in{unit}" if unit not in ("", "path") else ""
         assert blocks[name].startswith(said + "["), name
         decides, readers = f.metadata["only"] or ("", ())
-        only = f";onlywith{decides}={'or'.join(map(repr, readers))}" if readers else ""
+        values = f"={'or'.join(map(repr, readers))}" if readers else ""
+        only = f";onlywith{decides}{values}" if decides else ""
         assert blocks[name].endswith(f"{unit};{default};{f.metadata['class']}{only}]"), name
 
 
