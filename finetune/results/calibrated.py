@@ -30,7 +30,7 @@ ISOTONIC_FROM = 1000
 (Niculescu-Mizil and Caruana 2005, doi:10.1145/1102351.1102430)."""
 _FEWEST_APART = 20
 TOO_SHORT = "the labels that they come from also chose the checkpoint, which makes them too short"
-"""Of intervals whose `Calibration` chose."""
+"""Why intervals whose `Calibration` chose promise too much."""
 
 
 @dataclass(frozen=True, slots=True)
