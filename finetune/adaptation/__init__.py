@@ -4,6 +4,6 @@ In: an encoder's weights and the recipe's `[adaptation]`. Out: what is trained a
 weights, adapters of peft, cached features. Kept: files of features.
 
 Read in this order: settings, start (where the encoder comes from), lora (adapters in the model), adapt (what is
-trained, and its first weights), groups (how fast), adapter and exchange (adapters of peft, in and out), vectors (what an
-encoder gives), features (what of it is kept).
+trained, and its first weights), groups (how fast), adapter and exchange (adapters of peft, in and out), vectors (what
+an encoder gives), features (what of it is kept).
 """

@@ -39,7 +39,9 @@ FORMAT = "zymogen.features/2"
 _ARRAY, _FACTS = "features.bin", "features.json"
 _GB = 10**9
 _PART_TOKENS, _PART_RECORDS = 1 << 18, 4096
-"""Tokens and records whose vectors are in memory together, about."""
+"""Tokens and records that are read together, about."""
+_PART_BYTES = 32 << 20
+"""Most bytes of vectors of residues that are in memory together, unless a few bins have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,8 @@ def _computed(
     every = np.arange(len(documents.linkers)) if chosen is None else chosen
     lengths, in_store = documents.lengths[every], documents.offsets.astype(np.int64)
     contents = PlainContents(residues, settings)
-    for part in stretches(lengths, _PART_TOKENS, _PART_RECORDS):
+    most = max(_PART_BYTES // (4 * start.shape.dim), 4 * settings.bin_tokens)
+    for part in stretches(lengths, most if pooling == "residue" else _PART_TOKENS, _PART_RECORDS):
         records = every[part]
         windows = windows_of(lengths[part], int(lengths[part].max()))
         vectors = embedder(contents, records, windows, documents.linkers[records])[:, 0]

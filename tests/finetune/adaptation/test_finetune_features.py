@@ -100,6 +100,28 @@ def test_linkers_are_not_pooled(cache: Callable[..., Cached], store: Store, enco
     assert relative(mean.sequence(torch.tensor([3]))[0], own[1:-1].mean(0)) > 1e-3
 
 
+@pytest.mark.parametrize("pooling", ["residue", "mean"])
+def test_vectors_in_memory_are_bounded(
+    store: Store, encoder: Encoder, pooling: Pooling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four bins of residues at once where the bytes allow fewer; parts give what one whole gives."""
+    lengths = np.diff(store.offsets).astype(np.int64) + 2
+    settings = replace(SETTINGS, crop_tokens=32, bin_tokens=int(lengths.max()))
+    asked = np.tile(np.arange(store.num_records), 3)
+
+    def parts() -> list[Any]:
+        shelves = Shelves([store.folder])
+        return [*features.vectors_of(start_of(encoder), whole(store), shelves, settings, pooling, asked)]
+
+    (once,) = parts()
+    monkeypatch.setattr(features, "_PART_BYTES", 0)
+    monkeypatch.setattr(features, "_PART_RECORDS", 7)
+    found = parts()
+    assert max(len(part) for part in found) <= (4 * lengths.max() if pooling == "residue" else 7)
+    assert len(found) == -(-len(asked) // 7) if pooling == "mean" else len(found) > 3
+    assert relative(torch.from_numpy(np.concatenate(found)), torch.from_numpy(once)) < 1e-5
+
+
 def test_what_was_computed_is_reused_and_other_content_is_not(
     cache: Callable[..., Cached], encoder: Encoder, store: Store, tmp_path: Path
 ) -> None:
