@@ -92,6 +92,11 @@ def write_card(root: Path, exported: Exported, folder: Path) -> Path:
     return path
 
 
+def was_measured(root: Path) -> bool:
+    """Whether a run directory holds anything that was measured after the end of the run."""
+    return measurements.is_any(root)
+
+
 def until(history: History, step: int) -> History:
     """What was known of a run when it had taken `step` steps."""
     kept = history.column("step") <= step

@@ -4,14 +4,18 @@ In: numbers. Out: `Figures`, their table, and a record of JSON. Kept: nothing; t
 a report reads a file without it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from data.progress_line import in_columns
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.scores import Evaluation, shown, shown_interval
 
 ALL, LENGTH, IDENTITY = "all", "length", "identity"
 """What the proteins of a row have in common: nothing, their length, or how similar the nearest training protein is."""
+
+HEAD = ("corruption", "proteins", "number", "perplexity", "95 % interval", "residue frequencies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,13 @@ class Figure(Evaluation):
     """Groups of these proteins that the bootstrap draws."""
     nats: float
     """Loss summed over the targets; those of the buckets add up to that of all."""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row of a table under `HEAD`."""
+        model, unigram = (shown(each if math.isfinite(each) else None) for each in (self.perplexity, self.unigram))
+        ends = shown_interval(self.low, self.high)
+        return TITLES.get(self.corruption, self.corruption), self.bucket, f"{self.sequences:,}", model, ends, unigram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +82,12 @@ class Figures:
         ]
         if self.training and self.searched_by:
             said.append(f"identity is that to the nearest of {', '.join(self.training)} ({self.searched_by})")
-        head = f"    {'corruption':<10}  {'proteins':<21}  {'number':>9}  {'perplexity':>10}  {'95 % interval':<17}"
-        said += ["", f"{head} unigram"]
-        for row in self.rows:
-            said.append(
-                f"    {TITLES[row.corruption]:<10}  {row.bucket:<21}  {row.sequences:>9,}  "
-                f"{shown(row.perplexity):>10}  {shown_interval(row.low, row.high):<17} {shown(row.unigram)}"
-            )
-        return [*said, *self.not_measured]
+        return [
+            *said,
+            "",
+            *(f"    {line}" for line in in_columns([HEAD, *(row.cells for row in self.rows)])),
+            *self.not_measured,
+        ]
 
 
 def buckets(edges: Sequence[float], words: Sequence[str], values: Sequence[float]) -> list[str]:

@@ -15,7 +15,6 @@ from pretrain.report.chart import Chart, Dash, Line
 from pretrain.report.history import History
 from pretrain.report.rows import Row, Rows
 from pretrain.report.series import Numbers
-from pretrain.run.attempts import KILLED
 
 _STYLES: dict[str, tuple[str, Dash]] = {"mask_all": ("blue", "solid"), "80_10_10": ("orange", "dashed")}
 _CONSTANTS: tuple[tuple[str, str, tuple[str, Dash]], ...] = (
@@ -108,8 +107,7 @@ def time_line(history: History) -> Rows | None:
     def since(times: Iterable[float]) -> tuple[float, ...]:
         return tuple((time - began) / size for time in times)
 
-    may_run = history.starts[-1].exit == KILLED
-    ended = history.starts[: -1 if may_run else None]
+    ended = history.starts[: None if history.has_ended else -1]
     ends = since(start.ended for start in ended if not start.exit.startswith(_WELL))
     saved, failed = since(history.saves), since(history.failed_saves)
     validated = since(each.time for each in history.validations)

@@ -16,8 +16,8 @@ from data.recipe.json_file import whole
 from data.recipe.wording import count
 from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, Figure, Figures
-from pretrain.evaluation.scores import kind_of, shown, shown_interval
+from pretrain.evaluation.figures import ALL, HEAD, IDENTITY, LENGTH, Figure, Figures
+from pretrain.evaluation.scores import kind_of, shown_interval
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.rows import Row, Rows
 from pretrain.report.section import NOT_MEASURED, Drawing, Section, Sheet, source_names
@@ -71,12 +71,13 @@ def read(root: Path, weights: Collection[str] | None = None) -> Measurements:
     assays = _read_assays(root / ASSAYS)
     if weights is None:
         return Measurements(evaluation, contacts, {column: of for (column, _), of in assays.items()})
-    own_evaluation = evaluation if evaluation and evaluation.weights in weights else None
-    own_contacts = contacts if contacts and contacts.weights in weights else None
-    own_assays = {column: of for (column, made_of), of in assays.items() if made_of in weights}
-    kept = ((EVALUATION, evaluation, own_evaluation), (CONTACTS, contacts, own_contacts), (ASSAYS, assays, own_assays))
-    of_others = tuple(name for name, found, own in kept if found and not own)
-    return Measurements(own_evaluation, own_contacts, own_assays, of_others)
+    own = (
+        evaluation if evaluation and evaluation.weights in weights else None,
+        contacts if contacts and contacts.weights in weights else None,
+        {column: of for (column, made_of), of in assays.items() if made_of in weights},
+    )
+    found = zip((EVALUATION, CONTACTS, ASSAYS), (evaluation, contacts, assays), own, strict=True)
+    return Measurements(*own, tuple(name for name, of_any, of_these in found if of_any and not of_these))
 
 
 def shown_rows(evaluation: Figures) -> list[Figure]:
@@ -109,18 +110,10 @@ def _perplexities(found: Figures) -> Shown:
     if any(row.by == IDENTITY for row in found.rows) and found.training:
         nearest = f"the nearest training protein of {source_names(found.training)}"
         identity = f"Identity is that to {nearest} ({found.searched_by})."
-    rows = (
-        (
-            *(TITLES.get(of.corruption, of.corruption), of.bucket, f"{of.sequences:,}"),
-            *(_perplexity_text(of.perplexity), shown_interval(of.low, of.high, _perplexity_text)),
-            _perplexity_text(of.unigram),
-        )
-        for of in shown_rows(found)
-    )
     sheet = Sheet(
         f"Perplexity of {kind_of(found.held_out)}s of {source_names(found.data)}",
-        ("corruption", "proteins", "number", "perplexity", "95 % interval", "residue frequencies"),
-        tuple(rows),
+        HEAD,
+        tuple(row.cells for row in shown_rows(found)),
         f"Measured by python -m pretrain.evaluate on {found.sequences:,} proteins, {found.residues:,} residues in "
         f"crops of at most {found.crop_tokens:,} tokens: the frozen set {found.set}. Intervals draw {found.groups}; "
         f"frequencies are those of {found.unigram_of}. {' '.join([identity, *found.not_measured])}",
@@ -174,10 +167,6 @@ def _spearman(number: int, column: str, selections: Mapping[str, Mapping[str, li
 
 def _share(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else NOT_MEASURED
-
-
-def _perplexity_text(value: float) -> str:
-    return shown(value if math.isfinite(value) else None)
 
 
 # The files ----------------------------------------------------------------------------------------

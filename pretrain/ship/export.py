@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from data.disk_error import refusal, said
 from data.durable import in_turn, workspace
-from pretrain.card.pretrained import Exported, write_card
+from pretrain.card.pretrained import Exported, was_measured, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.checkpoint.frozen import read_whole
@@ -24,7 +24,6 @@ from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.contact_head import ContactHead
 from pretrain.model.weights.finite import require_finite, require_fits
-from pretrain.report.measured import is_any
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import StorageError, is_no_room
 from pretrain.ship.checksums import put
@@ -68,7 +67,7 @@ def export(
     rounded = getattr(torch, dtype)
     require_finite(weights, checkpoint.path, "the training diverged there: export an earlier checkpoint with --step")
     require_fits(weights, rounded, checkpoint.path)
-    hashes = {identity_of(weights.items())} if (measured := is_any(run.root)) else set()
+    hashes = {identity_of(weights.items())} if (measured := was_measured(run.root)) else set()
     # Rounded as the files are, so that what transformers reads can be compared.
     model.load_state_dict({name: weights.pop(name).to(rounded).float() for name in list(weights)}, assign=True)
     if measured and dtype != "float32":

@@ -221,7 +221,7 @@ def test_what_was_measured_of_the_exported_weights_goes_with_them(copy: Path, ca
     for words in ([], ["--dtype", "bfloat16"]):
         assert export.main([str(copy), *words]) == 0
         assert picture.read_text().startswith("<svg ")
-        assert f"the frozen set `{measured['set']}`" in card.read_text()
+        assert f"the frozen set {measured['set']}." in card.read_text()
         assert f"  {picture.name}\n" in (copy / "export" / CHECKSUMS).read_text()
     assert finished_files(copy / "export").keys() >= {picture.name, "loss.svg", "README.md"}
     assert evaluate.main([str(copy / "export"), "--training", "none", "-o", str(out), "--overwrite"]) == 0
