@@ -97,7 +97,7 @@ def test_a_row_without_a_protein_is_named_or_left_out(
 def test_mutations_of_the_sequence_of_each_row(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules[predict.__module__], "_ROWS", 2)  # the numbering is that of all parts
+    monkeypatch.setattr(sys.modules["finetune.predict"], "_ROWS", 2)  # the numbering is that of all parts
     first, second = letters(5, 14), letters(6, 14)
     whole = [first[:4] + "C" + first[5:], second, second[:1] + "W" + second[2:], second[:7] + "D" + second[8:]]
     named = [f"{first[4]}5C", "WT", f"{second[1]}2W", f"{second[7]}8D"]
