@@ -116,8 +116,5 @@ def best_model(trained: Trained, device: torch.device) -> tuple[int, nn.Module]:
     # Of a frozen encoder whose features are cached the model has no weights, so there is nothing else to read.
     frozen = built.first if has_frozen else None
     checkpoint = best_valid(trained.run.checkpoints, lambda found: read_whole(found, parameters, frozen))
-    model = built.model.to_empty(device=device)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(checkpoint.tensors[name])
-    return checkpoint.trainer.step, model.train(False)
+    built.model.load_state_dict({name: checkpoint.tensors[name] for name in parameters}, assign=True)
+    return checkpoint.trainer.step, built.model.to(device).train(False)
