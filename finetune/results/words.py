@@ -75,9 +75,8 @@ def compared(results: Results) -> list[str]:
         found.append(f"The model is better than every baseline in {where}{sure}.")
     if worse:
         named = [f"{task.task} ({name} {value:.3f}, model {task.value:.3f})" for task, name, value in worse]
-        more = f", and {len(named) - _MOST_NAMED} others" if len(named) > _MOST_NAMED else ""
         where = "the only task" if count == 1 else f"{len(worse)} of {count} tasks"
-        found.append(f"A baseline is as good or better in {where}: {', '.join(named[:_MOST_NAMED])}{more}.")
+        found.append(f"A baseline is as good or better in {where}: {listed(named, _MOST_NAMED, 'others')}.")
     return found
 
 

@@ -239,10 +239,13 @@ def validation(
     if (held_out := HeldOut.of(corpus)) is not None:
         heading = held_out.heading(int(scores["mask_all"].get("sequences") or 0), corpus)
         over = {HeldOut.CLUSTERS: " over clusters", HeldOut.SEQUENCES: " over sequences"}.get(held_out, "")
-    rows = []
-    for name, of in scores.items():
-        ends = shown_interval(of.get("low"), of.get("high"))
-        rows.append((TITLES.get(name, name), shown(of["perplexity"]), ends, shown(of.get("unigram"))))
+    rows = (
+        (
+            *(TITLES.get(name, name), shown(of["perplexity"]), shown_interval(of.get("low"), of.get("high"))),
+            shown(of.get("unigram")),
+        )
+        for name, of in scores.items()
+    )
     return [
         f"{heading}, 15 % of residues as targets",
         f"(exp of the mean loss over targets; 95 % interval by bootstrap{over}).",
