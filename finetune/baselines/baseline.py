@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import Labels
-from finetune.metrics.predictions import Predictions, Rows, is_exact, rows_of
+from finetune.metrics.predictions import Predictions, Rows, by_output, is_exact, rows_of
 from finetune.metrics.weighted import Floats
 from finetune.tasks.objective import Objective
 
@@ -85,11 +85,8 @@ def by_labelled(rows: Rows, num_outputs: int) -> Iterator[tuple[NDArray[np.int64
         (outputs of a group, (outputs, places) numbers of their rows, in one order of places for all of them).
     """
     places = rows.records if rows.positions is None else np.column_stack([rows.records, rows.positions])
-    order = np.lexsort((*places.reshape(len(rows), -1).T[::-1], rows.outputs))
-    bounds = np.searchsorted(rows.outputs[order], np.arange(num_outputs + 1))
     groups: dict[bytes, list[tuple[int, NDArray[np.int64]]]] = {}
-    for output in range(num_outputs):
-        mine = order[bounds[output] : bounds[output + 1]]
+    for output, mine in enumerate(by_output(rows, num_outputs)):
         if len(mine):
             groups.setdefault(places[mine].tobytes(), []).append((output, mine))
     for members in groups.values():

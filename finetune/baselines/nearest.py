@@ -16,7 +16,7 @@ from data.homology.relatives import Hits
 from finetune.baselines.baseline import Baseline, Parts, Records, as_targets, by_labelled, constant
 from finetune.baselines.features import letters, of_one_length
 from finetune.labels.labels import Labels
-from finetune.metrics.predictions import Predictions, rows_of
+from finetune.metrics.predictions import Predictions, by_output, rows_of
 from finetune.tasks.objective import Objective
 
 Search = Callable[[Records, Records], Hits]
@@ -67,8 +67,7 @@ def nearest_neighbour(
     groups = [
         (outputs, rows, column[train.records[rows[0]]]) for outputs, rows in by_labelled(train, len(objective.outputs))
     ]
-    wanted = number[asked.records]
-    order = np.lexsort((wanted, asked.outputs))
+    wanted, of_outputs = number[asked.records], by_output(asked, len(objective.outputs))
     size = max(1, _BLOCK_CELLS // max(1, len(parts.train)))
     for start in range(0, len(parts.asked), size):
         block = similar(start, min(start + size, len(parts.asked)))
@@ -78,8 +77,7 @@ def nearest_neighbour(
             nearest = ((theirs == most) & np.isfinite(most)).astype(np.float64)
             counts = np.maximum(nearest.sum(1), 1)
             for output, of_output in zip(outputs.tolist(), rows, strict=True):
-                lo, hi = np.searchsorted(asked.outputs[order], (output, output + 1))
-                mine = order[lo:hi]
+                mine = of_outputs[output]
                 mine = mine[slice(*np.searchsorted(wanted[mine], (start, start + len(block))))]
                 here = wanted[mine] - start
                 has = np.isfinite(most[here, 0])
