@@ -110,8 +110,8 @@ class Section:
             if unit == "path":
                 object.__setattr__(self, f.name, expanded(getattr(self, f.name)))
             if unit in (UNIT, TIME):
-                (interval if unit == UNIT else seconds)(f"{self.section}.{f.name}", getattr(self, f.name))
-            name, value, allowed = f"{self.section}.{f.name}", getattr(self, f.name), words(hints[f.name])
+                (interval if unit == UNIT else seconds)(f"{self.called}.{f.name}", getattr(self, f.name))
+            name, value, allowed = f"{self.called}.{f.name}", getattr(self, f.name), words(hints[f.name])
             items = value if isinstance(value, tuple) else () if value is None else (value,)
             if any(isinstance(item, str) and "://" in item for item in items):
                 items = tuple(remembered(item, name) for item in items)
@@ -129,11 +129,16 @@ class Section:
         for f in fields(self):
             value, (decides, readers) = getattr(self, f.name), f.metadata.get("only") or ("", ())
             if decides and value != f.default:
-                name, decisive, got = f"{self.section}.{f.name}", f"{self.section}.{decides}", getattr(self, decides)
+                name, decisive, got = f"{self.called}.{f.name}", f"{self.called}.{decides}", getattr(self, decides)
                 default = next(each.default for each in fields(self) if each.name == decides)
                 said = f"only {needed(decisive, readers)} reads it, and {decisive} is {got!r}"
                 holds = got in readers if readers else got != default
                 require(holds, name, value, f"{said}: take it out ({name}=none), or change {decisive}")
+
+    @property
+    def called(self) -> str:
+        """Its name in errors: that of its section, or of one table of several."""
+        return self.section
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:

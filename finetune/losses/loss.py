@@ -14,19 +14,9 @@ from finetune.tasks.objective import Objective
 
 
 class TaskLoss:
-    """The loss sum of an objective.
-
-    Raises:
-        ValueError: a number has no rare classes that could be weighed.
-    """
+    """The loss sum of an objective."""
 
     def __init__(self, objective: Objective) -> None:
-        task = objective.settings
-        if task.type == "regression" and task.imbalance != "none":
-            raise ValueError(
-                f"tasks: {task.name!r} has type 'regression' and imbalance {task.imbalance!r}, which is about classes; "
-                "take imbalance out, or choose another type"
-            )
         self.objective = objective
         self._on = DeviceConstants(objective.mean, objective.std, balanced(objective.class_counts))
 

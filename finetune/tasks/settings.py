@@ -16,6 +16,9 @@ Replicates = Literal["mean", "median", "refuse", "leave_out"]
 Imbalance = Literal["none", "pos_weight", "focal"]
 ColumnsAre = Literal["tasks", "replicates", "lists"]
 
+_OF_NUMBERS = ("type", ("regression",))
+_OF_CLASSES = ("type", ("binary", "multiclass", "ordinal", "multilabel"))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskSettings(Section):
@@ -37,7 +40,10 @@ class TaskSettings(Section):
     unit: str = setting(IDENTITY, "unit of the labels, such as 'nM'", "")
     unit_column: str | None = setting(IDENTITY, "column that holds the unit of each row's label", None)
     bound_column: str | None = setting(
-        IDENTITY, "column that says whether a row's number is exact, or a bound of the true value, such as '>'", None
+        IDENTITY,
+        "column that says whether a row's number is exact, or a bound of the true value, such as '>'",
+        None,
+        only=_OF_NUMBERS,
     )
     lower_bounds: tuple[str, ...] = setting(
         IDENTITY,
@@ -49,7 +55,10 @@ class TaskSettings(Section):
         IDENTITY, "the same where the true value is below, besides '<'", (), only=("bound_column", ())
     )
     transform: Transform = setting(
-        IDENTITY, "what is learned of a number: itself, its logarithm, or -log10 of it in mol/l ('p')", "none"
+        IDENTITY,
+        "what is learned of a number: itself, its logarithm, or -log10 of it in mol/l ('p')",
+        "none",
+        only=_OF_NUMBERS,
     )
     replicates: Replicates = setting(
         IDENTITY,
@@ -68,10 +77,14 @@ class TaskSettings(Section):
         "names of the classes, in their order if they are ordinal; of two, the second one is positive; without any, "
         "those of the table",
         (),
+        only=_OF_CLASSES,
     )
     weight: float = setting(IDENTITY, "factor of its mean loss in the loss that is minimised", 1.0, above=0)
     imbalance: Imbalance = setting(
-        IDENTITY, "how a rare class counts: as it is, by its inverse frequency, or by focal loss", "none"
+        IDENTITY,
+        "how a rare class counts: as it is, by its inverse frequency, or by focal loss",
+        "none",
+        only=_OF_CLASSES,
     )
     missing: tuple[str, ...] = setting(
         IDENTITY, "texts that mean that nothing was measured, in any case, besides empty cells", MISSING
@@ -82,6 +95,7 @@ class TaskSettings(Section):
         "number from which on one counts as active, in the scale that is learned; the task then has AUROC, AP and "
         "enrichment too",
         None,
+        only=_OF_NUMBERS,
     )
 
     def __post_init__(self) -> None:
@@ -91,24 +105,22 @@ class TaskSettings(Section):
             ValueError: which settings of which task, and what to change.
         """
         Section.__post_init__(self)
-        said = f"tasks: {self.name!r} is of type {self.type} and its"
-        if not self.is_number:
-            require(
-                self.transform == "none", f"{said} transform", self.transform, "only numbers have one; leave it out"
-            )
-            threshold = f"{said} active_from"
-            require(self.bound_column is None, f"{said} bound_column", self.bound_column, "only numbers have bounds")
-            require(self.active_from is None, threshold, self.active_from, "only numbers have one; leave it out")
-        else:
-            require(not self.classes, f"{said} classes", list(self.classes), "a number has none; leave them out")
+        classes = f"{self.called}.classes"
         if self.type in ("binary", "multilabel"):
-            given = len(self.classes) in (0, 2)
-            require(given, f"{said} classes", list(self.classes), "give two, the negative one first, or none")
+            said = f"of a task of type {self.type} give two, the negative one first, or none"
+            require(len(self.classes) in (0, 2), classes, list(self.classes), said)
         if self.columns_are == "lists":
             is_plain = self.type == "multilabel" and self.level == "sequence" and len(self.columns) <= 1
             allowed = "lists are one column of a multilabel task of whole sequences, without classes and conditions"
-            require(is_plain and not self.classes and not self.conditions, f"{said} columns_are", "lists", allowed)
-        require(len(set(self.classes)) == len(self.classes), f"{said} classes", list(self.classes), "name each once")
+            require(
+                is_plain and not self.classes and not self.conditions, f"{self.called}.columns_are", "lists", allowed
+            )
+        require(len(set(self.classes)) == len(self.classes), classes, list(self.classes), "name each once")
+
+    @property
+    def called(self) -> str:
+        """Its name, as an override of the command line has it."""
+        return f"tasks.{self.name}"
 
     @property
     def is_number(self) -> bool:

@@ -185,11 +185,6 @@ def test_without_a_target_the_sum_is_0_and_tied(objective: Objective) -> None:
     assert numbers.grad is not None
 
 
-def test_a_number_has_no_rare_class() -> None:
-    with pytest.raises(ValueError, match=r"'a' has type 'regression' and imbalance 'focal'.*take imbalance out"):
-        TaskLoss(task("a", "regression", imbalance="focal"))
-
-
 def test_learned_weights_touch_only_what_is_there() -> None:
     balance = LearnedBalance(3)
     with torch.no_grad():

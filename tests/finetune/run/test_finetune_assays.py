@@ -205,7 +205,7 @@ def test_a_better_ranking_is_a_lower_number() -> None:
             ["tasks.binds.wait=2"],
             "tasks.binds.wait=2 on the command line: there is no setting 'tasks.wait'; the nearest",
         ),
-        (["tasks.binds.weight=-1"], "recipe.toml with tasks.binds.weight=-1 on the command line: tasks.weight is -1"),
+        (["tasks.binds.weight=-1"], "on the command line, tasks.binds.weight=-1: tasks.binds.weight is -1"),
         (["data.table.binds.x=2"], "'table' is a setting, not a section"),
     ],
 )

@@ -110,10 +110,20 @@ def test_ordinal_words_need_an_order() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"type": "binary", "classes": ("a", "b", "c")}, r"classes is \['a', 'b', 'c'\]; give two"),
-        ({"type": "binary", "transform": "p"}, "transform is 'p'; only numbers have one"),
-        ({"classes": ("a",)}, "a number has none"),
-        ({"upper_bounds": ("<<",)}, r"tasks.upper_bounds is \('<<',\); only tasks.bound_column reads it, .* is None"),
+        (
+            {"type": "binary", "classes": ("a", "b", "c")},
+            r"classes is \['a', 'b', 'c'\]; of a task of type binary give two",
+        ),
+        (
+            {"type": "binary", "transform": "p"},
+            r"tasks\.\w+\.transform is 'p'; only tasks\.\w+\.type = 'regression' reads it",
+        ),
+        ({"imbalance": "focal"}, r"tasks\.\w+\.imbalance is 'focal'; only .*type = 'binary' or .* is 'regression'"),
+        ({"classes": ("a",)}, "only .*type = 'binary' or 'multiclass' or 'ordinal' or 'multilabel' reads it"),
+        (
+            {"upper_bounds": ("<<",)},
+            r"tasks\.\w+\.upper_bounds is \('<<',\); only tasks\.\w+\.bound_column reads it, .* is None",
+        ),
         ({"type": "multiclass", "classes": ("a", "a")}, "name each once"),
     ],
 )
