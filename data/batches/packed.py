@@ -9,7 +9,7 @@ their lengths and from the size of a bin, so that results do not depend on how m
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,21 +27,20 @@ STEP = 256
 """Slots of a bin of more than four times as many are a multiple of this."""
 
 
-@dataclass(frozen=True, slots=True)
-class BinSize:
+class BinSize(NamedTuple):
     """Sizes of a bin outside of a recipe (a `data.recipe.packing.BinSettings`)."""
 
-    bin_tokens: int = BIN_TOKENS
-
-    @property
-    def documents_per_bin(self) -> int:
-        """Most documents that one bin may hold."""
-        return max(1, self.bin_tokens // 4)
+    bin_tokens: int
+    documents_per_bin: int
 
     @classmethod
     def holding(cls, lengths: NDArray[np.int64], bin_tokens: int = BIN_TOKENS) -> "BinSize":
-        """Bins of `bin_tokens`, or of the longest of some documents, whose `lengths` are ``(documents,)`` tokens."""
-        return cls(max(bin_tokens, int(lengths.max(initial=1))))
+        """Bins of `bin_tokens`, or of the longest of some documents, whose `lengths` are ``(documents,)`` tokens.
+
+        A bin may hold a document for 4 slots.
+        """
+        slots = max(bin_tokens, int(lengths.max(initial=1)))
+        return cls(slots, max(1, slots // 4))
 
 
 def token_ids(letters: str) -> NDArray[np.uint8]:
@@ -144,7 +143,7 @@ def packed(
         of_bin = contents.fill(Bin(samples[own], np.zeros_like(own), starts[own], lengths[own]))
         tokens = int(lengths[own].sum())
         slots = tokens if tokens <= 4 * STEP else -(-tokens // STEP) * STEP
-        yield PackedDocuments(own, lengths[own], lay_out([of_bin], _Slots(slots, len(own)), [0]))
+        yield PackedDocuments(own, lengths[own], lay_out([of_bin], BinSize(slots, len(own)), [0]))
 
 
 class Spread(Protocol):
@@ -175,14 +174,6 @@ def in_turn(bins: Sequence[Bin], contents: Contents, engine: Spread) -> Iterator
         bin_ = bins[index if is_own else -1]
         batch = contents.batch([bin_], [0])
         yield bin_, engine.share(batch if is_own else batch.idle()), is_own
-
-
-@dataclass(frozen=True, slots=True)
-class _Slots:
-    """Sizes of one bin (a `data.recipe.packing.BinSettings`)."""
-
-    bin_tokens: int
-    documents_per_bin: int
 
 
 def _packed(lengths: NDArray[np.int64], settings: BinSettings) -> Groups:

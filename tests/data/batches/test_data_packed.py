@@ -26,7 +26,7 @@ def arrays(sizes: list[int]) -> list[NDArray[np.uint8]]:
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=60), ranks=st.integers(1, 3))
 def test_every_document_is_read_once_with_its_tokens(sizes: list[int], ranks: int) -> None:
     documents = arrays(sizes)
-    contents = PlainContents(TokenArrays(documents), BinSize(40))
+    contents = PlainContents(TokenArrays(documents), BinSize(40, 10))
     seen: list[int] = []
     for rank in range(ranks):
         for part in packed(contents, lengths_of(documents), rank=rank, ranks=ranks):
@@ -46,7 +46,7 @@ def test_large_bins_have_few_sizes(tokens: int, slots: int) -> None:
     """What fills them up is a document of pads, which is none of the caller's."""
     lengths = np.array([tokens - 100, 100])
     documents = [np.full(length, TOKENS.index("A"), np.uint8) for length in lengths]
-    (part,) = packed(PlainContents(TokenArrays(documents), BinSize(5000)), lengths)
+    (part,) = packed(PlainContents(TokenArrays(documents), BinSize(5000, 1250)), lengths)
     read = part.batch.tokens.numpy()
     assert len(read) == slots
     assert (read[:tokens] == TOKENS.index("A")).all()
@@ -58,19 +58,19 @@ def test_large_bins_have_few_sizes(tokens: int, slots: int) -> None:
 
 def test_bins_do_not_depend_on_the_number_of_processes() -> None:
     documents = arrays([5, 30, 12, 9, 21, 17, 3, 28, 11])
-    contents = PlainContents(TokenArrays(documents), BinSize(40))
+    contents = PlainContents(TokenArrays(documents), BinSize(40, 10))
     lengths = lengths_of(documents)
     alone = [part.documents.tolist() for part in packed(contents, lengths)]
     assert len(alone) == 4
     shared = [[part.documents.tolist() for part in packed(contents, lengths, rank=rank, ranks=3)] for rank in range(3)]
     assert shared == [alone[0::3], alone[1::3], alone[2::3]]
-    bins = bins_of(np.arange(9) + 100, np.ones(9, np.int64), lengths, BinSize(40))
+    bins = bins_of(np.arange(9) + 100, np.ones(9, np.int64), lengths, BinSize(40, 10))
     assert [(bin_.samples - 100).tolist() for bin_ in bins] == alone
     assert all((bin_.starts == 1).all() for bin_ in bins)
 
 
 def test_letters_are_whole_proteins_or_slices_of_them() -> None:
-    contents = PlainContents(TokenArrays([*map(token_ids, SEQUENCES)]), BinSize(64))
+    contents = PlainContents(TokenArrays([*map(token_ids, SEQUENCES)]), BinSize(64, 16))
     lengths = np.array([len(each) + 2 for each in SEQUENCES])
     (part,) = packed(contents, lengths)
     read = np.split(part.batch.tokens.numpy(), part.firsts[1:])
@@ -95,11 +95,11 @@ def test_masked_copies_are_documents_too() -> None:
 
 
 def test_a_document_that_does_not_fit_is_refused() -> None:
-    contents = PlainContents(TokenArrays(arrays([50, 3])), BinSize(40))
+    contents = PlainContents(TokenArrays(arrays([50, 3])), BinSize(40, 10))
     with pytest.raises(ValueError, match="a document of 50 tokens does not fit into a bin of 40; read it in parts"):
         next(packed(contents, np.array([50, 3])))
-    assert BinSize.holding(np.array([50, 3]), 40) == BinSize(50)
-    assert BinSize.holding(np.array([30, 3]), 40) == BinSize(40)
+    assert BinSize.holding(np.array([50, 3]), 40) == BinSize(50, 12)
+    assert BinSize.holding(np.array([30, 3]), 40) == BinSize(40, 10)
 
 
 @pytest.mark.parametrize(
