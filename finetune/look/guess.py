@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.alphabet import STANDARD_RESIDUES
 from finetune.labels.lists import SIGNS
 from finetune.look import words
 from finetune.look.column import Column
@@ -22,6 +23,8 @@ from finetune.tasks.residues import along
 
 _MOST_CLASSES = 50
 _MOST_OF_RESIDUES = 20
+_MOST_STATES = 12
+"""Letters of amino acids among the labels of residues from which on they are the residues themselves."""
 _MOST_GRADES = 7
 _LEAST_OF_A_CLASS = 3
 """Cells that a class has in the mean, in a column of classes."""
@@ -93,7 +96,7 @@ def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
     per_text = np.array([len(text) for text in cells.texts], np.int64)
     if (per_text[cells.which][usable] == lengths[usable]).mean() >= _CASES:
         letters = sorted(set("".join(cells.texts)) - {"-"})
-        if len(letters) < 2 or len(letters) > _MOST_OF_RESIDUES:
+        if not 2 <= len(letters) <= _MOST_OF_RESIDUES or len({*STANDARD_RESIDUES} & {*letters}) > _MOST_STATES:
             return None
         kind = "binary" if letters == ["0", "1"] else "multiclass"
         said = f"a letter for each residue, {len(letters)} kinds: {' '.join(letters)}"

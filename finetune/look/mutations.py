@@ -28,7 +28,8 @@ _NEARLY_ALL = 0.9
 _FEW, _MOST_TRIED = 3, 2000
 """Mutated residues below which a shifted numbering may fit by chance; and those by which shifts are tried."""
 _RESIDUE = re.compile(r"[ACDEFGHIKLMNPQRSTVWY*-]|[A-Z][a-z]{2}|[A-Z]{3}")
-_NUMBER = re.compile(r"-?\d+(?:\.0)?")
+_NUMBER = re.compile(r"-?\d+(?:\.0|[A-Za-z])?")
+"""A number, or one with the letter of an inserted residue."""
 _POSITION = re.compile(r"pos|site|resi|num|loc|index", re.I)
 _NEW = re.compile(r"mut|new|alt|to$|after|variant|subst", re.I)
 
@@ -127,7 +128,7 @@ def changed(table: Table, sequence: Column, mutated: Sequence[Mutations]) -> tup
             raise ValueError(
                 f"{table.name}: column {sequence.name!r} does not fit the mutations of {each.column.name!r}: in "
                 f"{table.row_word} {row} it has neither the residue before nor the one after; correct one of the two, "
-                "or name the wild type's file with --wild-type"
+                f"name the wild type's file with --wild-type, or read the sequences alone: --sequence {sequence.name!r}"
             )
     return None, 0
 

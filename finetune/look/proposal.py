@@ -4,6 +4,7 @@ In: a `Request`. Out: `Proposal`: the text of the recipe and of the screen. Kept
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ _WITHOUT_MODEL = (
     "a Hub name of an ESM-2 or ESM C, and take the preset out (or: python -m finetune.look TABLE --init MODEL)"
 )
 
+_FEW_WORDS, _LEAST_OF_A_WORD = 10, 3
+"""Words with which ids begin, and ids of each, from which on they may be classes."""
 _BEFORE = (
     "What was found in {}, and what is proposed. Every value is a guess with its reason; change what you know better."
 )
@@ -115,7 +118,7 @@ def _proposal(
     residues, records, sites = proteins.whole_residues, proteins.record_of_row, proteins.sites
     roles = roles_of(columns, place.roles, residues, request.tasks, records, sites, proteins.composition)
     if not roles.tasks:
-        raise ValueError(_without_task(table, roles))
+        raise ValueError(_without_task(table, columns, roles))
     crop = crop_of(proteins.num_residues, may_cut=not isinstance(data.get("sequence"), list))
     if int(proteins.num_residues.max()) + SPECIAL_TOKENS > crop:
         data["too_long"] = "window" if "mutation" in data else "start"
@@ -152,7 +155,7 @@ def _proposal(
     return Proposal(text(takes), roles.of)
 
 
-def _without_task(table: AssayTable, roles: Roles) -> str:
+def _without_task(table: AssayTable, columns: Sequence[Column], roles: Roles) -> str:
     """The words for a table without anything to learn, with a column that hides labels where there is one."""
     hidden = [(name, kind, why) for name, (kind, why) in roles.of.items() if kind in HIDDEN]
     shown = ", ".join(table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
@@ -161,6 +164,11 @@ def _without_task(table: AssayTable, roles: Roles) -> str:
         name, kind, why = hidden[0]
         said = f"{name!r} holds {kind}: {why}"
         said += f"; --task {name!r} reads each text as a class" if kind != FREE_TEXT else ""
+    for column in (each for each in columns if roles.of[each.name][0] == "id"):
+        begin = Counter(re.sub(r"[\W_]*\d+$", "", text) for text in column.texts)
+        if 2 <= len(begin) <= _FEW_WORDS and all(begin) and min(begin.values()) >= _LEAST_OF_A_WORD:
+            shown = " and ".join(map(repr, sorted(begin)))
+            said = f"the texts of {column.name!r} begin with {shown}: write these into a column of their own; {said}"
     constant = [(name, why.partition(" in every")[0]) for name, (kind, why) in roles.of.items() if kind == "constant"]
     if constant:
         same = " and ".join(f"{name!r} is {text}" for name, text in constant[:3])

@@ -80,7 +80,7 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
     wild = [column for column in sequences if words.WILD.search(column.name) and len(column.texts) == 1]
     others = [column for column in sequences if column not in wild]
     if wild_type is not None and mutated:
-        return _of_mutations(table, columns, mutated[0], wild_type, roles)
+        return _of_mutations(table, columns, _fitting(table, mutated, wild_type), wild_type, roles)
     if wild_type is not None:
         raise ValueError(f"{table.name}: --wild-type is given, and no column holds mutations such as 'A123T' or 'WT'")
     in_full = mutants_in_full(table, others, mutated)
@@ -160,6 +160,16 @@ def _of_mutations(
     place.settings["wild_type"] = file if wild_type is None else None
     place.wild_type = wild_type
     return place
+
+
+def _fitting(table: Table, mutated: Sequence[Mutations], file: str) -> Mutations:
+    """The first mutations that fit a file of one wild type, such as those of one of two numberings; else the first."""
+    records = read_wild_types(file)
+    for each in mutated if len(mutated) > 1 and len(records) == 1 else ():
+        with suppress(ValueError):
+            variants(table, each.names, named_wild_types(table, None, records, file))
+            return each
+    return mutated[0]
 
 
 def _add_mutations(place: Place, mutated: Mutations) -> None:

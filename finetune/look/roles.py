@@ -25,6 +25,8 @@ from finetune.tasks.bounds import USUAL, bare
 
 _WEAK = ("group", "condition", "descriptor", "count", "note")
 """Roles by names, of which the first that holds labels is learned where nothing else is."""
+_LEAST_CELLS, _FULLER = 10, 0.1
+"""Cells of a task where another one has ten times as many."""
 _CONDITIONS = ("condition", "molecule")
 _OF_SITES = "the same in nearly all mutations of a residue: of the residue, and not of the mutation"
 
@@ -203,7 +205,24 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
         found.reason = f"{len(members)} replicates, whose mean is learned; {found.reason}"
         _widen(found, members)
         tasks.append(found)
-    return tasks
+    return _without_doubtful(tasks, columns, roles)
+
+
+def _without_doubtful(tasks: list[Guess], columns: Sequence[Column], roles: Roles) -> list[Guess]:
+    """Tasks without those of columns that have no name, or few cells, where others have."""
+    measured = {column.name: column.num_measured for column in columns}
+    unnamed = {name for name in measured if words.WITHOUT_NAME.search(words.plain(name))}
+    most = max((measured.get(task.columns[0], 0) for task in tasks), default=0)
+    kept = []
+    for task in tasks:
+        name, count = task.columns[0], measured.get(task.columns[0], most)
+        if name in unnamed and any(each.columns[0] not in unnamed for each in tasks):
+            roles.of[name] = "note", "it has no name, as those that are learned have; --task reads it"
+        elif count < _LEAST_CELLS <= most * _FULLER:
+            roles.of[name] = "note", f"{count} cells hold something, too few to learn; --task reads it"
+        else:
+            kept.append(task)
+    return kept
 
 
 def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64]) -> list[Guess]:

@@ -39,11 +39,12 @@ PREDICTED = re.compile(
     r"(?:^|[^a-z])(?:esm\w*|vae\w*|eve|evmutation|deepsequence|tranception\w*|proteinmpnn|mpnn|gemme|progen\w*|unirep"
     r"|sift\w*|polyphen\w*|provean|foldx\w*|rosetta\w*|plddt|alphafold\w*|prot ?t5|protbert|ankh|saprot"
     r"|msa ?transformer|trancepteve|site ?independent|wavenet|carp\w*|rita\w*|pppl|pll|llr|blosum\w*|netmhc\w*|camsol"
-    r"|aggrescan|jackhmmer|hhblits|i?ptm|i?pae|tm ?score|rmsd|similarity|seq\w* ?identity|alignment \w+)(?:$|[^a-z])"
+    r"|aggrescan|jackhmmer|hhblits|i?ptm|i?pae|rmsd|similarity|seq\w* ?identity|alignment \w+|[fp]ident|aln ?len"
+    r"|mismatch(?:es)?|gap ?open|[qt](?:start|end|len|cov)|bits|(?:\w*tm|tm )score|lddt\w*|sasa|prob)(?:$|[^a-z])"
     r"|predict|\b(?:pred|zero ?shot|log ?likelihood|logistic regression|one ?hot|[cr]nn|e ?value"
     r"|bit ?score)\b"
 )
-"""Names of what a model predicted, or computed from the sequence."""
+"""Names of what a model predicted, or computed from the sequence or from a structure; a search's columns among them."""
 
 PROBABILITY = re.compile(
     r"\b[pq] ?(?:val(?:ue)?s?|adj(?:usted)?)\b|\badj(?:usted)? ?[pq]\b|\bfdr\b|\bbonferroni\b|^[pq]$"
@@ -66,7 +67,8 @@ DESCRIPTORS = re.compile(
     r"^(?:(?:seq\w*|calc\w*|computed|theor\w*) )?"
     r"(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+"
     r"|hydrophob\w*(?: residues?)?(?: %)?|(?:hydrophobic|amphipathic) moment|(?:boman|aliphatic|instability) ?index"
-    r"|[xyz] ?coord\w*|isoelectric ?point|aromaticity|(?:sample )?weights?)"
+    r"|[xyz] ?coord\w*|isoelectric ?(?:point|pt)|aromaticity|(?:a|non ?)?polar"
+    r"|\w+ (?:mod ?)?(?:buried|exposed)|(?:mod ?)?(?:buried|exposed) \w+|(?:sample )?weights?)"
     r"(?: (?:seq\w*|calc\w*|computed|theor\w*|v[hl]|fv))?$"
 )
 PLACES = re.compile(
@@ -77,8 +79,11 @@ PLACES = re.compile(
 )
 """Names of whole numbers that say where or what a row is."""
 INDEX = re.compile(
-    r"^(?:column \d+|unnamed(?: \d+)?(?: level \d+)*|index|idx|level \d|row ?(?:id|index|num\w*|nr|no)?|nr|no|x|#|)$"
+    r"^(?:column \d+|unnamed(?: \d+)?(?: level \d+)*|index(?: level \d+)?|idx|level \d"
+    r"|row ?(?:id|index|num\w*|nr|no)?|nr|no|x|#|)$"
 )
+WITHOUT_NAME = re.compile(r"^(?:column \d+|unnamed\b.*|index level \d+)$")
+"""Names that a program gave."""
 RESIDUE = re.compile(
     r"wild|\b(?:wt|mut|mt|mutant|ref|alt|from|to|old|new|orig\w*|aa\d?|residue|res|amino ?acid|letter)(?:\b|aa|res)"
     r"|^(?:(?:pos|position|site|imgt|kabat|aho) ?)?\d+[a-z]?$"
@@ -91,7 +96,7 @@ META = re.compile(
     r"|project|protocol|instrument|assay ?id|instructions?|codon\w*|primer\w*|supplier|vendor|tag|accession|tax ?id"
     r"|d ?type|(?:inter|extra)polat\w*|imputed"
     r"|link|to ?be ?\w+|(?:measurement|assay|mut\w*|seq\w*|source|data|sample) ?(?:type|kind|class)"
-    r"|isotype|subtype|germline|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
+    r"|origin|chains?|isotype|subtype|germline|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
 )
 MADE = re.compile(r"\b(?:chirality|stereo\w*|linearity|topology|models?|ionic state|formulation)\b")
 """Names of words that say how a protein was made or measured."""
@@ -102,6 +107,10 @@ NUMBERED = re.compile(
     r"|(?:kegg|chebi|chembl|pub ?chem|uniprot|ncbi|genbank|cas)(?: (?:no|num|number|code|entry))?)\b"
 )
 """Names of whole numbers that are ids, also where rows share one."""
+THREE_LETTERS = {
+    *("ala", "arg", "asn", "asp", "cys", "gln", "glu", "gly", "his", "ile", "leu", "lys", "met", "phe", "pro", "ser"),
+    *("thr", "trp", "tyr", "val"),
+}
 KINDS = {
     *("wt", "wild type", "wild-type", "wildtype", "mutant", "mut", "variant", "native", "missense", "synonymous"),
     *("nonsense", "silent", "stop", "frameshift", "indel", "deletion", "insertion"),
@@ -120,7 +129,8 @@ ALLELE = re.compile(r"HLA-|H-?2-|Mamu-|BoLA-|SLA-|D[PQR][AB]\d?[*_]?\d\d|[ABC]\*
 SET = re.compile(
     r"^(?:assay |exp\w* |measurement |reaction |buffer )?(?:ph|t|temp(?:erature)?)"
     r"(?: (?:c|k|celsius|kelvin|value|deg\w*))?$"
-    r"|^(?:conc(?:entration)?|dose|time(?: ?point)?|salt|nacl|ionic strength|pressure)$"
+    r"|^(?:(?:stock |final |sample |protein |peptide )?conc(?:entration)?|dose|time(?: ?point)?"
+    r"|salt|nacl|ionic strength|pressure)$"
 )
 """Names of what an experimenter set, whatever the numbers: under which another one was measured."""
 MODIFICATION = re.compile(r"\b(?:mods?|modifications?|ter|terminus|cyc|cycli[sz]ation)\b")

@@ -1,14 +1,18 @@
 """Numbers that follow from the residues alone, such as a mass, a net charge or a mean hydrophobicity.
 
 In: columns, the record of each row, what each record is made of. Out: (role, reason) by column. Kept: nothing. No name
-is looked at: sums and means over residues are fitted to two records of three, and must give the numbers of the third.
+says that one is: sums and means over residues are fitted to two records of three, and must give the numbers of the
+third; or there is a column for nearly each amino acid.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.alphabet import STANDARD_RESIDUES
+from finetune.look import words
 from finetune.look.column import Column
 
 _MOST_RECORDS = 3000
@@ -16,6 +20,10 @@ _LEAST_A_TERM = 1.5
 """Records that are fitted, for each kind of residue."""
 _LEFT = 0.005
 """Share of the variance of records that were not fitted, up to which numbers are computed: digits were cut off."""
+_LETTER = re.compile(rf"(?:^| )([a-z]|{'|'.join(sorted(words.THREE_LETTERS))})(?: |$)")
+_LETTERS = {*STANDARD_RESIDUES.lower(), *words.THREE_LETTERS}
+_LEAST_OF_A_FAMILY = 10
+"""Amino acids of which there is a column each."""
 _SAID = "computed from the residues: their sum or their mean gives it, and it was not measured"
 
 
@@ -36,7 +44,18 @@ def computed(
     shares = counts / np.maximum(counts[:, :-1].sum(axis=1, keepdims=True), 1)
     numeric = [column for column in columns if column.numbers is not None]
     found = [each for each in numeric if any(_gives(terms, each.values[rows]) for terms in (counts, shares))]
-    return {each.name: ("descriptor", _SAID) for each in found}
+    families: dict[str, dict[str, str]] = {}
+    for each in numeric:
+        name = words.plain(each.name)
+        if letter := _LETTER.search(name):
+            families.setdefault(name.replace(letter[0], " ", 1), {})[letter[1]] = each.name
+    roles = {
+        name: ("descriptor", f"one of {len(family)} columns, each of an amino acid")
+        for family in families.values()
+        if len(family) >= _LEAST_OF_A_FAMILY and family.keys() <= _LETTERS
+        for name in family.values()
+    }
+    return roles | {each.name: ("descriptor", _SAID) for each in found}
 
 
 def _gives(terms: NDArray[np.float64], values: NDArray[np.float64]) -> bool:

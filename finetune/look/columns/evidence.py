@@ -16,10 +16,6 @@ from finetune.look.guess import guess
 from finetune.tables.units import name_and_unit
 from finetune.tasks.molecules import is_molecules
 
-_THREE_LETTERS = {
-    *("ala", "arg", "asn", "asp", "cys", "gln", "glu", "gly", "his", "ile", "leu", "lys", "met", "phe", "pro", "ser"),
-    *("thr", "trp", "tyr", "val"),
-}
 _OTHERS = ("*", "X", "Z", "-")
 """Stops, unknown residues and gaps."""
 _FEW_OTHERS = 0.03
@@ -78,7 +74,7 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     return (
         (is_in_line, "index", "it counts the rows"),
         (
-            is_whole and (is_own or "unnamed" in name) and words.INDEX.search(name),
+            is_whole and (is_own or words.WITHOUT_NAME.search(name)) and words.INDEX.search(name),
             "index",
             "whole numbers, by its name those of rows",
         ),
@@ -90,7 +86,7 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
         (words.DESCRIPTORS.search(bare) or (is_whole and words.PLACES.search(name)), "descriptor", _DESCRIBES),
         (is_year and words.YEAR.search(name), "date", "years, by its name"),
         (is_count or words.READS.search(name), "count", "by its name a count"),
-        (words.SET.search(name), "condition", f"{distinct} numbers, {_SET}"),
+        (words.SET.search(name) or words.SET.search(bare), "condition", f"{distinct} numbers, {_SET}"),
         (are_set and not is_flag and words.CONDITION.search(name), "condition", f"{distinct} numbers, {_SET}"),
         (is_whole and words.META.search(name), "note", _DESCRIBES),
         (is_rating, "note", f"{distinct} whole numbers, by its name how sure a row is"),
@@ -107,7 +103,7 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     if found is not None and found.settings.get("level") == "residue":
         return ((words.MASK.search(name), "mask", "by its name which residues were observed"),)
     others = [
-        each not in STANDARD_RESIDUES and each not in _OTHERS and each.casefold() not in _THREE_LETTERS
+        each not in STANDARD_RESIDUES and each not in _OTHERS and each.casefold() not in words.THREE_LETTERS
         for each in texts
     ]
     are_residues = column.counts[others].sum() <= _FEW_OTHERS * count and not all(others)
