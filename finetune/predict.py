@@ -11,7 +11,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,8 @@ def _reading(
     options: argparse.Namespace, reading: ReadingSettings, wild_types: Path, columns: Sequence[str]
 ) -> ReadingSettings:
     """Where the proteins of a table with these columns are."""
-    plain: dict[str, Any] = {"mutation": (), "wild_type": None, "protein": None, "numbering_offset": None}
+    of_mutations = (f for f in fields(reading) if "mutation" in (f.name, *(f.metadata.get("only") or ())))
+    plain: dict[str, Any] = {f.name: f.default for f in of_mutations}
     if reading.too_long == "window":  # whole sequences do not say which of their residues are mutated
         plain["too_long"] = "refuse"
     changed: dict[str, Any] = {"id": None}

@@ -74,6 +74,7 @@ class SplitSettings(Section):
         IDENTITY,
         "shares of training, validation and test, of the records or, by position, of the positions' records",
         (0.8, 0.1, 0.1),
+        only=("by", (*WITH_FOLDS, "distance", "time")),
         at_least=0,
         at_most=1,
     )

@@ -63,7 +63,10 @@ class TableSettings(Section):
         only=_OF_MUTATIONS,
     )
     empty_mutation: EmptyMutation = setting(
-        IDENTITY, "what a row without a mutation is: 'missing' its protein, or the 'wild_type'", "missing"
+        IDENTITY,
+        "what a row without a mutation is: 'missing' its protein, or the 'wild_type'",
+        "missing",
+        only=_OF_MUTATIONS,
     )
     id: str | None = setting(
         IDENTITY, "column that names a row's protein in splits and predictions; without it, a usual one or row-17", None

@@ -15,6 +15,7 @@ _URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(/|$))[\w.=+-]+)+")
 """Places in stores that can make an object only if there is none; only S3 was tried."""
 AUTO = "auto"
 """The value of `checkpoint_every` by which a run chooses the interval itself."""
+_OF_AUTO = ("checkpoint_every", (AUTO,))
 MAY_LOSE = "30 min"
 """Default of `may_lose`."""
 
@@ -52,6 +53,7 @@ class RunSettings(Section):
         OPERATIONAL,
         "hours of one GPU (or of one process on CPUs) between two failures, for checkpoint_every = 'auto'",
         8000.0,
+        only=_OF_AUTO,
         above=0,
     )
     may_lose: str = setting(
@@ -59,6 +61,7 @@ class RunSettings(Section):
         "most training that a failure may undo, for checkpoint_every = 'auto'",
         MAY_LOSE,
         TIME,
+        only=_OF_AUTO,
     )
     compare_copies_every: int = setting(
         OPERATIONAL,

@@ -1,5 +1,6 @@
 """What is predicted with a bundle: every row, in its order, part by part, by one process or several."""
 
+import argparse
 import json
 import sys
 from dataclasses import replace
@@ -12,8 +13,8 @@ import torch
 
 from finetune.__main__ import _next as last_lines
 from finetune.bundle.folder import open_folder, write_bundle
-from finetune.bundle.manifest import MANIFEST
-from finetune.predict import _notes
+from finetune.bundle.manifest import MANIFEST, ReadingSettings
+from finetune.predict import _notes, _reading
 from finetune.predict import main as predict
 from finetune.predictor import empty_model, open_predictor
 from finetune.splits.parts import parts_of
@@ -271,3 +272,19 @@ def test_the_last_lines_name_the_command_that_predicts_with_all_folds(tmp_path: 
         (tmp_path / fold / "bundle").mkdir(parents=True)
         (tmp_path / fold / "bundle" / MANIFEST).touch()
     assert command in last_lines(tmp_path)
+
+
+def test_whole_sequences_are_read_by_a_model_of_mutations() -> None:
+    """No setting of mutations is left, of which another one would be refused."""
+    trained = ReadingSettings(
+        mutation=("m",),
+        wild_type="wt.fasta",
+        protein="p",
+        numbering_offset=3,
+        empty_mutation="wild_type",
+        too_long="window",
+    )
+    nothing = dict.fromkeys(("mutation", "wild_type", "too_long", "rows_without_protein"))
+    asked = argparse.Namespace(**nothing, sequence=["letters"])
+    found = _reading(asked, trained, Path("none.fasta"), ["letters"])
+    assert found == ReadingSettings(sequence=("letters",))

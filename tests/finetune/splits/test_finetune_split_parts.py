@@ -171,6 +171,7 @@ def test_ids_must_differ_and_the_file_must_be_there(tmp_path: Path) -> None:
             {"by": "time", "column": "x", "folds": 5},
             "split.folds is 5; only split.by = 'homology' or 'scaffold' .* reads it, and split.by is 'time'",
         ),
+        ({"by": "file", "file": "s.csv", "fractions": (1.0, 0.0, 0.0)}, "split.fractions is .*; only split.by ="),
         ({"by": "random", "distance": 3}, "split.distance is 3; only split.by = 'distance' reads it"),
         ({"by": "random", "conflict": "unused"}, "split.conflict is 'unused'; only split.by = 'column' or 'group'"),
         ({"by": "homologous"}, "the nearest is 'homology'"),

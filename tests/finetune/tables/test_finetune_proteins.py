@@ -160,6 +160,7 @@ def test_a_row_with_letters_of_no_protein_is_left_out_where_that_is_asked() -> N
     ("values", "said"),
     [
         ({"mutation": ("m",)}, "data.mutation is ['m']; it needs data.wild_type"),
+        ({"empty_mutation": "wild_type"}, "data.empty_mutation is 'wild_type'; only data.mutation reads it"),
         ({"wild_type": "x"}, "data.wild_type is 'x'; only data.mutation reads it"),
         ({"mutation": ("m",), "wild_type": "x", "sequence": ("s",)}, "data.sequence is given too"),
         ({"mutation": ("m",), "protein": "x", "sequence": ("s",)}, "data.sequence is given too"),

@@ -161,3 +161,9 @@ def test_an_interval_that_is_none_is_refused() -> None:
         RunSettings(directory="run", checkpoint_every="sometimes")
     with pytest.raises(ValueError, match=r"run\.may_lose is '7'; it must be a time"):
         settings(may_lose="7")
+
+
+def test_the_rate_of_failures_decides_nothing_about_an_interval_that_is_given() -> None:
+    for name, value in (("may_lose", "2 h"), ("gpu_hours_per_failure", 1.0)):
+        with pytest.raises(ValueError, match=rf"run\.{name} is .*; only run\.checkpoint_every = 'auto' reads it"):
+            RunSettings(directory="run", **{name: value})
