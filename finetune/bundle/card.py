@@ -36,8 +36,8 @@ cite this model is {NOT_STATED}, too."""
 
 def write_pictures(manifest: Manifest, folder: Path) -> list[str]:
     """Write the pictures of a bundle's evaluation beside its card; the names of their files."""
-    results = manifest.evaluation
-    return card_pictures(sections.scores(results).drawings if results else (), folder)
+    shown = sections.evaluation(manifest.evaluation)
+    return card_pictures((drawing for section in shown for drawing in section.drawings), folder)
 
 
 def bundle_card(manifest: Manifest, pictures: Collection[str] = ()) -> str:
@@ -106,7 +106,9 @@ def _text(
         "": [f"A protein language model, fine-tuned with Zymogen on an assay table. {said}", "", *loads],
         "Tasks": of_tasks,
         "Training": table(("", ""), of_training),
-        "Evaluation": _evaluation(manifest, pictures),
+        "Evaluation": [
+            line for section in sections.evaluation(manifest.evaluation) for line in section_lines(section, pictures)
+        ],
         "Limits": [f"- {line}" for line in _limits(manifest)],
         "Licence and citation": [_LICENCE],
         "Versions": versions(manifest.versions),
@@ -114,7 +116,7 @@ def _text(
     return card(
         name,
         parts,
-        [*_results(manifest)],
+        _results(manifest),
         pipeline_tag=tag,
         is_modern=manifest.encoder.is_modern,
         init=base.init,
@@ -135,23 +137,13 @@ def _tasks(manifest: Manifest) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _evaluation(manifest: Manifest, pictures: Collection[str]) -> Iterator[str]:
-    """Scores and their picture, the split and its audit."""
-    results = manifest.evaluation
-    if results is None:
-        yield from (f"Scores and relatives of tested proteins: {NOT_MEASURED}.", "")
-        return
-    yield from section_lines(sections.scores(results), pictures)
-    yield from section_lines(sections.split(results))
-
-
-def _results(manifest: Manifest) -> Iterator[EvalResult]:
+def _results(manifest: Manifest) -> list[EvalResult]:
     """The same for `model-index`, whose format has no place for intervals and baselines but the metric's arguments."""
     level = {record.settings.name: record.settings.level for record in manifest.tasks}
     if (results := manifest.evaluation) is None:
-        return
-    for of in results.scores.defined:
-        yield EvalResult(
+        return []
+    return [
+        EvalResult(
             task_type=_TAGS[level.get(of.objective, "sequence")],
             task_name=of.objective,
             dataset_type="assay-table",
@@ -167,6 +159,8 @@ def _results(manifest: Manifest) -> Iterator[EvalResult]:
                 "baselines": results.of_baselines(of),
             },
         )
+        for of in results.scores.defined
+    ]
 
 
 def _limits(manifest: Manifest) -> Iterator[str]:

@@ -10,9 +10,16 @@ from finetune.metrics.scores import CHANCE, TITLES, TaskScore
 from finetune.results.results import Results
 from finetune.splits.audit import PRETRAINING, Audit
 from pretrain.report.rows import Row, Rows
-from pretrain.report.section import Section, Sheet
+from pretrain.report.section import NOT_MEASURED, Section, Sheet
 
 _MOST_DISTANCES = 12
+
+
+def evaluation(results: Results | None) -> list[Section]:
+    """Scores with their picture, the split and its audit; before the end of a run that there are none."""
+    if results is None:
+        return [Section("", (f"Scores and relatives of tested proteins: {NOT_MEASURED}.",))]
+    return [scores(results), split(results)]
 
 
 def scores(results: Results, most: int | None = None) -> Section:
@@ -55,16 +62,14 @@ def scores(results: Results, most: int | None = None) -> Section:
 
 def split(results: Results) -> Section:
     """The split in the words that its audit allows, and the audit."""
-    audit, sheets = results.audit, list[Sheet]()
-    paragraphs = (f"It is {results.split}.", *results.notes)
+    audit, paragraphs = results.audit, (f"It is {results.split}.", *results.notes)
     if audit is None:
-        return Section("The split", (*paragraphs, "Relatives among training and tested sequences: not measured."))
-    sheets.append(_relatives(audit))
-    if audit.distances is not None:
-        rows = tuple((str(n), f"{count:,}") for n, count in enumerate(audit.distances) if count)
-        sheets.append(
-            Sheet("Mutations to the nearest one that trains", ("Mutations", "Tested"), rows[:_MOST_DISTANCES])
-        )
+        return Section("The split", (*paragraphs, f"Relatives among training and tested sequences: {NOT_MEASURED}."))
+    rows = [(str(number), f"{count:,}") for number, count in enumerate(audit.distances or ()) if count]
+    distances = Sheet(
+        "Mutations to the nearest one that trains", ("Mutations", "Tested"), tuple(rows[:_MOST_DISTANCES])
+    )
+    sheets = [_relatives(audit), *([distances] if rows else [])]
     return Section("The split", paragraphs, sheets, note=" ".join(audit.notes))
 
 
