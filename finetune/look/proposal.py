@@ -37,6 +37,8 @@ _WITHOUT_MODEL = (
     "a Hub name of an ESM-2 or ESM C, and take the preset out (or: python -m finetune.look TABLE --init MODEL)"
 )
 
+_NEVER = {"sequence", "second chain", "id", "index", "length", "constant", "empty"}
+"""Roles of columns that no option makes a task."""
 _FEW_WORDS, _LEAST_OF_A_WORD = 10, 3
 """Words with which ids begin, and ids of each, from which on they may be classes."""
 _BEFORE = (
@@ -159,7 +161,9 @@ def _without_task(table: AssayTable, columns: Sequence[Column], roles: Roles) ->
     """The words for a table without anything to learn, with a column that hides labels where there is one."""
     hidden = [(name, kind, why) for name, (kind, why) in roles.of.items() if kind in HIDDEN]
     shown = ", ".join(table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
-    said = f"none of its columns is one: {shown}; --task COLUMN reads one in spite of its name or cells"
+    said = f"none of its columns is one: {shown}"
+    if {kind for kind, _ in roles.of.values()} - _NEVER:
+        said += "; --task COLUMN reads one in spite of its name or cells"
     if hidden:
         name, kind, why = hidden[0]
         said = f"{name!r} holds {kind}: {why}"

@@ -13,11 +13,19 @@ from numpy.typing import NDArray
 
 from finetune.look import words
 from finetune.look.column import Column
-from finetune.look.columns.computed import computed
+from finetune.look.columns.computed import computed, of_amino_acids
 from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, varies
 from finetune.look.columns.evidence import HIDDEN, of_text, own_role
 from finetune.look.columns.own_split import OwnSplit, own_split
-from finetune.look.columns.relations import copies, counts_of_rates, fits, of_no_label, replicates, units_and_bounds
+from finetune.look.columns.relations import (
+    copies,
+    counts_of_rates,
+    fits,
+    of_no_label,
+    renamed,
+    replicates,
+    units_and_bounds,
+)
 from finetune.look.guess import Guess, guess, is_along
 from finetune.tables.numbers import MISSING
 from finetune.tables.units import molar
@@ -75,7 +83,7 @@ def roles_of(
     others = [column for column in columns if column.name not in known and column.name not in named]
     split = own_split(others)
     others = [column for column in others if column.name not in split.roles]
-    own = {column.name: own_role(column, residues) for column in others}
+    own = {column.name: own_role(column, residues) for column in others} | of_amino_acids(others)
     free = [column for column in columns if column.name in named or (column.name in own and own[column.name] is None)]
     companions, units, bounds = units_and_bounds(others, [column for column in free if column.numbers is not None])
     roles = Roles(known | split.roles | {name: role for name, role in own.items() if role} | companions, split)
@@ -182,6 +190,7 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
     roles.of |= counts_of_rates(columns)
     columns = [column for column in columns if column.name not in roles.of]
     roles.of |= copies(columns, [*summed_up, *(column.name for _, members in groups for column in members)])
+    roles.of |= renamed([column for column in columns if column.name not in roles.of])
     groups, summed_up = replicates([column for column in columns if column.name not in roles.of])
     roles.of |= summed_up
     repeated = {column.name for _, members in groups for column in members}

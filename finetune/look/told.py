@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from data.recipe.setting import listed
 from data.recipe.wording import aligned, count, duration
 from finetune.look.column import Column
 from finetune.look.dividing import Divided, takes
@@ -24,6 +25,7 @@ from pretrain.proposal.machine import Machine
 _aligned = partial(aligned, columns=110, indent="  ")
 _lines = partial(_aligned, name_columns=11)
 _MOST_TASKS = 20
+_NAMED = 60
 _FEATURES = "where most of them are features, name those that were measured with --task"
 _DIFFER = 0.05
 """Share of labels that are means of rows under different conditions, above which a note says so."""
@@ -57,7 +59,8 @@ def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[st
         lines += _aligned([(head, reason + more)], name_columns=len(head) + 1)
     if len(tasks) > _MOST_TASKS:
         lines += _aligned(
-            [("", f"and {len(tasks) - _MOST_TASKS:,} more tasks, the last {tasks[-1]!r}; {_FEATURES}")], name_columns=1
+            [("", f"and {len(tasks) - _MOST_TASKS:,} more tasks: {listed(tasks[_MOST_TASKS:], _NAMED)}; {_FEATURES}")],
+            name_columns=1,
         )
     return lines
 

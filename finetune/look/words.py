@@ -67,7 +67,7 @@ DESCRIPTORS = re.compile(
     r"^(?:(?:seq\w*|calc\w*|computed|theor\w*) )?"
     r"(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+"
     r"|hydrophob\w*(?: residues?)?(?: %)?|(?:hydrophobic|amphipathic) moment|(?:boman|aliphatic|instability) ?index"
-    r"|[xyz] ?coord\w*|isoelectric ?(?:point|pt)|aromaticity|(?:a|non ?)?polar"
+    r"|[xyz] ?coord\w*|isoelectric ?(?:point|pt)|od(?: ?\d+)?|aromaticity|(?:a|non ?)?polar"
     r"|\w+ (?:mod ?)?(?:buried|exposed)|(?:mod ?)?(?:buried|exposed) \w+|(?:sample )?weights?)"
     r"(?: (?:seq\w*|calc\w*|computed|theor\w*|v[hl]|fv))?$"
 )
@@ -96,7 +96,8 @@ META = re.compile(
     r"|project|protocol|instrument|assay ?id|instructions?|codon\w*|primer\w*|supplier|vendor|tag|accession|tax ?id"
     r"|d ?type|(?:inter|extra)polat\w*|imputed"
     r"|link|to ?be ?\w+|(?:measurement|assay|mut\w*|seq\w*|source|data|sample) ?(?:type|kind|class)"
-    r"|origin|chains?|isotype|subtype|germline|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
+    r"|origin|control|data ?set|chains?"
+    r"|isotype|subtype|germline|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
 )
 MADE = re.compile(r"\b(?:chirality|stereo\w*|linearity|topology|models?|ionic state|formulation)\b")
 """Names of words that say how a protein was made or measured."""

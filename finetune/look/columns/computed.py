@@ -27,6 +27,21 @@ _LEAST_OF_A_FAMILY = 10
 _SAID = "computed from the residues: their sum or their mean gives it, and it was not measured"
 
 
+def of_amino_acids(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
+    """Columns of numbers whose names differ in an amino acid alone, of which there is nearly each."""
+    families: dict[str, dict[str, str]] = {}
+    for each in (column for column in columns if column.numbers is not None):
+        name = words.plain(each.name)
+        if letter := _LETTER.search(name):
+            families.setdefault(name.replace(letter[0], " ", 1), {})[letter[1]] = each.name
+    return {
+        name: ("descriptor", f"one of {len(family)} columns, each of an amino acid")
+        for family in families.values()
+        if len(family) >= _LEAST_OF_A_FAMILY and family.keys() <= _LETTERS
+        for name in family.values()
+    }
+
+
 def computed(
     columns: Sequence[Column], records: NDArray[np.int64], composition: NDArray[np.int64]
 ) -> dict[str, tuple[str, str]]:
@@ -44,18 +59,7 @@ def computed(
     shares = counts / np.maximum(counts[:, :-1].sum(axis=1, keepdims=True), 1)
     numeric = [column for column in columns if column.numbers is not None]
     found = [each for each in numeric if any(_gives(terms, each.values[rows]) for terms in (counts, shares))]
-    families: dict[str, dict[str, str]] = {}
-    for each in numeric:
-        name = words.plain(each.name)
-        if letter := _LETTER.search(name):
-            families.setdefault(name.replace(letter[0], " ", 1), {})[letter[1]] = each.name
-    roles = {
-        name: ("descriptor", f"one of {len(family)} columns, each of an amino acid")
-        for family in families.values()
-        if len(family) >= _LEAST_OF_A_FAMILY and family.keys() <= _LETTERS
-        for name in family.values()
-    }
-    return roles | {each.name: ("descriptor", _SAID) for each in found}
+    return {each.name: ("descriptor", _SAID) for each in found}
 
 
 def _gives(terms: NDArray[np.float64], values: NDArray[np.float64]) -> bool:

@@ -12,6 +12,7 @@ from data.alphabet import STANDARD_RESIDUES
 from data.sources.tables import ID_COLUMNS
 from finetune.look import words
 from finetune.look.column import Column
+from finetune.look.columns.own_split import part_of
 from finetune.look.guess import guess
 from finetune.tables.units import name_and_unit
 from finetune.tasks.molecules import is_molecules
@@ -48,7 +49,10 @@ def own_role(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] | N
     if not column.num_measured:
         return "empty", "no cell holds anything" if not column.all.texts else f"only {column.all.texts[0]!r}"
     if len(column.texts) == 1:
-        return "constant", f"{column.texts[0][:40]!r} in every row that has a value"
+        only = column.texts[0]
+        is_tested = column.num_measured < column.num_rows and part_of(only) in ("test", "validation")
+        more = ": a split? Write 'train' into the others" if is_tested else ""
+        return "constant", f"{only[:40]!r} in every row that has a value{more}"
     rules = _of_numbers(column, residues) if column.numbers is not None else _of_words(column, residues)
     return next(((role, reason) for holds, role, reason in rules if holds), None)
 

@@ -87,7 +87,7 @@ def _parts(column: Column) -> _Names | None:
         return None
     unknown = 0
     for text, count in zip(column.texts, column.counts.tolist(), strict=True):
-        part = _part(text)
+        part = part_of(text)
         unknown += 0 if part else count
         found.setdefault(part or "unused", []).append(text)
     if "train" not in found or not {"test", "validation"} & found.keys():
@@ -96,7 +96,7 @@ def _parts(column: Column) -> _Names | None:
     return found if unknown <= (_MOST_UNKNOWN if named else 0) * column.num_measured else None
 
 
-def _part(text: str) -> str | None:
+def part_of(text: str) -> str | None:
     """The part that a text such as 'test2' or 'hold-out' names."""
     folded = text.casefold()
     words = {folded, *re.findall(r"[a-z]+", folded)}

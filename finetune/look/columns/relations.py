@@ -32,6 +32,8 @@ _LEAST_ROWS = 20
 """Rows from which on numbers in one order are those of one measurement."""
 _RATE = 0.9
 """Correlation of a rate with the share of one count in another."""
+_LONGEST_CLASS = 40
+"""Letters of a name; longer texts are labels of residues."""
 _MOST_COMPARED = 60
 """Columns of numbers up to which each is compared with each; of more, equal ones are found alone."""
 _ENDS = ("upper", "lower", "censored")
@@ -146,6 +148,22 @@ def copies(columns: Sequence[Column], repeated: Collection[str] = ()) -> dict[st
             break
         else:
             near.append(column)
+    return roles
+
+
+def renamed(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
+    """Columns of classes that are another one's under other names, such as TRUE for 1."""
+    kept: dict[bytes, str] = {}
+    roles: dict[str, tuple[str, str]] = {}
+    has_no_name = {each.name: words.WITHOUT_NAME.search(words.plain(each.name)) is not None for each in columns}
+    for column in sorted(columns, key=lambda each: (has_no_name[each.name], len(each.name))):
+        of_rows = numbered(column)
+        _, first, codes = np.unique(of_rows, return_index=True, return_inverse=True)
+        in_order = np.argsort(np.argsort(first))[codes]  # numbered from the first row on, whatever their texts are
+        are_names = 2 <= len(column.texts) <= column.num_measured // 3 and max(map(len, column.texts)) <= _LONGEST_CLASS
+        if are_names and column.num_measured >= _LEAST_ROWS:
+            other = kept.setdefault((of_rows < 0).tobytes() + in_order.tobytes(), column.name)
+            roles |= {column.name: ("copy", f"the same classes as in {other!r}")} if other != column.name else {}
     return roles
 
 

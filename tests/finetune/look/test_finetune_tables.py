@@ -55,6 +55,7 @@ def test_table_is_understood(
     if "error" in case:
         assert (status, proposals) == (78, [])
         assert case["error"] in in_words(screen.err)
+        assert not [text for text in case.get("not_says", ()) if text in in_words(screen.err)]
         return
     assert status == 0, screen.err
     roles = {column: role for column, (role, _) in proposals[0].roles.items()}
