@@ -190,7 +190,9 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
     roles.of |= counts_of_rates(columns)
     columns = [column for column in columns if column.name not in roles.of]
     roles.of |= copies(columns, [*summed_up, *(column.name for _, members in groups for column in members)])
-    roles.of |= renamed([column for column in columns if column.name not in roles.of])
+    guesses = {column.name: guess(column, residues) for column in columns if column.name not in roles.of}
+    of_residues = {name for name, found in guesses.items() if found and found.settings.get("level") == "residue"}
+    roles.of |= renamed([each for each in columns if each.name in guesses and each.name not in of_residues])
     groups, summed_up = replicates([column for column in columns if column.name not in roles.of])
     roles.of |= summed_up
     repeated = {column.name for _, members in groups for column in members}

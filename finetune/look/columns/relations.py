@@ -32,8 +32,6 @@ _LEAST_ROWS = 20
 """Rows from which on numbers in one order are those of one measurement."""
 _RATE = 0.9
 """Correlation of a rate with the share of one count in another."""
-_LONGEST_CLASS = 40
-"""Letters of a name; longer texts are labels of residues."""
 _MOST_COMPARED = 60
 """Columns of numbers up to which each is compared with each; of more, equal ones are found alone."""
 _ENDS = ("upper", "lower", "censored")
@@ -160,8 +158,7 @@ def renamed(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
         of_rows = numbered(column)
         _, first, codes = np.unique(of_rows, return_index=True, return_inverse=True)
         in_order = np.argsort(np.argsort(first))[codes]  # numbered from the first row on, whatever their texts are
-        are_names = 2 <= len(column.texts) <= column.num_measured // 3 and max(map(len, column.texts)) <= _LONGEST_CLASS
-        if are_names and column.num_measured >= _LEAST_ROWS:
+        if column.num_measured >= _LEAST_ROWS and 2 <= len(column.texts) <= column.num_measured // 3:
             other = kept.setdefault((of_rows < 0).tobytes() + in_order.tobytes(), column.name)
             roles |= {column.name: ("copy", f"the same classes as in {other!r}")} if other != column.name else {}
     return roles
