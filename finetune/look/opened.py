@@ -34,6 +34,7 @@ _FEW_CONFLICTS = 0.05
 _MOST_CONTRADICTING = 0.3
 """The same of rows with different mutations; where more have them, the sequence is that of the wild type."""
 _LEAST_OF_A_CLASS = 3
+_GAPS, _FEW_GAPPED = {"-", "."}, 0.1
 _COUNT, _LEAVE_OUT = {"unknown_letters": "count"}, {"rows_without_protein": "leave_out"}
 _MOST_ALONE = 12
 """Tasks that each get a table of their own in the recipe; more of one kind share one."""
@@ -80,13 +81,15 @@ def proteins_for(
     """
     data.setdefault("table", [table.name])
     failed: ValueError | None = None
-    for policies in ({}, _COUNT, _COUNT | _LEAVE_OUT):
+    for policies in ({}, _COUNT, _COUNT | _LEAVE_OUT, _LEAVE_OUT):
         try:
             found = _proteins(table, policies | data, crop_tokens)
         except ValueError as error:
-            failed = error
+            failed = failed or error
             continue
         signs = sorted({*"".join(found.sequences)} - {*ascii_uppercase})
+        if _GAPS & {*signs} or (policies == _LEAVE_OUT and np.mean(found.record_of_row < 0) > _FEW_GAPPED):
+            continue  # a gap of an alignment is no residue: few such rows are left out, and many are refused
         data |= {name: value for name, value in policies.items() if signs or name not in _COUNT}
         if signs:
             said = f"some letters are no amino acids, and are read as unknown: {' '.join(signs)}"

@@ -35,7 +35,7 @@ _WEAK = ("group", "condition", "descriptor", "count", "note")
 """Roles by names, of which the first that holds labels is learned where nothing else is."""
 _LEAST_CELLS, _FULLER = 10, 0.1
 """Cells of a task where another one has ten times as many."""
-_CONDITIONS = ("condition", "molecule")
+_CONDITIONS = ("condition", "molecule", "sequence, not read")
 _OF_SITES = "the same in nearly all mutations of a residue: of the residue, and not of the mutation"
 
 
