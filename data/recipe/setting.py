@@ -109,13 +109,13 @@ class Section:
             unit = f.metadata.get("unit")
             if unit == "path":
                 object.__setattr__(self, f.name, expanded(getattr(self, f.name)))
-            if unit in (UNIT, TIME):
-                (interval if unit == UNIT else seconds)(f"{self.called}.{f.name}", getattr(self, f.name))
             name, value, allowed = f"{self.called}.{f.name}", getattr(self, f.name), words(hints[f.name])
             items = value if isinstance(value, tuple) else () if value is None else (value,)
             if any(isinstance(item, str) and "://" in item for item in items):
                 items = tuple(remembered(item, name) for item in items)
                 object.__setattr__(self, f.name, items if isinstance(value, tuple) else items[0])
+            if unit in (UNIT, TIME):
+                (interval if unit == UNIT else seconds)(name, getattr(self, f.name))
             for item in items if allowed else ():
                 require_word(name, item, allowed)
             if (beside := words_beside_numbers(hints[f.name])) and isinstance(value, str):
