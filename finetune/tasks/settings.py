@@ -119,8 +119,8 @@ class TaskSettings(Section):
 
     @property
     def called(self) -> str:
-        """Its name, as an override of the command line has it."""
-        return f"tasks.{self.name}"
+        """Its name, as an override of the command line has it; a URL, which is refused, is none."""
+        return "tasks" if "://" in self.name else f"tasks.{self.name}"
 
     @property
     def is_number(self) -> bool:
