@@ -50,6 +50,8 @@ class Column:
         words = {text.casefold() for text in others}
         if words and any(words < {*scale} and "none" in scale for scale in SCALES):
             found = [text for text in found if text.casefold() != "none"]  # the lowest of a scale of words
+        if "none" in found and words and not any(map(is_number, others)):
+            found.remove("none")  # in lower case among words: a class, and not Python's None
         return tuple(found)
 
     @cached_property

@@ -14,7 +14,7 @@ from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import WorkLine
 from data.recipe.wording import duration
 from finetune.look.column import Column, columns_of
-from finetune.look.columns.evidence import FREE_TEXT, HIDDEN
+from finetune.look.columns.evidence import FREE_TEXT, HIDDEN, OF_RESIDUES
 from finetune.look.dividing import Divided, divided
 from finetune.look.opened import Opened, opened, proteins_for
 from finetune.look.protein import Place, place_of
@@ -167,7 +167,7 @@ def _without_task(table: AssayTable, columns: Sequence[Column], roles: Roles) ->
     if hidden:
         name, kind, why = hidden[0]
         said = f"{name!r} holds {kind}: {why}"
-        said += f"; --task {name!r} reads each text as a class" if kind != FREE_TEXT else ""
+        said += f"; --task {name!r} reads each text as a class" if kind not in (FREE_TEXT, OF_RESIDUES) else ""
     for column in (each for each in columns if roles.of[each.name][0] == "id"):
         begin = Counter(re.sub(r"[\W_]*\d+$", "", text) for text in column.texts)
         if 2 <= len(begin) <= _FEW_WORDS and all(begin) and min(begin.values()) >= _LEAST_OF_A_WORD:

@@ -30,8 +30,12 @@ _LEAST_LETTERS, _LEAST_OF_ANY_NAME, _LEAST_NAMED, _LEAST_SHORT = 15, 7, 10, 3
 """Median length from which on letters are taken for a protein: in a column of any name, in one where no other column
 is one, in one of a usual name, and in one that is called a sequence or peptide; 'protein' and 'chain' stand above
 names, too."""
+_FEWEST_PARTNERS = 3
 _KINDS_OF_LETTERS = 8
 """Distinct letters that a column of proteins has at least; labels of residues have fewer."""
+
+
+_ANOTHER = "another one; --sequence {!r} reads it instead"
 
 
 @dataclass
@@ -74,6 +78,8 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
     if nucleotides or sequences or len(of_dna) < len(mutated):
         mutated = [each for each in mutated if each not in of_dna]
         roles |= {name: ("note", "mutations of A, C, G and T: of the gene") for each in of_dna for name in each.names}
+    partners = [column for column in columns if column not in sequences and _is_partner(column)]
+    roles |= {column.name: ("sequence, not read", _ANOTHER.format(column.name)) for column in partners if sequences}
     if named:
         chosen = [column for column in columns if column.name in named]
         return _of_sequences(chosen, sequences, roles, "named by you")
@@ -117,12 +123,13 @@ def _of_sequences(
 ) -> Place:
     names = [column.name for column in chosen]
     roles |= {
-        column.name: ("sequence, not read", f"another one; --sequence {column.name!r} reads it instead")
+        column.name: ("sequence, not read", _ANOTHER.format(column.name))
         for column in sequences
         if column not in chosen
     }
     for number, column in enumerate(chosen):
-        lengths = [*map(len, filter(str.isalpha, column.texts))] or [*map(len, column.texts)]
+        bare = ["".join(text.split()).rstrip("*") for text in column.texts]
+        lengths = [*map(len, filter(str.isalpha, bare))] or [*map(len, bare)]
         said = why or f"letters of amino acids, {min(lengths)} to {max(lengths)} in a cell"
         roles[column.name] = ("second chain" if number else "sequence"), said
     settings: dict[str, Any] = {"sequence": names if len(names) > 1 else names[0]}
@@ -257,6 +264,14 @@ def _is_sequence(column: Column, *, any_name: bool = False) -> bool:
         least = _LEAST_OF_ANY_NAME
     enough_kinds = len(kinds) >= min(_KINDS_OF_LETTERS, max(3, sum(lengths) // 4))
     return bool(np.median(lengths) >= least and enough_kinds)
+
+
+def _is_partner(column: Column) -> bool:
+    """Whether all cells are letters of amino acids, long enough for peptides, however often each stands there."""
+    texts = column.texts[:_SAMPLE]
+    if len(texts) < _FEWEST_PARTNERS or not all(map(str.isupper, texts)) or any(map(_refused, texts)):
+        return False
+    return len({*"".join(texts)}) > _KINDS_OF_LETTERS and bool(np.median([*map(len, texts)]) >= _LEAST_OF_ANY_NAME)
 
 
 def _without_labels(sequences: Sequence[Column]) -> list[Column]:

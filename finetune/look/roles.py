@@ -21,6 +21,7 @@ from finetune.look.columns.relations import (
     copies,
     counts_of_rates,
     fits,
+    is_cut,
     of_no_label,
     renamed,
     replicates,
@@ -103,6 +104,13 @@ def roles_of(
         }
     if composition is not None:
         roles.of |= computed([column for column in free if column.name not in named], records, composition)
+    for organism in (each for each in others if words.ORGANISM.search(words.plain(each.name)) and each.numbers is None):
+        of_rows = numbered(organism)
+        roles.of |= {
+            column.name: ("descriptor", f"the same in nearly all rows of each {organism.name!r}")
+            for column in free
+            if column.name not in named and column.numbers is not None and follows(numbered(column), of_rows)
+        }
     if sites is not None:
         set_ = [column for column in others if roles.of.get(column.name, ("",))[0] in _CONDITIONS]
         within = [sites, *_within(sites, set_)]
@@ -216,24 +224,41 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
         found.reason = f"{len(members)} replicates, whose mean is learned; {found.reason}"
         _widen(found, members)
         tasks.append(found)
-    return _without_doubtful(tasks, columns, roles)
+    everyone = [*columns, *(member for _, members in groups for member in members)]
+    return _without_doubtful(tasks, everyone, roles)
 
 
 def _without_doubtful(tasks: list[Guess], columns: Sequence[Column], roles: Roles) -> list[Guess]:
     """Tasks without those of columns that have no name, or few cells, where others have."""
+    by_name = {column.name: column for column in columns}
+    is_number = {task.columns[0]: task.settings["type"] == "regression" for task in tasks}
     measured = {column.name: column.num_measured for column in columns}
     unnamed = {name for name in measured if words.WITHOUT_NAME.search(words.plain(name))}
-    most = max((measured.get(task.columns[0], 0) for task in tasks), default=0)
+    most = max((measured[task.columns[0]] for task in tasks), default=0)
     kept = []
     for task in tasks:
-        name, count = task.columns[0], measured.get(task.columns[0], most)
+        name, count = task.columns[0], measured[task.columns[0]]
         if name in unnamed and any(each.columns[0] not in unnamed for each in tasks):
             roles.of[name] = "note", "it has no name, as those that are learned have; --task reads it"
         elif count < _LEAST_CELLS <= most * _FULLER:
             roles.of[name] = "note", f"{count} cells hold something, too few to learn; --task reads it"
+        elif is_number[name] and (others := _others(by_name[name])) < _LEAST_CELLS <= count * _FULLER:
+            roles.of[name] = "note", f"all but {others} of {count:,} cells are one number; --task reads it"
         else:
             kept.append(task)
+    numeric = [by_name[task.columns[0]] for task in kept if is_number[task.columns[0]]]
+    for task in kept:
+        if not is_number[task.columns[0]]:
+            classes = numbered(by_name[task.columns[0]])
+            cut = next((each.name for each in numeric if is_cut(each.values, classes)), None)
+            task.reason += f"; a threshold in {cut!r} gives it" if cut else ""
     return kept
+
+
+def _others(column: Column) -> int:
+    """Cells that hold another number than the most frequent one."""
+    counts = np.unique(column.values[~np.isnan(column.values)], return_counts=True)[1]
+    return int(counts.sum() - counts.max(initial=0))
 
 
 def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64]) -> list[Guess]:

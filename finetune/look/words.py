@@ -40,7 +40,8 @@ PREDICTED = re.compile(
     r"|sift\w*|polyphen\w*|provean|foldx\w*|rosetta\w*|plddt|alphafold\w*|prot ?t5|protbert|ankh|saprot"
     r"|msa ?transformer|trancepteve|site ?independent|wavenet|carp\w*|rita\w*|pppl|pll|llr|blosum\w*|netmhc\w*|camsol"
     r"|aggrescan|jackhmmer|hhblits|i?ptm|i?pae|rmsd|similarity|seq\w* ?identity|alignment \w+|[fp]ident|aln ?len"
-    r"|mismatch(?:es)?|gap ?open|[qt](?:start|end|len|cov)|bits|(?:\w*tm|tm )score|lddt\w*|sasa|prob)(?:$|[^a-z])"
+    r"|mismatch(?:es)?|gap ?open|[qt](?:start|end|len|cov)|bits|(?:\w*tm|tm )score|lddt\w*|sasa|prob"
+    r"|i?psae|pdockq\d*|composite\d*)(?:$|[^a-z])"
     r"|predict|\b(?:pred|zero ?shot|log ?likelihood|logistic regression|one ?hot|[cr]nn|e ?value"
     r"|bit ?score)\b"
 )
@@ -59,14 +60,17 @@ SIGNED = re.compile(r"ci\b|ci ?\d|conf|bound|limit|±")
 COUNTS = re.compile(
     r"^(?:n|count|counts|reads|n ?reads|num ?reads|n ?rep\w*|replicates|(?:n ?)?obs|n ?mut\w*|num ?mut\w*|mutations"
     r"|hamming\w*|edit ?distance|rank|order|depth|coverage|inp(?:ut)?|sel(?:ected)?|unselected|(?:pre|post) ?sel\w*)$"
-    r"|\b(?:n|exp(?:erimen)?ts)$|^(?:n|num|number|nr) (?:of )?\w+$|\b(?:edit|hamming|lev(?:enshtein)?) ?distance\b"
+    r"|\b(?:n|exp(?:erimen)?ts)$|^(?:n|num|number|nr) (?:of )?\w+(?: \w+)*$"
+    r"|\b(?:edit|hamming|lev(?:enshtein)?) ?distance\b"
 )
 READS = re.compile(r"\b(?:reads?|counts?|times ?seen)\b")
 YEAR = re.compile(r"\byear\b")
 DESCRIPTORS = re.compile(
     r"^(?:(?:seq\w*|calc\w*|computed|theor\w*) )?"
     r"(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+"
-    r"|hydrophob\w*(?: residues?)?(?: %)?|(?:hydrophobic|amphipathic) moment|(?:boman|aliphatic|instability) ?index"
+    r"|penetration depth|tilt angle|disordered conformation propensity|linear moment|propensity to .*"
+    r"|angle subtended .*|amphiphilicity index|(?:normali[sz]ed )?hydrophob\w*(?: residues?| moment)?(?: %)?"
+    r"|(?:hydrophobic|amphipathic) moment|(?:boman|aliphatic|instability) ?index"
     r"|[xyz] ?coord\w*|isoelectric ?(?:point|pt)|od(?: ?\d+)?|aromaticity|(?:a|non ?)?polar"
     r"|\w+ (?:mod ?)?(?:buried|exposed)|(?:mod ?)?(?:buried|exposed) \w+|(?:sample )?weights?)"
     r"(?: (?:seq\w*|calc\w*|computed|theor\w*|v[hl]|fv))?$"
@@ -115,13 +119,14 @@ THREE_LETTERS = {
 KINDS = {
     *("wt", "wild type", "wild-type", "wildtype", "mutant", "mut", "variant", "native", "missense", "synonymous"),
     *("nonsense", "silent", "stop", "frameshift", "indel", "deletion", "insertion"),
+    *("exact", "range", "approximate", "lower bound", "upper bound", "lower_bound", "upper_bound"),
 }
 EC = re.compile(r"^(?:EC ?)?[1-7](?:\.(?:n?\d+|-)){3}(?:\s*[;,|]|$)")
 IN_TEXT = re.compile(
     r"[=<>~≈≤≥±]\s*-?\d|\+/?-\s*\d|\d\s*(?:%|°C|kcal|kJ|(?:micro|nano|milli|[unmµμp])?M\b|[unmµμ]?g\b)"
 )
 """Enzyme Commission numbers, or a list of them; numbers with a word of what they are or with a unit."""
-PROSE = re.compile(r"[A-Za-z]{2,}[^A-Za-z]+[A-Za-z]{2,}")
+PROSE = re.compile(r"[A-Za-z]{2,}[^A-Za-z]*\s[^A-Za-z]*[A-Za-z]{2,}")
 """Several words, with or without numbers among them."""
 SEGMENT = re.compile(r"(?:TR[ABDG]|IG[HKL])[VDJ]")
 """Names of gene segments of a receptor or an antibody."""
@@ -152,6 +157,7 @@ GROUP = re.compile(
     r"|wt ?(?:name|id|pdb)?"
     r"|wild ?type ?(?:name|id)?)\b"
 )
+ORGANISM = re.compile(r"\b(?:organism|species|taxon\w*|genus|strain)\b")
 LABEL = re.compile(r"\btargets?\b")
 """Names of labels that are names of groups where other columns are labels and the cells are words."""
 PART = re.compile(r"\b(?:set|split|part|partition|stage|subset|fold ?type|data ?set|phase|usage|split ?id)\b")

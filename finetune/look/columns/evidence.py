@@ -3,6 +3,7 @@
 In: a column, the residues of each row. Out: (role, reason). Kept: nothing. A name counts only if the cells fit it.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,10 +31,11 @@ _IDS = "whole numbers, by its name those of ids"
 _GROUP = "by its name; split.by = 'group' holds them out together"
 _SAMPLE = 300
 """Distinct texts of a column that are looked at."""
-FREE_TEXT = "free text"
+FREE_TEXT, OF_RESIDUES = "free text", "labels of residues"
 HIDDEN = {
     "EC numbers": (words.EC, "too many to learn each: write their first levels, such as 3.1, into another column"),
     "numbers in text": (words.IN_TEXT, "write the numbers alone into another column to learn them"),
+    OF_RESIDUES: (re.compile(r"^[+-]{8,}$"), "'-' is a residue that was not observed: write 1 and 0 instead"),
     FREE_TEXT: (words.PROSE, "it cannot be learned: code it as classes or numbers in another column"),
 }
 """Role of a column of texts that hide labels: how they are written, and what to do."""

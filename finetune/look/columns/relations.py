@@ -28,6 +28,8 @@ _ONE = 0.9999
 _NAMES = ("id", "protein", "wild type", "mutation", "sequence")
 """Roles of columns whose copy is no label."""
 _MONOTONE = "as ordered as"
+_FILLED, _FILLINGS = "with gaps filled", 3
+"""Of equal numbers, of which one column has more: others of few values, by which its gaps were filled."""
 _LEAST_ROWS = 20
 """Rows from which on numbers in one order are those of one measurement."""
 _RATE = 0.9
@@ -132,9 +134,9 @@ def copies(columns: Sequence[Column], repeated: Collection[str] = ()) -> dict[st
         near = kept.setdefault(b"" if len(numeric) <= _MOST_COMPARED else column.values.tobytes(), [])
         for at, other in enumerate(near):
             relation = _relation(column.values, other.values)
-            if not relation or (relation != "equal to" and {column.name, other.name} & {*repeated}):
+            if not relation or (relation not in ("equal to", _FILLED) and {column.name, other.name} & {*repeated}):
                 continue
-            more = column.num_measured - other.num_measured
+            more = (column.num_measured - other.num_measured) * (-1 if relation == _FILLED else 1)
             is_finer = relation == _MONOTONE and len(np.unique(column.values)) > len(np.unique(other.values))
             is_log = relation == "the logarithm of" and not other.num_censored
             if more > 0 or (more == 0 and (is_log or is_finer)):
@@ -177,7 +179,7 @@ def of_no_label(columns: Sequence[Column], others: Sequence[tuple[Column, str]])
     for column in columns:
         base = words.plain(column.name).rpartition(" ")[0]
         for other in predictions if base else ():
-            if words.plain(other.name).startswith(f"{base} ") and _is_cut(column.values, numbered(other)):
+            if words.plain(other.name).startswith(f"{base} ") and is_cut(column.values, numbered(other)):
                 roles[column.name] = "prediction", f"a threshold in it gives each class in {other.name!r}"
         if _content(column) in ids:
             roles[column.name] = "copy", f"the same texts as in {ids[_content(column)]!r}"
@@ -189,7 +191,7 @@ def _content(column: Column) -> tuple[Sequence[str], bytes, bytes]:
     return column.texts, column.cells.rows.tobytes(), column.cells.which.tobytes()
 
 
-def _is_cut(values: NDArray[np.float64], classes: NDArray[np.int64]) -> bool:
+def is_cut(values: NDArray[np.float64], classes: NDArray[np.int64]) -> bool:
     """Whether each class, -1 for none, is an interval of the numbers."""
     both = ~np.isnan(values) & (classes >= 0)
     found = classes[both][np.argsort(values[both], kind="stable")]
@@ -205,6 +207,9 @@ def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:
     a, b = values[known], others[known]
     if np.array_equal(values, others, equal_nan=True):
         return "equal to"
+    alone = np.where(mine, values, others)[mine ^ theirs]
+    if known.sum() >= _LEAST_ROWS and np.array_equal(a, b) and len(np.unique(alone)) <= _FILLINGS:
+        return _FILLED
     if len(np.unique(a)) < _FEW:
         return ""
     if abs(_correlation(a, b)) > _ONE:
