@@ -87,7 +87,8 @@ class AdaptationSettings(Section):
     def __post_init__(self) -> None:
         if reason := _REFUSED.get(self.kind.lower()):
             raise ValueError(f"adaptation.kind is {self.kind!r}, which is not offered: {reason}")
-        require_word("adaptation.kind", self.kind, KINDS)
+        if "://" not in self.kind:  # a URL may hold a secret, and is refused as one
+            require_word("adaptation.kind", self.kind, KINDS)
         Section.__post_init__(self)
         default = {f.name: f.default for f in fields(self)}
         for name in _OF_AN_ADAPTER:
