@@ -29,7 +29,7 @@ _NAMES = ("id", "protein", "wild type", "mutation", "sequence")
 """Roles of columns whose copy is no label."""
 _MONOTONE = "as ordered as"
 _FILLED, _FILLINGS = "with gaps filled", 3
-"""Of equal numbers, of which one column has more: others of few values, by which its gaps were filled."""
+"""Number of values by which gaps of equal numbers may be filled."""
 _LEAST_ROWS = 20
 """Rows from which on numbers in one order are those of one measurement."""
 _RATE = 0.9

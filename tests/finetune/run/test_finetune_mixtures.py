@@ -209,7 +209,11 @@ BAD = {
     "no such column": (without("grade"), (), "assays.csv and "),
     "sequence in one": (renamed, (), "the column of sequences is 'sequence' in "),
     "named sequence": (renamed, ("data.sequence=sequence",), "more.csv: data.sequence is 'sequence'; "),
-    "split column": (same, ("split.by=column", "split.column=place"), "more.csv: split.column is 'place'; "),
+    "split column": (
+        same,
+        ("split.by=column", "split.column=place", "split.fractions=none"),
+        "more.csv: split.column is 'place'; ",
+    ),
     "a letter": (short, (), "more.csv: row 5: has no protein: its column 'sequence' says "),
     "balance": (same, ("data.balance=plaice",), "data.balance is 'plaice'; the nearest is 'place', allowed are"),
     "balanced numbers": (same, ("data.balance=affinity",), "data.balance is 'affinity'; it is of type regression"),
