@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.alphabet import STANDARD_RESIDUES
 from data.recipe.setting import listed
 from data.sources.protein import letters_of, refusal
 from data.sources.tables import SEQUENCE_COLUMNS
@@ -30,7 +31,8 @@ _LEAST_LETTERS, _LEAST_OF_ANY_NAME, _LEAST_NAMED, _LEAST_SHORT = 15, 7, 10, 3
 """Median length from which on letters are taken for a protein: in a column of any name, in one where no other column
 is one, in one of a usual name, and in one that is called a sequence or peptide; 'protein' and 'chain' stand above
 names, too."""
-_FEWEST_PARTNERS = 3
+_FEWEST_PARTNERS, _LEAST_OF_A_PARTNER, _KINDS_OF_PARTNERS = 3, 12, 10
+"""Distinct cells of a column of another sequence under any name, their median length, and their distinct letters."""
 _KINDS_OF_LETTERS = 8
 """Distinct letters that a column of proteins has at least; labels of residues have fewer."""
 
@@ -267,11 +269,12 @@ def _is_sequence(column: Column, *, any_name: bool = False) -> bool:
 
 
 def _is_partner(column: Column) -> bool:
-    """Whether all cells are letters of amino acids, long enough for peptides, however often each stands there."""
+    """Whether all cells are amino acids, longer than words of classes such as INACTIVE, however often each is there."""
     texts = column.texts[:_SAMPLE]
-    if len(texts) < _FEWEST_PARTNERS or not all(map(str.isupper, texts)) or any(map(_refused, texts)):
+    kinds = {*"".join(texts)}
+    if len(texts) < _FEWEST_PARTNERS or len(kinds) < _KINDS_OF_PARTNERS or not kinds <= {*STANDARD_RESIDUES}:
         return False
-    return len({*"".join(texts)}) > _KINDS_OF_LETTERS and bool(np.median([*map(len, texts)]) >= _LEAST_OF_ANY_NAME)
+    return bool(np.median([*map(len, texts)]) >= _LEAST_OF_A_PARTNER)
 
 
 def _without_labels(sequences: Sequence[Column]) -> list[Column]:

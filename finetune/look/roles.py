@@ -104,12 +104,14 @@ def roles_of(
         }
     if composition is not None:
         roles.of |= computed([column for column in free if column.name not in named], records, composition)
+    used, first_rows = np.unique(records, return_index=True)
+    is_first = np.isin(np.arange(len(records)), first_rows[used >= 0])
     for organism in (each for each in others if words.ORGANISM.search(words.plain(each.name)) and each.numbers is None):
-        of_rows = numbered(organism)
+        of_records = np.where(is_first, numbered(organism), -1)
         roles.of |= {
-            column.name: ("descriptor", f"the same in nearly all rows of each {organism.name!r}")
+            column.name: ("descriptor", f"the same in nearly all proteins of each {organism.name!r}")
             for column in free
-            if column.name not in named and column.numbers is not None and follows(numbered(column), of_rows)
+            if column.name not in named and column.numbers is not None and follows(numbered(column), of_records)
         }
     if sites is not None:
         set_ = [column for column in others if roles.of.get(column.name, ("",))[0] in _CONDITIONS]

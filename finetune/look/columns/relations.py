@@ -208,7 +208,7 @@ def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:
     if np.array_equal(values, others, equal_nan=True):
         return "equal to"
     alone = np.where(mine, values, others)[mine ^ theirs]
-    if known.sum() >= _LEAST_ROWS and np.array_equal(a, b) and len(np.unique(alone)) <= _FILLINGS:
+    if known.sum() >= _LEAST_ROWS and np.array_equal(a, b) and len(np.unique(alone)) <= _FILLINGS < len(alone):
         return _FILLED
     if len(np.unique(a)) < _FEW:
         return ""
