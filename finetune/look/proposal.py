@@ -164,6 +164,8 @@ def _without_task(table: AssayTable, columns: Sequence[Column], roles: Roles) ->
     said = f"none of its columns is one: {shown}"
     if {kind for kind, _ in roles.of.values()} - _NEVER:
         said += "; --task COLUMN reads one in spite of its name or cells"
+    if any(kind == "prediction" for kind, _ in roles.of.values()):
+        said = f"by their names its numbers are those of programs; {said}"
     if hidden:
         name, kind, why = hidden[0]
         said = f"{name!r} holds {kind}: {why}"

@@ -34,6 +34,7 @@ from finetune.tasks.bounds import USUAL, bare
 
 _WEAK = ("group", "condition", "descriptor", "count", "note")
 """Roles by names, of which the first that holds labels is learned where nothing else is."""
+_MANY_PREDICTIONS = 3
 _LEAST_CELLS, _FULLER = 10, 0.1
 """Cells of a task where another one has ten times as many."""
 _CONDITIONS = ("condition", "molecule", "sequence, not read")
@@ -266,6 +267,8 @@ def _others(column: Column) -> int:
 def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64]) -> list[Guess]:
     """The tasks among columns whose names are those of something else, where no other column is one."""
     is_hidden = any(role in HIDDEN for role, _ in roles.of.values())
+    if sum(role == "prediction" for role, _ in roles.of.values()) >= _MANY_PREDICTIONS:
+        return []  # what programs wrote of designs
     for role in _WEAK[:1] if is_hidden else _WEAK:
         names = {column.name: words.plain(column.name) for column in columns if roles.of[column.name][0] == role}
         among = [column for column in columns if column.name in names and not words.NUMBERED.search(names[column.name])]

@@ -41,7 +41,7 @@ HIDDEN = {
 """Role of a column of texts that hide labels: how they are written, and what to do."""
 _LEAST_RESIDUES = 8
 """Kinds of amino acids from which on single letters are residues, whatever their name is."""
-_MOST_RATINGS = 4
+_MOST_RATINGS, _MOSTLY = 4, 0.9
 _MOST_SETTINGS = 12
 """Distinct numbers that an experimenter sets at most, or a third of the rows."""
 
@@ -118,7 +118,8 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     are_names = found is not None and found.settings["type"] in ("binary", "multiclass") and "yes" not in found.reason
     are_alleles = all(map(words.ALLELE.match, texts))
     is_host = words.HOST.search(name) and are_names
-    are_notes = {text.casefold() for text in texts} <= words.KINDS or all(map(words.SEGMENT.match, texts))
+    are_kinds = column.counts[[text.casefold() in words.KINDS for text in texts]].sum() > _MOSTLY * count
+    are_notes = are_kinds or all(map(words.SEGMENT.match, texts))
     is_note = are_notes or (words.META.search(name) and found is not None)
     return (
         (is_date(column), "date", f"dates such as {texts[0]!r}"),

@@ -18,7 +18,7 @@ from finetune.tasks.bounds import USUAL, bare
 
 _REPLICATES_AGREE, _SAID_TO_AGREE = 0.5, 0.2
 """Correlation from which on columns of one name with numbers are replicates of each other; of a name that says so."""
-_SUMMARY = 0.9
+_SUMMARY, _NEARLY_ALL = 0.9, 0.98
 _FEW = 10
 """Rows below which a correlation means nothing, and names alone decide."""
 _SERIES = 3
@@ -208,7 +208,7 @@ def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:
     if np.array_equal(values, others, equal_nan=True):
         return "equal to"
     alone = np.where(mine, values, others)[mine ^ theirs]
-    if known.sum() >= _LEAST_ROWS and np.array_equal(a, b) and len(np.unique(alone)) <= _FILLINGS < len(alone):
+    if known.sum() >= _LEAST_ROWS and np.mean(a == b) > _NEARLY_ALL and len(np.unique(alone)) <= _FILLINGS < len(alone):
         return _FILLED
     if len(np.unique(a)) < _FEW:
         return ""
