@@ -18,6 +18,8 @@ from finetune.tasks.bounds import USUAL, bare
 
 _REPLICATES_AGREE, _SAID_TO_AGREE = 0.5, 0.2
 """Correlation from which on columns of one name with numbers are replicates of each other; of a name that says so."""
+_SHIFT = 1.0
+"""Distance of the means, in standard deviations, from which on columns of one name with numbers are no replicates."""
 _SUMMARY, _NEARLY_ALL = 0.9, 0.98
 _FEW = 10
 """Rows below which a correlation means nothing, and names alone decide."""
@@ -283,8 +285,11 @@ def _agree(columns: Sequence[Column], said_so: bool) -> bool:
     first, least = columns[0].values, _SAID_TO_AGREE if said_so else _REPLICATES_AGREE
     for column in columns[1:]:
         both = ~np.isnan(first) & ~np.isnan(column.values)
-        if not (said_so if both.sum() < _FEW else _correlation(first[both], column.values[both]) > least):
+        a, b = first[both], column.values[both]
+        if not (said_so if len(a) < _FEW else _correlation(a, b) > least):
             return False
+        if not said_so and abs(a.mean() - b.mean()) > _SHIFT * max(a.std(), b.std()):
+            return False  # such as a first and a second melting point
     return True
 
 
