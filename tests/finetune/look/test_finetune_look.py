@@ -155,6 +155,7 @@ def test_each_recipe_trains_twenty_steps(name: str, tmp_path: Path, monkeypatch:
 
 def test_the_run_is_named_after_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "is_installed", lambda: False)
     table, *_ = TABLES["forty_rows"](tmp_path)
     for name, run in (("bind.toml", "runs/bind"), ("second try.toml", "runs/second_try")):
         assert look([str(table), "-o", name, "--no-timing"]) == 0
