@@ -32,7 +32,7 @@ _INFLATION_FROM = 16 << 20
 
 
 def is_inflated(size: int, packed: int) -> bool:
-    """Whether so many compressed bytes become more than a file of proteins does."""
+    """Whether compressed bytes become more than those of a file of proteins do."""
     return size > MAX_BYTES or (size > _INFLATION_FROM and size > MAX_INFLATION * max(1, packed))
 
 

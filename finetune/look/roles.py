@@ -211,13 +211,13 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
     roles.of |= fits(columns)
     tasks = []
     for column in columns:
-        found = guess(column, residues) if column.name not in roles.of else None
+        found = guesses[column.name] if column.name not in roles.of else None
         if found is not None:
             tasks.append(found)
         else:
             roles.of.setdefault(column.name, of_text(column))
     for base, members in groups:
-        found = guess(members[0], residues)
+        found = guesses[members[0].name]
         if found is None:
             roles.of |= {member.name: of_text(member) for member in members}
             continue
