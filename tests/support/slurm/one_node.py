@@ -23,7 +23,7 @@ SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=2
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 SlurmUser={user}
 SlurmdUser={user}
 StateSaveLocation={folder}/state
@@ -46,7 +46,8 @@ GresTypes=gpu
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} Gres=gpu:2 CpuBind=core State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-"""A requeued job waits for as long as credentials live; a step is bound to the cores that it asks for."""
+"""A requeued job waits for as long as credentials live (Slurm takes 5 s or more; told less, it takes 120 s and
+says so in its log alone). A step is bound to the cores that it asks for."""
 
 
 def missing() -> str:
