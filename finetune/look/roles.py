@@ -51,6 +51,8 @@ class Roles:
     """The split that the table brings along."""
     tasks: list[Guess] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
+    unsure: list[str] = field(default_factory=list)
+    """Columns of tasks of which nothing says that they were measured."""
 
 
 def roles_of(
@@ -142,7 +144,16 @@ def roles_of(
     roles.of = {name: roles.of[name] for name in order}
     roles.tasks.sort(key=lambda task: order.index(task.columns[0]))
     _distinct_names(roles.tasks)
+    if not named:
+        bounded = {column.name for column in columns if column.num_censored}
+        roles.unsure = [task.columns[0] for task in roles.tasks if not _is_measured(task, bounded)]
     return roles
+
+
+def _is_measured(task: Guess, bounded: set[str]) -> bool:
+    """Whether a name, a unit, bounds, replicates or a label for each residue say that a task was measured."""
+    settings = task.settings.keys() & {"unit", "unit_column", "bound_column", "columns_are", "level", "conditions"}
+    return bool(settings) or task.columns[0] in bounded or bool(words.MEASURED.search(words.plain(task.columns[0])))
 
 
 def _within(sites: NDArray[np.int64], conditions: Sequence[Column]) -> list[NDArray[np.int64]]:

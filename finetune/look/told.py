@@ -3,6 +3,7 @@
 In: what was found. Out: lines. Kept: nothing. A part is said as soon as it is known.
 """
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -26,7 +27,6 @@ _aligned = partial(aligned, columns=110, indent="  ")
 _lines = partial(_aligned, name_columns=11)
 _MOST_TASKS = 20
 _NAMED = 60
-_FEATURES = "where most of them are features, name those that were measured with --task"
 _DIFFER = 0.05
 """Share of labels that are means of rows under different conditions, above which a note says so."""
 _FEW_LABELS = 30
@@ -59,10 +59,21 @@ def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[st
         lines += _aligned([(head, reason + more)], name_columns=len(head) + 1)
     if len(tasks) > _MOST_TASKS:
         lines += _aligned(
-            [("", f"and {len(tasks) - _MOST_TASKS:,} more tasks: {listed(tasks[_MOST_TASKS:], _NAMED)}; {_FEATURES}")],
+            [("", f"and {len(tasks) - _MOST_TASKS:,} more tasks: {listed(tasks[_MOST_TASKS:], _NAMED)}")],
             name_columns=1,
         )
-    return lines
+    return lines + _doubts(roles)
+
+
+def _doubts(roles: Roles) -> list[str]:
+    """Which tasks may have been computed or set, and what to type if so."""
+    if not roles.unsure:
+        return []
+    sure = [task.columns[0] for task in roles.tasks if task.columns[0] not in roles.unsure]
+    named = shlex.join([word for name in sure[:_MOST_TASKS] for word in ("--task", name)])
+    instead = f"{named} learns without" if sure else "--task names what was measured"
+    said = f"{listed(roles.unsure, _NAMED)}: a guess, as no name, unit or bound says that this was measured; {instead}"
+    return ["", *_aligned([("note", said)], name_columns=11)]
 
 
 def of_proteins(table: Table, found: Opened, place: Place) -> list[str]:

@@ -174,6 +174,18 @@ LOGARITHM = re.compile(r"\b(?:log\w*|ln|p(?:k[a-z]?|ic ?50|ec ?50|h|chembl))\b")
 """Names of numbers that are logarithms."""
 FITTED = re.compile(r"^(?:k ?m|v ?max|k ?cat|ec ?50|ic ?50|hill\w*|slope|auc|top|bottom|b ?max|intercept)$")
 """Constants that are fitted to a series of doses; on their own they are what was measured."""
+MEASURED = re.compile(
+    r"^(?:score|y|tm\w*|k ?(?:m|d|i|a|on|off|cat)|d+ ?g|rt|ee|va|fc|od|class(?:es)?|function\w*|topt|t ?50|ss\w?)\b"
+    r"|\b(?:(?:log|ln|p)? ?(?:[iegltm][cid] ?\d\d|m[ibf]cs?|k ?[dim]|kcat|titers?|titres?)|d+ ?g|\w*label\w*|targets?"
+    r"|phenotype|outcome|readout|results?|measured|measurement|experimental|observed|half ?life|lfc|fold change|signal"
+    r"|rates?|turnover|[rm]fi|rfu|elisa|spr|bli|assay|potency|efficac\w*|viscosity|abundance|uptake|transport|escape"
+    r"|dms|entry|optim\w*|topology|effect|clinical\w*|kcat ?km|vmax|specific\w*|ph ?opt\w*|ha?emoly\w*)\b"
+    r"|activ|fitness|affinit|bind|melting|stab|yield|express|solub|fluor|bright|intensit|emission|excitation|growth|enrich"
+    r"|inhib|toxic|viab|surviv|neutrali|permeab|aggregat|retention|conversion|selectiv|respon|locali[sz]|location|resist"
+    r"|immunogen|antigenic|allergen|anti(?!body)|microbial|absor|pathogen|kill|lysis|infect|reactiv|hydroly|degrad|cleav"
+    r"|secret|packag|tropism|disorder|secondary"
+)
+"""Names of what is measured, or annotated by a person; a number of another name may have been computed."""
 
 SEQUENCE = re.compile(
     r"seq|protein|peptide|(?:^|[\s_-])(?:vh|vl|heavy|light|chain\w*|primary|aa|cdr\w*|fv|hc|lc)(?:$|[\s_-])", re.I
