@@ -20,6 +20,7 @@ from data.order.plan import SPECIAL_TOKENS, Bin, Plan
 from data.order.sampler import Passes
 from data.order.shares import Shares
 from data.progress_line import WorkLine
+from data.recipe.settings import IngestSettings
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from data.store.build import open_or_build
 from data.store.token_store import Store, new_hash
@@ -252,7 +253,8 @@ def prepare(recipe: Recipe) -> Prepared:
         needed = ((column, f"split.{name}") for name in _DIVIDING if (column := getattr(recipe.split, name)))
         table = joined(tables, settings, list(needed))
         proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest.content).by_content()
-    store = open_or_build([proteins], Path(settings.store_dir), settings.unknown_letters, settings.ingest)
+    ingest = IngestSettings(content=settings.ingest.content)
+    store = open_or_build([proteins], Path(settings.store_dir), settings.unknown_letters, ingest)
     division, tasks, of_row = divided_and_read(recipe, table, proteins, store)
     labels = write(store, {task.settings.name: task.labels for task in tasks}, proteins.linkers)
     opened = tuple(TaskFacts(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from data.recipe.setting import IDENTITY, OPERATIONAL, require, require_word, setting
-from data.recipe.settings import IngestSettings, PackingSettings
+from data.recipe.settings import ContentSettings, PackingSettings
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
@@ -58,7 +58,7 @@ class AssaySettings(PackingSettings, TableSettings):
     store_dir: str = setting(
         OPERATIONAL, "where stores of proteins, labels and features are built and reused", "runs/stores", "path"
     )
-    ingest: IngestSettings = field(default=IngestSettings())
+    ingest: ContentSettings = field(default=ContentSettings())
 
     def __post_init__(self) -> None:
         TableSettings.__post_init__(self)

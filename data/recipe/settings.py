@@ -42,10 +42,22 @@ class MaskSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IngestSettings(Section):
-    """How sources are read into a token store."""
+class ContentSettings(Section):
+    """What sources, or the tables of a fine-tuning recipe, hold."""
 
     section: ClassVar = "data.ingest"
+    content: SourceContent = setting(
+        OPERATIONAL,
+        "'protein': nucleotides and words such as NA are bad records, and a source that begins with nucleotides, "
+        "three-letter codes, PIR or an alignment is refused; 'any': read the letters as amino acids nevertheless",
+        "protein",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IngestSettings(ContentSettings):
+    """How sources are read into a token store."""
+
     max_bad_fraction: float = setting(
         OPERATIONAL,
         "share of records that may be bad; each is written to rejected.jsonl of the store",
@@ -53,12 +65,6 @@ class IngestSettings(Section):
         "fraction",
         at_least=0,
         below=1,
-    )
-    content: SourceContent = setting(
-        OPERATIONAL,
-        "'protein': nucleotides and words such as NA are bad records, and a source that begins with nucleotides, "
-        "three-letter codes, PIR or an alignment is refused; 'any': read the letters as amino acids nevertheless",
-        "protein",
     )
     processes: int = setting(OPERATIONAL, "most sources that are read at the same time", 1, "processes", at_least=1)
 

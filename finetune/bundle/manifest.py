@@ -29,18 +29,13 @@ FILES = (WEIGHTS, SPLIT, WILD_TYPES)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadingSettings(TableSettings):
-    """How a table becomes bins (a `data.recipe.packing.BinSettings`)."""
+    """How a table is read."""
 
     crop_tokens: int = setting(IDENTITY, "longest document, begin and end included", 1024, at_least=3)
     bin_tokens: int = setting(IDENTITY, "slots of one bin", 4096, "tokens", at_least=3)
 
     bins_per_step: ClassVar[int] = 1 << 20
     """More than there are processes."""
-
-    @property
-    def documents_per_bin(self) -> int:
-        """Most documents that one bin may hold."""
-        return max(1, self.bin_tokens // 4)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
