@@ -28,7 +28,7 @@ from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.checksums import CHECKSUMS
 from pretrain.ship.reloaded import logits_of, require_same
-from support.checkpoint_run import trainer_at
+from support.checkpoint_run import rewrite_trainer, trainer_at
 from support.forked import forked, status_of
 from support.inputs.flat_batches import perturb
 from support.inputs.whole_models import load as read_model
@@ -126,6 +126,14 @@ def test_a_head_that_is_absent_or_zero_is_none(tmp_path: Path) -> None:
 def test_an_entry_that_is_no_contact_head_is_refused(entry: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(trainer_at(1), entries={"contact_head": entry}).entry("contact_head", ContactHead)
+
+
+def test_a_contact_head_of_another_shape_is_not_exported(copy: Path, capsys: pytest.CaptureFixture) -> None:
+    checkpoint = copy / "checkpoints/step-000000030"
+    head = {"contact_head": {"weight": [1.0] * 7, "bias": 0.0}}
+    rewrite_trainer(checkpoint, lambda record: record["entries"].update(head))
+    assert export.main([str(copy)]) == 78
+    assert f"error: {checkpoint}: the contact head has 7 numbers, allowed 8\n" == capsys.readouterr().err
 
 
 def test_weights_that_are_no_numbers_are_no_start(tmp_path: Path) -> None:
