@@ -87,11 +87,9 @@ def conformal_half_width(truth: ArrayLike, prediction: ArrayLike, coverage: floa
         Infinity where n is too small for the promise: below 9 for 90 %.
 
     Raises:
-        ValueError: the coverage is outside (0, 1), or a number is not finite.
+        ValueError: a number is not finite.
     """
     errors = np.sort(np.abs(np.asarray(truth, np.float64) - np.asarray(prediction, np.float64)))
-    if not 0 < coverage < 1:
-        raise ValueError(f"the coverage is {coverage!r}; it must lie in (0, 1), for example 0.9")
     if not np.isfinite(errors).all():
         raise ValueError("an error of the validation part is not finite; every label needs a prediction that is")
     rank = int(np.ceil((len(errors) + 1) * coverage - 1e-9))

@@ -89,16 +89,16 @@ def screening(active: NDArray[np.bool_], scores: Floats) -> dict[str, float]:
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     ratio = float(active.mean())
-    first = enrichment(active, scores, 0.01)
+    factor, most, items = enrichment(active, scores, 0.01)
     return {
         "auroc": float(roc_auc_score(active, scores)),
         "ap": float(average_precision_score(active, scores)),
         "positive_ratio": ratio,  # what AP is by chance
         "bedroc": bedroc(active, scores),
         "bedroc_random": random_bedroc(ratio),
-        "ef1": first.factor,
-        "ef1_most": first.most,
-        "ef1_items": float(first.items),
+        "ef1": factor,
+        "ef1_most": most,
+        "ef1_items": float(items),
     }
 
 

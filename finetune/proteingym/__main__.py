@@ -11,7 +11,6 @@ of each assay, and their figures as ProteinGym averages them, with `-o` those of
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from data.durable import write_csv
@@ -112,8 +111,9 @@ def said(name: str, figures: dict[Assay, Figures]) -> list[str]:
     """The means of a column as lines."""
     of = all_means(figures)
     selections = sorted({selection for each in of.values() for selection in each.of_selection})
+    variants = sum(int(each["variants"]) for each in figures.values())
     lines = [
-        f"{name}: {len(figures):,} assays, {sum(each.variants for each in figures.values()):,} variants with a score",
+        f"{name}: {len(figures):,} assays, {variants:,} variants with a score",
         "",
         f"    {'':<18}" + "".join(f"{TITLES[each]:>13}" for each in FIGURES),
         f"    {'ProteinGym mean':<18}" + "".join(_cell(of[each].aggregate) for each in FIGURES),
@@ -140,10 +140,9 @@ def _write(out: Path, figures: dict[str, dict[Assay, Figures]], weights: Mapping
     ]
     for name, of in figures.items():
         for assay, found in of.items():
-            cells = asdict(found)
-            values = ["" if cells[each] != cells[each] else repr(cells[each]) for each in FIGURES]
+            values = ["" if found[each] != found[each] else repr(found[each]) for each in FIGURES]
             of_assay = assay.name, assay.protein, assay.selection
-            lines.append([*of_assay, name, found.variants, *values, weights[name]])
+            lines.append([*of_assay, name, found["variants"], *values, weights[name]])
     write_csv(out, lines, "give another name with -o")
 
 

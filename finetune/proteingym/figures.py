@@ -10,7 +10,7 @@ of a file makes them better.
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -21,23 +21,13 @@ from finetune.metrics.weighted import Floats
 from finetune.proteingym.reference import Assay
 
 NAN = float("nan")
+Figures = dict[str, float]
+"""How well scores rank one assay, by the names in `FIGURES`, NaN for what is not defined on it; and "variants", how
+many have a score and a measurement."""
 FIGURES = ("spearman", "auc", "mcc", "ndcg", "recall")
 TITLES = {"spearman": "Spearman", "auc": "AUC", "mcc": "MCC", "ndcg": "NDCG@10%", "recall": "recall@10%"}
 _FEWEST = 10
 """A tenth of fewer is no variant."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """How well scores rank one assay; NaN for what is not defined on it."""
-
-    variants: int
-    """How many have a score and a measurement."""
-    spearman: float
-    auc: float
-    mcc: float
-    ndcg: float
-    recall: float
 
 
 def figures_of(measured: Floats, is_fit: Floats, scores: Floats) -> Figures:
@@ -65,7 +55,7 @@ def figures_of(measured: Floats, is_fit: Floats, scores: Floats) -> Figures:
     if labels.any() and not labels.all():
         auc = float(roc_auc_score(labels, ranked))
         mcc = float(matthews_corrcoef(labels, ranked >= np.median(ranked)))
-    return Figures(count, spearman, auc, mcc, ndcg, recall)
+    return {"variants": count, "spearman": spearman, "auc": auc, "mcc": mcc, "ndcg": ndcg, "recall": recall}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,5 +94,4 @@ def means(values: Iterable[tuple[Assay, float]]) -> Means:
 
 def all_means(figures: Mapping[Assay, Figures]) -> dict[str, Means]:
     """The means of each figure by its name."""
-    rows = {assay: asdict(found) for assay, found in figures.items()}
-    return {name: means((assay, row[name]) for assay, row in rows.items()) for name in FIGURES}
+    return {name: means((assay, of[name]) for assay, of in figures.items()) for name in FIGURES}

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.scoring import written
 from finetune.proteingym.__main__ import main, work
-from finetune.proteingym.figures import Figures, all_means, figures_of, means
+from finetune.proteingym.figures import FIGURES, all_means, figures_of, means
 from finetune.proteingym.reference import Assay, chosen, read_reference
 from finetune.score.model import Scorer
 from finetune.score.schemes import Variant, variant_of
@@ -73,35 +73,35 @@ def test_figures_of_an_assay_are_proteingyms() -> None:
     measured = np.arange(50.0)
     scores = np.array([17 * i % 50 + 0.3 * i for i in range(50)])
     found = figures_of(measured, (measured >= 25).astype(float), scores)
-    assert found.variants == 50
+    assert found["variants"] == 50
     # Made once by ProteinGym's own functions.
-    assert found.ndcg == pytest.approx(0.894019841005432, abs=1e-12)
-    assert found.recall == pytest.approx(0.2, abs=1e-12)
-    assert found.spearman == pytest.approx(0.5351740696278511, abs=1e-12)
+    assert found["ndcg"] == pytest.approx(0.894019841005432, abs=1e-12)
+    assert found["recall"] == pytest.approx(0.2, abs=1e-12)
+    assert found["spearman"] == pytest.approx(0.5351740696278511, abs=1e-12)
     # Of 25 above the median 16 are fit, by counting: 16 * 16 - 9 * 9 over 25 * 25.
     above = scores >= np.median(scores)
     hits = int((above & (measured >= 25)).sum())
-    assert found.mcc == pytest.approx((hits * hits - (25 - hits) ** 2) / 625, abs=1e-12)
+    assert found["mcc"] == pytest.approx((hits * hits - (25 - hits) ** 2) / 625, abs=1e-12)
     pairs = [float(scores[i] > scores[j]) for i in range(25, 50) for j in range(25)]
-    assert found.auc == pytest.approx(np.mean(pairs), abs=1e-12)
+    assert found["auc"] == pytest.approx(np.mean(pairs), abs=1e-12)
 
 
 def test_scores_without_order_get_nothing_from_the_order_of_a_file() -> None:
     measured = np.arange(40.0)
     for order in (measured, measured[::-1].copy()):
         found = figures_of(order, (order >= 20).astype(float), np.zeros(40))
-        assert np.isnan(found.spearman)
-        assert (found.auc, found.mcc) == (0.5, 0.0)
-        assert found.recall == pytest.approx(0.1)
+        assert np.isnan(found["spearman"])
+        assert (found["auc"], found["mcc"]) == (0.5, 0.0)
+        assert found["recall"] == pytest.approx(0.1)
 
 
 def test_rows_without_a_score_or_a_measurement_do_not_count() -> None:
     nan = float("nan")
     measured, is_fit = np.array([1.0, 2.0, nan, 4.0]), np.array([0.0, 0.0, 1.0, 1.0])
     found = figures_of(measured, is_fit, np.array([1.0, nan, 3.0, 2.0]))
-    assert (found.variants, found.spearman, found.auc) == (2, pytest.approx(1.0), 1.0)
-    assert np.isnan(found.ndcg)  # a tenth of two is no variant
-    assert np.isnan(figures_of(measured, np.ones(4), np.arange(4.0)).auc)
+    assert (found["variants"], found["spearman"], found["auc"]) == (2, pytest.approx(1.0), 1.0)
+    assert np.isnan(found["ndcg"])  # a tenth of two is no variant
+    assert np.isnan(figures_of(measured, np.ones(4), np.arange(4.0))["auc"])
 
 
 def test_means_are_over_proteins_within_a_selection_and_then_over_selections() -> None:
@@ -113,7 +113,7 @@ def test_means_are_over_proteins_within_a_selection_and_then_over_selections() -
     assert found.of_selection == {"Activity": pytest.approx(0.45), "Stability": 1.0}
     assert found.aggregate == pytest.approx(0.725)
     assert (found.of_assays, found.assays) == (pytest.approx(0.55), 4)
-    of = all_means({assay: Figures(9, value, value, 0.0, 0.0, 0.0) for assay, value in assays})
+    of = all_means({assay: {**dict.fromkeys(FIGURES, 0.0), "spearman": value, "auc": value} for assay, value in assays})
     assert of["spearman"] == of["auc"] == found
     assert of["mcc"].assays == 5
 
@@ -141,7 +141,7 @@ def test_published_scores_of_one_assay_rank_it_as_published() -> None:
     measured = np.array([float(row["2500"] or "nan") for row in rows])
     scores = np.array([[float(row[f"esm1v_t33_650M_UR90_{n}"] or "nan") for n in range(1, 6)] for row in rows]).T
     is_fit = np.full(len(rows), np.nan)
-    found = [figures_of(measured, is_fit, each).spearman for each in (*scores, scores.mean(0))]
+    found = [figures_of(measured, is_fit, each)["spearman"] for each in (*scores, scores.mean(0))]
     assert found == pytest.approx([0.6619, 0.6632, 0.6449, 0.6865, 0.7064, 0.7026], abs=5e-5)
 
 
@@ -189,7 +189,7 @@ def test_columns_are_added_and_a_finished_assay_is_skipped(
     figures = {row["DMS_id"]: row for row in rows_of(place / "figures.csv")}
     scores = np.array([float(row[f"small:{FIT}"]) for row in rows_of(place / "assays" / "A_1.csv")])
     expected_figures = figures_of(np.arange(4) + 0.5, np.arange(4) % 2, scores)
-    assert float(figures["A_1"]["spearman"]) == pytest.approx(expected_figures.spearman, abs=1e-12)
+    assert float(figures["A_1"]["spearman"]) == pytest.approx(expected_figures["spearman"], abs=1e-12)
     assert figures["A_1"]["ndcg"] == ""
 
     stamps = {path: path.read_bytes() for path in (place / "assays").iterdir()}
