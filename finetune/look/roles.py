@@ -211,13 +211,13 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
     groups, summed_up = replicates(columns)
     roles.of |= counts_of_rates(columns)
     columns = [column for column in columns if column.name not in roles.of]
-    roles.of |= copies(columns, [*summed_up, *(column.name for _, members in groups for column in members)])
+    roles.of |= copies(columns, [*summed_up, *(column.name for _, members, _ in groups for column in members)])
     guesses = {column.name: guess(column, residues) for column in columns if column.name not in roles.of}
     of_residues = {name for name, found in guesses.items() if found and found.settings.get("level") == "residue"}
     roles.of |= renamed([each for each in columns if each.name in guesses and each.name not in of_residues])
     groups, summed_up = replicates([column for column in columns if column.name not in roles.of])
     roles.of |= summed_up
-    repeated = {column.name for _, members in groups for column in members}
+    repeated = {column.name for _, members, _ in groups for column in members}
     columns = [column for column in columns if column.name not in {*roles.of, *repeated}]
     roles.of |= fits(columns)
     tasks = []
@@ -227,7 +227,7 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
             tasks.append(found)
         else:
             roles.of.setdefault(column.name, of_text(column))
-    for base, members in groups:
+    for base, members, said in groups:
         found = guesses[members[0].name]
         if found is None:
             roles.of |= {member.name: of_text(member) for member in members}
@@ -235,10 +235,10 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
         found.columns = tuple(member.name for member in members)
         found.settings["columns_are"] = "replicates"
         found.name = base or found.name
-        found.reason = f"{len(members)} replicates, whose mean is learned; {found.reason}"
+        found.reason = f"{said}; {found.reason}"
         _widen(found, members)
         tasks.append(found)
-    everyone = [*columns, *(member for _, members in groups for member in members)]
+    everyone = [*columns, *(member for _, members, _ in groups for member in members)]
     return _without_doubtful(tasks, everyone, roles)
 
 

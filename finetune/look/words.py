@@ -222,9 +222,14 @@ CHAINS = (
 """Words that tell two chains of one row apart."""
 
 REPLICATE = re.compile(
-    r"(?P<base>.*?)[\s._#(-]*(?P<word>replicate|repl|rep|run|trial|exp|measurement|r|n)?[\s._#-]*(?P<number>\d{1,2})\)?",
+    r"(?P<base>.*?)[\s._#(-]*(?P<word>replicate|repl|rep|run|trial|exp|measurement|(?<![^\W\d_])[rn])?[\s._#-]*(?P<number>\d{1,2})\)?",
     re.I,
 )
+SERIES = re.compile(
+    SET.pattern + r"|\b(?:day|week|month|h|hours?|hr|min|round|cycle|passage|gen\w*|step|stage|target|off ?target|strain"
+    r"|epitope|antigen|site|domain|chain|peak|state|bin|gate|sort|level|class|task|label|property|program|model|method)$"
+)
+"""Names of what numbers tell apart: conditions, targets, steps, programs."""
 DATE = re.compile(
     r"\d{4}-\d{1,2}-\d{1,2}(?:[ T]\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?Z?)?"
     r"|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{4}/\d{1,2}/\d{1,2}"

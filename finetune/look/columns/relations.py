@@ -245,12 +245,13 @@ def counts_of_rates(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
     return roles
 
 
-def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column]]], dict[str, tuple[str, str]]]:
-    """Groups of columns that repeat one measurement, and the roles of those that another column sums up."""
+def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column], str]], dict[str, tuple[str, str]]]:
+    """Groups of columns that repeat one measurement, in words too, and the roles of those that another one sums up."""
     roles: dict[str, tuple[str, str]] = {}
     numeric = [column for column in columns if column.numbers is not None]
     by_name = {name_and_unit(column.name)[0].strip(): column for column in numeric}
     families: dict[str, list[Column]] = {}
+    numbers: dict[str, list[int]] = {}
     said_so: set[str] = set()
     for column in numeric:
         found = words.REPLICATE.fullmatch(name_and_unit(column.name)[0].strip())
@@ -260,24 +261,33 @@ def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column]]
         if base.isdigit() and not any(sign in column.name for sign in "_-. #"):
             continue
         families.setdefault(base, []).append(column)
+        numbers.setdefault(base, []).append(int(found["number"]))
         said_so |= {base} if found["word"] and len(found["word"]) > 2 else set()
-    groups: list[tuple[str, list[Column]]] = []
+    groups: list[tuple[str, list[Column], str]] = []
     num_summed_up = 0
     for base, members in families.items():
         own = by_name.get(base)
         everyone = [*([own] if own is not None else []), *members]
-        if len(everyone) < 2 or not _agree(everyone, base in said_so):
+        is_series = not _count_up(numbers[base], own is not None) or words.SERIES.search(words.plain(base))
+        if len(everyone) < 2 or (is_series and base not in said_so) or not _agree(everyone, base in said_so):
             continue
         if own is not None and _is_summary(own, members):
             num_summed_up += 1
             roles |= {each.name: ("replicate", f"of {own.name!r}, which sums them up") for each in members}
         else:
-            groups.append((base, everyone))
-    repeated = {column.name for _, everyone in groups for column in everyone}
+            doubt = "" if base in said_so else ", which their numbers alone say: a guess; --task learns one of them"
+            groups.append((base, everyone, f"{len(everyone)} replicates, whose mean is learned{doubt}"))
+    repeated = {column.name for _, everyone, _ in groups for column in everyone}
     for base, members in families.items() if num_summed_up > 1 else ():
         if len(members) == 1 and base not in by_name and members[0].name not in repeated:
             roles[members[0].name] = "replicate", f"of {base!r}, which has no column of its own as the others have"
     return groups, roles
+
+
+def _count_up(numbers: Collection[int], has_own: bool) -> bool:
+    """Whether numbers are those of repeats: 0, 1, ... or 1, 2, ..., or 2, 3, ... after a column without one."""
+    begin = min(numbers)
+    return begin <= 1 + has_own and sorted(numbers) == [*range(begin, begin + len(numbers))]
 
 
 def _agree(columns: Sequence[Column], said_so: bool) -> bool:
