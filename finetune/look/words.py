@@ -226,7 +226,8 @@ REPLICATE = re.compile(
     re.I,
 )
 SERIES = re.compile(
-    SET.pattern + r"|\b(?:day|week|month|h|hours?|hr|min|round|cycle|passage|gen\w*|step|stage|target|off ?target|strain"
+    SET.pattern
+    + r"|\b(?:day|week|month|h|hours?|hr|min|round|cycle|passage|gen\w*|step|stage|target|off ?target|strain"
     r"|epitope|antigen|site|domain|chain|peak|state|bin|gate|sort|level|class|task|label|property|program|model|method)$"
 )
 """Names of what numbers tell apart: conditions, targets, steps, programs."""
