@@ -118,7 +118,7 @@ def _proposal(
     if "unknown_letters" in place.reasons:
         place.notes.append(place.reasons["unknown_letters"])
     residues, records, sites = proteins.whole_residues, proteins.record_of_row, proteins.sites
-    roles = roles_of(columns, place.roles, residues, request.tasks, records, sites, proteins.composition)
+    roles = roles_of(columns, place.roles, residues, request.tasks, records, sites, proteins.sequences)
     if not roles.tasks:
         raise ValueError(_without_task(table, columns, roles))
     crop = crop_of(proteins.num_residues, may_cut=not isinstance(data.get("sequence"), list))

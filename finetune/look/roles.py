@@ -38,6 +38,7 @@ _MANY_PREDICTIONS = 3
 _LEAST_CELLS, _FULLER = 10, 0.1
 """Cells of a task where another one has ten times as many."""
 _CONDITIONS = ("condition", "molecule", "sequence, not read")
+_OF_PROTEINS = ("wild type", "sequence, not read")
 _OF_SITES = "the same in nearly all mutations of a residue: of the residue, and not of the mutation"
 
 
@@ -62,7 +63,7 @@ def roles_of(
     named: Sequence[str] = (),
     records: NDArray[np.int64] | None = None,
     sites: NDArray[np.int64] | None = None,
-    composition: NDArray[np.int64] | None = None,
+    sequences: Sequence[str] | None = None,
 ) -> Roles:
     """Sort columns into roles.
 
@@ -73,7 +74,7 @@ def roles_of(
         named: columns that the user named as tasks; then no other one is.
         records: (R,) record of each row, -1 without one; where it is not given, no rows are of one sequence.
         sites: (R,) number of the residues that each row mutates, -1 without any.
-        composition: (N, L) how often each letter stands in each record.
+        sequences: (N,) letters of each record.
 
     Raises:
         ValueError: a column that the user named holds nothing to learn.
@@ -105,8 +106,9 @@ def roles_of(
             for column in free
             if column.name not in named and column.numbers is None and is_key(column, records)
         }
-    if composition is not None:
-        roles.of |= computed([column for column in free if column.name not in named], records, composition)
+    if sequences is not None:
+        unread = [column for column in columns if roles.of.get(column.name, ("",))[0] in _OF_PROTEINS]
+        roles.of |= computed([column for column in free if column.name not in named], records, sequences, unread)
     used, first_rows = np.unique(records, return_index=True)
     is_first = np.isin(np.arange(len(records)), first_rows[used >= 0])
     for organism in (each for each in others if words.ORGANISM.search(words.plain(each.name)) and each.numbers is None):

@@ -78,12 +78,6 @@ class Proteins:
         return np.array([len(letters) for letters in self.sequences], np.int64)
 
     @property
-    def composition(self) -> NDArray[np.int64]:
-        """(N, 26) how often each letter stands in each record."""
-        letters = (np.frombuffer(each.encode("latin-1", "replace"), np.uint8) for each in self.sequences)
-        return np.stack([np.bincount(each, minlength=256)[ord("A") : ord("Z") + 1] for each in letters])
-
-    @property
     def first_rows(self) -> NDArray[np.int64]:
         """(N,) the first row of each record."""
         used, first = np.unique(self.record_of_row, return_index=True)

@@ -1,8 +1,8 @@
-"""Numbers that follow from the residues alone, such as a mass, a net charge or a mean hydrophobicity.
+"""Numbers that follow from the residues alone, such as a mass, a net charge or a number of mutations.
 
-In: columns, the record of each row, what each record is made of. Out: (role, reason) by column. Kept: nothing. No name
+In: columns, the record of each row, the letters of each record. Out: (role, reason) by column. Kept: nothing. No name
 says that one is: sums and means over residues are fitted to two records of three, and must give the numbers of the
-third; or there is a column for nearly each amino acid.
+third; differing residues are counted; or there is a column for nearly each amino acid.
 """
 
 import re
@@ -14,16 +14,22 @@ from numpy.typing import NDArray
 from data.alphabet import STANDARD_RESIDUES
 from finetune.look import words
 from finetune.look.column import Column
+from finetune.look.columns.relations import correlation
 
 _MOST_RECORDS = 3000
-_LEAST_A_TERM = 1.5
-"""Records that are fitted, for each kind of residue."""
+_LEAST_TESTED = 8
+"""Records whose numbers the others must give."""
 _LEFT = 0.005
 """Share of the variance of records that were not fitted, up to which numbers are computed: digits were cut off."""
 _LETTER = re.compile(rf"(?:^| )([a-z]|{'|'.join(sorted(words.THREE_LETTERS))})(?: |$)")
 _LETTERS = {*STANDARD_RESIDUES.lower(), *words.THREE_LETTERS}
 _LEAST_OF_A_FAMILY = 10
 """Amino acids of which there is a column each."""
+_COUNTED = 0.9999
+"""Correlation with the number of differing residues from which on a column is that number, or the identity."""
+_MOSTLY = 0.9
+"""Share of the proteins that have the length of their reference."""
+_DIFFERS = "counted from the sequences: the residues in which each differs from one of them; it was not measured"
 _SAID = "computed from the residues: their sum or their mean gives it, and it was not measured"
 
 
@@ -43,23 +49,57 @@ def of_amino_acids(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
 
 
 def computed(
-    columns: Sequence[Column], records: NDArray[np.int64], composition: NDArray[np.int64]
+    columns: Sequence[Column], records: NDArray[np.int64], sequences: Sequence[str], others: Sequence[Column] = ()
 ) -> dict[str, tuple[str, str]]:
     """The columns of numbers that no experiment was needed for.
 
     Args:
         columns: that may be labels.
         records: (R,) record of each row, -1 without one.
-        composition: (N, L) how often each letter stands in each record.
+        sequences: (N,) letters of each record.
+        others: columns of sequences that are not read, such as a wild type for each row.
     """
     used, first = np.unique(records, return_index=True)
     rows = first[used >= 0][:_MOST_RECORDS]
-    counts = composition[records[rows]].astype(np.float64)
+    letters = [np.frombuffer(sequences[record].encode("latin-1", "replace"), np.uint8) for record in records[rows]]
+    counts = np.stack([np.bincount(each, minlength=256) for each in letters]).astype(np.float64)
     counts = np.column_stack([counts[:, counts.any(axis=0)], np.ones(len(rows))])
     shares = counts / np.maximum(counts[:, :-1].sum(axis=1, keepdims=True), 1)
-    numeric = [column for column in columns if column.numbers is not None]
-    found = [each for each in numeric if any(_gives(terms, each.values[rows]) for terms in (counts, shares))]
-    return {each.name: ("descriptor", _SAID) for each in found}
+    numeric = {each.name: each.values[rows] for each in columns if each.numbers is not None}
+    differing = [*_from_one(letters, rows), *(_from_own(letters, other, rows) for other in others)]
+    found = {name: ("descriptor", _DIFFERS) for name, values in numeric.items() if _counts(differing, values)}
+    sums = (name for name, values in numeric.items() if any(_gives(terms, values) for terms in (counts, shares)))
+    return found | dict.fromkeys(sums, ("descriptor", _SAID))
+
+
+def _from_one(letters: Sequence[NDArray[np.uint8]], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(2, rows) residues in which proteins differ from the commonest ones, and from the first; NaN of other lengths."""
+    lengths = np.array([len(each) for each in letters])
+    same = np.flatnonzero(lengths == np.bincount(lengths).argmax())
+    block = np.stack([letters[at] for at in same])
+    kinds = np.unique(block)
+    commonest = kinds[np.argmax([(block == kind).sum(axis=0) for kind in kinds], axis=0)]
+    found = np.full((2, len(rows)), np.nan)
+    found[:, same] = [(block != reference).sum(axis=1) for reference in (commonest, block[np.argmin(rows[same])])]
+    return found
+
+
+def _from_own(letters: Sequence[NDArray[np.uint8]], other: Column, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(rows,) residues in which each protein differs from the row's cell of another column, NaN of other lengths."""
+    cells = other.cells.over_rows(np.array(other.texts, object), other.num_rows, "")[rows]
+    its = (np.frombuffer(cell.encode("latin-1", "replace"), np.uint8) for cell in cells)
+    pairs = zip(letters, its, strict=True)
+    return np.array([(mine != own).sum() if len(mine) == len(own) else np.nan for mine, own in pairs])
+
+
+def _counts(differing: Sequence[NDArray[np.float64]], values: NDArray[np.float64]) -> bool:
+    """Whether nearly all values are one of these numbers of differing residues, or a share of them."""
+    for numbers in differing:
+        known = ~np.isnan(numbers) & ~np.isnan(values)
+        is_enough = known.sum() >= max(_LEAST_TESTED, _MOSTLY * np.sum(~np.isnan(values)))
+        if is_enough and abs(correlation(numbers[known], values[known])) > _COUNTED:
+            return True
+    return False
 
 
 def _gives(terms: NDArray[np.float64], values: NDArray[np.float64]) -> bool:
@@ -67,7 +107,7 @@ def _gives(terms: NDArray[np.float64], values: NDArray[np.float64]) -> bool:
     known = ~np.isnan(values)
     terms, values = terms[known], values[known]
     is_third = np.arange(len(values)) % 3 == 2
-    if len(values) - is_third.sum() < _LEAST_A_TERM * terms.shape[1] or not np.ptp(values[is_third]):
+    if is_third.sum() < _LEAST_TESTED or not np.ptp(values[is_third]):
         return False
     weights = np.linalg.lstsq(terms[~is_third], values[~is_third], rcond=None)[0]
     left = values[is_third] - terms[is_third] @ weights

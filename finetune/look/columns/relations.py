@@ -214,10 +214,10 @@ def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:
         return _FILLED
     if len(np.unique(a)) < _FEW:
         return ""
-    if abs(_correlation(a, b)) > _ONE:
+    if abs(correlation(a, b)) > _ONE:
         return "on another scale than"
     for first, second, said in ((a, b, "the logarithm of"), (b, a, "a power of")):
-        if second.min() > 0 and abs(_correlation(first, np.log(second))) > _ONE > abs(_correlation(first, second)):
+        if second.min() > 0 and abs(correlation(first, np.log(second))) > _ONE > abs(correlation(first, second)):
             return said
     sign = 1 if a[np.argmax(b)] > a[np.argmin(b)] else -1
     steps = np.diff(sign * b[np.lexsort((sign * b, a))])
@@ -239,7 +239,7 @@ def counts_of_rates(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
             continue
         share = part.values[known] / total.values[known]
         for rate in (each for each in numeric if each not in of_counts and not np.isnan(each.values[known]).any()):
-            if _correlation(share, rate.values[known]) > _RATE:
+            if correlation(share, rate.values[known]) > _RATE:
                 said = f"{part.name!r} of {total.name!r} is what {rate.name!r} gives as a rate"
                 roles |= {total.name: ("count", said), part.name: ("count", said)}
     return roles
@@ -296,7 +296,7 @@ def _agree(columns: Sequence[Column], said_so: bool) -> bool:
     for column in columns[1:]:
         both = ~np.isnan(first) & ~np.isnan(column.values)
         a, b = first[both], column.values[both]
-        if not (said_so if len(a) < _FEW else _correlation(a, b) > least):
+        if not (said_so if len(a) < _FEW else correlation(a, b) > least):
             return False
         if not said_so and abs(a.mean() - b.mean()) > _SHIFT * max(a.std(), b.std()):
             return False  # such as a first and a second melting point
@@ -312,10 +312,11 @@ def _is_summary(column: Column, members: Sequence[Column]) -> bool:
     if len(members) < 2 or not both.any():
         return False
     equal = np.isclose(means[both], column.values[both], rtol=1e-4, atol=1e-6).mean()
-    return bool(equal > _SUMMARY or (both.sum() >= _FEW and _correlation(means[both], column.values[both]) > _SUMMARY))
+    return bool(equal > _SUMMARY or (both.sum() >= _FEW and correlation(means[both], column.values[both]) > _SUMMARY))
 
 
-def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """The correlation of numbers, 0 where all of one are equal."""
     if not np.ptp(a) or not np.ptp(b):
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])

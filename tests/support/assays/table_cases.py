@@ -78,6 +78,7 @@ class GeneratedTable:
             "scaled": lambda: float(rest[1]) * self._numbers(rest[0]) + float(rest[2]),
             "sum": lambda: list(map(_sum, self._proteins()[:count])),
             "mean": lambda: [_sum(letters) / len(letters) for letters in self._proteins()[:count]],
+            "distance": lambda: [_differing(letters, self.wild_type(len(letters))) for letters in self._proteins()],
             "near": lambda: self._numbers(rest[0]) + draw.normal(0, float(rest[1]), count),
         }
         if word in numbers:
@@ -162,6 +163,10 @@ class GeneratedTable:
         if word == "round":
             return [f"{float(cell):.{rest[0]}f}" for cell in cells]
         return {"repeat": cells, "suffix": [f"{cell}{' '.join(rest)}" for cell in cells]}[word]
+
+
+def _differing(letters: str, wild_type: str) -> int:
+    return sum(mine != its for mine, its in zip(letters, wild_type, strict=True))
 
 
 def _sum(letters: str) -> float:
