@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 
 ARMS = {
     "esm2, AdamW": ("esm2", "adamw"),
@@ -89,7 +90,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/ablation"), help="folder of the runs")
     parser.add_argument("--size", default="800k", help="presets esm2_SIZE and modern_SIZE")
     parser.add_argument("--tokens", type=int, default=900_000, help="real tokens of each run")
-    asked = parser.parse_args()
+    asked = parse_options(parser)
     plan = Plan(tuple(asked.sources), asked.runs, asked.size, asked.tokens)
     found: dict[str, tuple[float, list[float]]] = {}
     for arm, (_, optimizer) in ARMS.items():
@@ -106,7 +107,7 @@ def main() -> None:
         for arm, (_, losses) in found.items()
         if arm != "esm2, AdamW"
     ]
-    report("ablation", rows)
+    report("ablation", rows, record=asked.record)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from transformers import DataCollatorForLanguageModeling, EsmTokenizer
 from benchmarks.proteins import lengths
 from benchmarks.report import Row, report
 from benchmarks.resident_memory import peak_mib
+from benchmarks.results.record import parse_options
 from benchmarks.timing import Work, side_by_side
 from data.alphabet import CLS, EOS, LETTER_IDS, STANDARD_RESIDUES, TOKENS
 from data.batches.loader import Loader
@@ -233,7 +234,7 @@ def main() -> None:
     parser.add_argument(
         "--store-mb", type=int, default=2000, help="FASTA for the memory rows, in MB; 0 leaves them out"
     )
-    options = parser.parse_args()
+    options = parse_options(parser)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         rows = parsing(folder, min(options.records, 250_000))
@@ -245,7 +246,7 @@ def main() -> None:
         rows += rates(corpora, settings)
         if options.store_mb:
             rows += memory(folder, options.store_mb)
-    report("data", rows)
+    report("data", rows, record=options.record)
 
 
 if __name__ == "__main__":

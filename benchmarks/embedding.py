@@ -19,6 +19,7 @@ from torch import Tensor
 
 from benchmarks.finetune.rows import Protein, deeploc, drawn
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 from benchmarks.timing import side_by_side
 from data.batches.packed import BinSize, PlainContents, TokenArrays, token_ids
 from data.order.plan import SPECIAL_TOKENS
@@ -123,7 +124,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--bin-tokens", type=int, default=4096, help="of ours")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--quick", action="store_true", help="only show that it runs: a tiny model, no ratios")
-    options = parser.parse_args(words)
+    options = parse_options(parser, words)
     torch.set_num_threads(options.threads)
     if options.quick:
         measured("esm2_60k", drawn(40, 128), 1, options.batch_sequences, options.bin_tokens)
@@ -143,7 +144,7 @@ def main(words: Sequence[str] | None = None) -> None:
         work = f"{preset}, mean vectors, crop {CROP:,}: proteins a CPU second"
         rows.append(Row(work, "transformers, sorted by length", ratios[0], by_length, "higher"))
         rows.append(Row(work, "transformers, in the order of the file", ratios[1], unsorted, "higher"))
-    report("embedding", rows)
+    report("embedding", rows, record=options.record)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.launch import launched
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 from pretrain.checkpoint.files.reading import read_tensors
 from pretrain.checkpoint.load import newest_valid, unread
 
@@ -89,7 +90,8 @@ def main() -> None:
     """Run the matrix and print it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines", description=__doc__.split("\n")[0])
     parser.add_argument("engines", nargs="*", help="names of files in accelerate_configs/; all of the matrix if none")
-    chosen = parser.parse_args().engines
+    options = parse_options(parser)
+    chosen = options.engines
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         made: dict[Case, Run] = {}
@@ -120,7 +122,7 @@ def main() -> None:
             against = "one process, bins regrouped"
             rows.append(Row(f"{name}: weights", against, weights / of_weights, 3.0, "lower"))
             rows.append(Row(f"{name}: losses", against, losses / of_losses, 3.0, "lower"))
-    report("engines", rows)
+    report("engines", rows, record=options.record)
 
 
 if __name__ == "__main__":

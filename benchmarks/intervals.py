@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 from finetune.labels.labels import ABOVE, EXACT
 from finetune.metrics import concordance, weighted
 from finetune.metrics.calibration import conformal_half_width
@@ -283,7 +284,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.intervals", description=str(__doc__).split("\n")[0])
     parser.add_argument("--repetitions", type=int, default=1000, help="of each case")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="cases whose name has one of these words")
-    options = parser.parse_args(words)
+    options = parse_options(parser, words)
     chosen = [case for case in cases() if not options.only or any(word in case.name for word in options.only)]
     rows, others = list[Row](), dict[str, object]()
     for case in chosen:
@@ -292,7 +293,7 @@ def main(words: Sequence[str] | None = None) -> None:
         others[case.name] = {**found._asdict(), "error": float(np.sqrt(share * (1 - share) / options.repetitions))}
         rows += rows_of(case, found)
         print(f"{case.name}: {found}", flush=True)
-    report("intervals", rows, others=others)
+    report("intervals", rows, others=others, record=options.record)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch
 from benchmarks.proteins import draw
 from benchmarks.report import Row, report
 from benchmarks.resident_memory import peak_resident_mib
+from benchmarks.results.record import parse_options
 from benchmarks.training import DTYPES, Precision, bytes_per_token, initial, packed_whole, side, train
 from pretrain.model.compute import configure
 from pretrain.model.encoder import Checkpointing
@@ -66,14 +67,14 @@ def main() -> None:
     parser.add_argument("--presets", nargs="*", default=["esm2_8m", "esm2_35m", "modern_8m"])
     parser.add_argument("--residues", type=int, help="train ESM-2 8M on one protein of so many")
     parser.add_argument("--checkpointing", choices=MODES, default="none", help="for that protein")
-    asked = parser.parse_args()
+    asked = parse_options(parser)
     # This comes first, because the peak of a process is that of everything it has done.
     rows = [one_protein(asked.residues, asked.checkpointing)] if asked.residues else []
     print("| bytes a token, channel and layer | autocast | none | selective | layer |\n|---|---|---|---|---|")
     for preset in asked.presets:
         for precision in DTYPES:
             table(preset, precision)
-    report("memory", rows)
+    report("memory", rows, record=asked.record)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.proteins import MEGABATCH
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 from benchmarks.training import (
     DTYPES,
     Case,
@@ -130,7 +131,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--presets", nargs="+", choices=[*_GPU_SIZES], help="the cases of a GPU, of these sizes")
     parser.add_argument("--bin-tokens", type=int, help="slots of one of our bins, about")
     parser.add_argument("--quick", action="store_true", help="only show that it runs: tiny models, no ratios")
-    options = parser.parse_args(words)
+    options = parse_options(parser, words)
     torch.set_num_threads(options.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     cases = CPU_CASES
@@ -155,7 +156,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if not options.only or "memory" in options.only:
         smallest = next(iter(cases))
         rows += memory(replace(smallest, preset="60k") if options.quick else smallest, device, quick=options.quick)
-    report("model", rows)
+    report("model", rows, record=options.record)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The last line of every benchmark: one JSON object with what was measured, on which machine, and whether it holds.
 
-In: rows. Out: a table and the JSON line on standard output. Kept: nothing.
+In: rows. Out: a table and the JSON line on standard output. Kept: with `--record`, the line in `benchmarks/results`.
 """
 
 import json
@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.results.record import Provenance, write
 from pretrain.run.versions import versions
 
 
@@ -34,7 +35,13 @@ class Row:
         return self.ratio >= self.bar if self.better == "higher" else self.ratio <= self.bar
 
 
-def report(benchmark: str, rows: Sequence[Row], machine: str = "", others: Mapping[str, object] | None = None) -> None:
+def report(
+    benchmark: str,
+    rows: Sequence[Row],
+    machine: str = "",
+    others: Mapping[str, object] | None = None,
+    record: Provenance | None = None,
+) -> None:
     """Print the table and the JSON line.
 
     Args:
@@ -42,6 +49,7 @@ def report(benchmark: str, rows: Sequence[Row], machine: str = "", others: Mappi
         rows: what is compared.
         machine: what the machine has besides the processor.
         others: figures without a bar.
+        record: provenance of a result that is recorded; None if it is only printed.
     """
     width = max((len(row.work) for row in rows), default=0)
     for row in rows:
@@ -50,14 +58,19 @@ def report(benchmark: str, rows: Sequence[Row], machine: str = "", others: Mappi
         digits = ".2f" if abs(row.ratio or 1) >= 0.01 else ".1e"
         shown = lacking if row.ratio is None else f"{row.ratio:{digits}} (bar {sign} {row.bar:g})"
         print(f"{row.work:{width}}  against {row.against}: {shown}")
-    content = {
-        "benchmark": benchmark,
-        "machine": ", ".join(filter(None, [machine, processor()])),
-        "versions": versions(),
-        "rows": [{**asdict(row), "holds": row.holds} for row in rows],
-        **({"others": others} if others else {}),
-    }
+    judged = [{**asdict(row), "holds": row.holds} for row in rows]
+    last_line(benchmark, {"rows": judged, **({"others": others} if others else {})}, machine, record)
+
+
+def last_line(
+    benchmark: str, measured: Mapping[str, object], machine: str = "", record: Provenance | None = None
+) -> None:
+    """Print a benchmark's one JSON object, and write it to its file if it is recorded."""
+    where = ", ".join(filter(None, [machine, processor()]))
+    content = {"benchmark": benchmark, "machine": where, "versions": versions(), **measured}
     print(json.dumps(content))
+    if record:
+        write(benchmark, content, record)
 
 
 def processor() -> str:

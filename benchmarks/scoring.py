@@ -21,6 +21,7 @@ from torch import Tensor
 
 from benchmarks.embedding import DATA
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 from benchmarks.timing import side_by_side
 from data.alphabet import STANDARD_RESIDUES
 from finetune.score.model import Scorer
@@ -163,7 +164,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--preset", default="esm2_800k", help="of the model, whose weights are random")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--quick", action="store_true", help="only show that it runs: a tiny model, no ratios")
-    options = parser.parse_args(words)
+    options = parse_options(parser, words)
     torch.set_num_threads(options.threads)
     if options.quick:
         target, variants = drawn(8, 20)
@@ -181,7 +182,7 @@ def main(words: Sequence[str] | None = None) -> None:
             ratio = measured(options.preset, target, variants, scheme, TIMED[scheme], options.rounds)
         work = f"{options.preset}, {scheme}: variants a CPU second"
         rows.append(Row(work, "one variant at a time through transformers", ratio, bar, "higher"))
-    report("scoring", rows)
+    report("scoring", rows, record=options.record)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ split, is given apart.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -22,10 +21,10 @@ from typing import Any
 
 from benchmarks.assays.cases import CASES, write_case, write_recipe
 from benchmarks.assays.measure import measure
-from benchmarks.report import processor
+from benchmarks.report import last_line
+from benchmarks.results.record import parse_options
 from finetune.metrics.scores import TITLES
 from finetune.results.results import Results
-from pretrain.run.versions import versions
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 MINUTES = 5.0
@@ -102,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, help="rows of each table; without it, all of them")
     parser.add_argument("--only", nargs="+", choices=[case.name for case in CASES], help="only these tables")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="of pretraining")
-    options = parser.parse_args(words)
+    options = parse_options(parser, words)
     if not options.data.is_dir():
         parser.error(f"there is no folder {options.data}; name the folder of real data with --data")
     folder, small = options.folder, options.rows is not None
@@ -133,13 +132,13 @@ def main(words: Sequence[str] | None = None) -> None:
     print("\n" + "\n".join(map(in_words, proposals)))
     taken, aligned = (sum(of[phase] for of in seconds.values()) for phase in ("run", "mmseqs"))
     print(f"\nall together {taken / 60:.1f} minutes, and {aligned / 60:.1f} minutes of MMseqs2")
-    content: dict[str, Any] = {"benchmark": "assays", "machine": processor(), "versions": versions(), "rows": found}
-    content["proposals"] = proposals
+    content: dict[str, Any] = {"rows": found, "proposals": proposals}
     minutes = {"measured": round(taken / 60, 2), "bar": LIMIT_MINUTES, "mmseqs": round(aligned / 60, 2)}
     minutes["pretraining"] = round(pretraining / 60, 2)
     whole = not small and not options.only
     holds = {"holds": taken <= 60 * LIMIT_MINUTES} if whole else {}
-    print(json.dumps({**content, "minutes": {**minutes, **holds}, "seconds": seconds}))
+    content |= {"minutes": {**minutes, **holds}, "seconds": seconds}
+    last_line("assays", content, record=options.record)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from accelerate import Accelerator
 
 from benchmarks.proteins import batches, packed
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 from benchmarks.training import Case, Side, ours, train
 from data.order.plan import Cursor
 from pretrain.checkpoint.commit import Plan, commit
@@ -144,7 +145,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three rounds of the small model: that it runs")
-    quick = parser.parse_args(arguments).quick
+    options = parse_options(parser, arguments)
+    quick = options.quick
     rows = []
     for preset, bar in list(BARS.items())[: 1 if quick else None]:
         with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +169,7 @@ def main(arguments: list[str] | None = None) -> None:
             Row(f"{preset}: a step beside a save", "a step alone", found.beside, BESIDE, "lower"),
             Row(f"{preset}: stall", "save_state", found.stall / found.their_stall, 1.0, "lower"),
         ]
-    report("checkpoint", rows)
+    report("checkpoint", rows, record=options.record)
 
 
 if __name__ == "__main__":

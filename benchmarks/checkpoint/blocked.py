@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.checkpoint.recipe import written
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 from pretrain import loop
 from pretrain.__main__ import main as pretrain
 from pretrain.checkpoint import find, verify
@@ -105,14 +106,15 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="five seconds: that it runs")
-    quick = parser.parse_args(arguments).quick
+    options = parse_options(parser, arguments)
+    quick = options.quick
     found = measure(*((2 * EVERY, 5.0) if quick else (20 * EVERY, 60.0)))
     rows = [
         Row("a step meanwhile", "another step", found["a step meanwhile"] / found["another step"], SLOWER, "lower"),
         Row("the wait of one save, seconds", "the bar", found["longest pause"], WAIT_S, "lower"),
         Row("longest other pause, seconds", "the bar", found["longest pause but one"], PAUSE_S, "lower"),
     ]
-    report("blocked", rows, others=found)
+    report("blocked", rows, others=found, record=options.record)
 
 
 if __name__ == "__main__":

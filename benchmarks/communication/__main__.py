@@ -25,6 +25,7 @@ from benchmarks.communication.expected import Case, Work, expected, weighted
 from benchmarks.communication.rank import MICRO_BATCHES, STEPS
 from benchmarks.launch import launched
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 
 CASES = (
     Case("ddp", 2),
@@ -119,7 +120,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", metavar="NAME", choices=names, default=names, help=", ".join(names))
     parser.add_argument("--preset", default="esm2_8m")
     parser.add_argument("--bin-tokens", type=int, default=512, help="slots of a micro-batch")
-    asked = parser.parse_args()
+    asked = parse_options(parser)
     print(
         f"{asked.preset}, {MICRO_BATCHES} micro-batches of {asked.bin_tokens} slots a rank and step; under context "
         "parallelism all ranks share each\n"
@@ -135,7 +136,7 @@ def main() -> None:
             row = measured(case, asked.preset, asked.bin_tokens, Path(scratch))
             print(_line(case, row), flush=True)
             rows.append(row)
-    report("communication", rows)
+    report("communication", rows, record=asked.record)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from benchmarks.finetune.rows import Protein, batches, deeploc, drawn
 from benchmarks.finetune.theirs import classifier, scored, train_theirs
 from benchmarks.proteins import representative
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
@@ -183,7 +184,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", help="cases whose names begin so (800k-full-512, 8m, quality, ...)")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--quick", action="store_true", help="only show that it runs: tiny models, no ratios")
-    options = parser.parse_args(words)
+    options = parse_options(parser, words)
     torch.set_num_threads(options.threads)
     quick, only = options.quick, tuple(options.only or ())
     if not quick and not options.data.is_dir():
@@ -211,7 +212,7 @@ def main(words: Sequence[str] | None = None) -> None:
         rows.append(quality_row(None if quick else found))
     else:
         rows.append(quality_row(None))
-    report("finetune", rows)
+    report("finetune", rows, record=options.record)
 
 
 if __name__ == "__main__":

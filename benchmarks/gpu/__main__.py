@@ -24,6 +24,7 @@ from types import FrameType
 
 from benchmarks.gpu.results import RESULTS, Results, is_written_here, shown
 from benchmarks.report import report
+from benchmarks.results.record import parse_options
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("torch", "numpy")
@@ -92,7 +93,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, with tiny shapes")
     parser.add_argument("--list", action="store_true", help="print the names of all checks")
     parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)  # of a worker
-    options = parser.parse_args(words)
+    options = parse_options(parser, words)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         print(
@@ -130,7 +131,7 @@ def main(words: Sequence[str] | None = None) -> int:
     failed = [line.row for line in results.lines if line.status == "failed"]
     print(f"{results.about['seconds']} s; {folder}/results.md and results.json")
     print("\n".join(f"{line.row}: {shown(line)}; {line.note}" for line in results.lines if line.status == "failed"))
-    report("gpu", list(results.judged()), str(results.about.get("GPU", "")))
+    report("gpu", list(results.judged()), str(results.about.get("GPU", "")), record=options.record)
     return 1 if failed else 0
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.kills.killed import Killed, kill
 from benchmarks.kills.peers import PROGRAMS
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 
 KILLS, OF_A_RUN = 50, 5
 
@@ -44,7 +45,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Kill and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="four kills of each: that it runs")
-    kills = 4 if parser.parse_args(arguments).quick else KILLS
+    options = parse_options(parser, arguments)
+    kills = 4 if options.quick else KILLS
     for name in ("accelerate", "pretrain.__main__", "pretrain.loop", "numba"):
         importlib.import_module(name)
     sums = {}
@@ -68,7 +70,12 @@ def main(arguments: list[str] | None = None) -> None:
             ("runs that ended with other weights", ours.runs - ours.same),
         )
     ]
-    report("kills", rows, others={name: asdict(each) for name, each in sums.items()} | {"kills of ours": ours.kills})
+    report(
+        "kills",
+        rows,
+        others={name: asdict(each) for name, each in sums.items()} | {"kills of ours": ours.kills},
+        record=options.record,
+    )
 
 
 if __name__ == "__main__":

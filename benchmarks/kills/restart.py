@@ -36,6 +36,7 @@ import torch
 
 from benchmarks.checkpoint.recipe import written
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 from data.order.packing import pack
 
 COLD_S, WARM_S, FALLBACK_S = 10.0, 1.0, 1.0
@@ -49,7 +50,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Kill, start again and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a model of 60,000 weights, one round")
-    quick = parser.parse_args(arguments).quick
+    options = parse_options(parser, arguments)
+    quick = options.quick
     preset, rounds = ("esm2_60k", 1) if quick else ("esm2_8m", 5)
     for name in ("accelerate", "pretrain.__main__", "pretrain.loop", "pretrain.masked_language_job"):
         importlib.import_module(name)
@@ -67,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
         warm, fallback = found[f"warm, {ranks} ranks"], found[f"fallback, {ranks} ranks"]
         rows.append(Row(f"{preset}, warm, {ranks} ranks", "SIGKILL", warm, WARM_S, "lower"))
         rows.append(Row(f"{preset}, fallback, {ranks} ranks, more", "warm", fallback - warm, FALLBACK_S, "lower"))
-    report("restart", rows, "seconds", others=found)
+    report("restart", rows, "seconds", others=found, record=options.record)
 
 
 def _launched(recipe: Path, run: Path) -> "subprocess.Popen[bytes]":

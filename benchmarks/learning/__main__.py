@@ -40,6 +40,7 @@ from benchmarks.learning.structure import Structures, structures
 from benchmarks.learning.table import by_loss, by_structure, line, rows
 from benchmarks.learning.theirs import GRID, by_trainer
 from benchmarks.report import Row, report
+from benchmarks.results.record import parse_options
 from data.corpus.prepare import open_corpora, prepare
 from data.recipe.settings import DataSettings
 from pretrain.baselines.measured import measure
@@ -54,7 +55,7 @@ OF_TRAINER = 1.2
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing, then print the table and the JSON line."""
-    asked = _parser().parse_args(arguments)
+    asked = parse_options(_parser(), arguments)
     if unknown := [name for name in asked.arms if name not in ARMS]:
         sys.exit(f"there is no arm {unknown[0]!r}; there are: {'; '.join(ARMS)}")
     if asked.others and asked.frozen:
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 gains = [scored.gain for run, scored in found.items() if run.arm == name]
                 if gains:
                     printed.append(Row(f"{name}: gain", "the best Trainer", mean(gains) / best, OF_TRAINER, "higher"))
-    report("learning", printed, title, others)
+    report("learning", printed, title, others, record=asked.record)
 
 
 class _Structure(NamedTuple):

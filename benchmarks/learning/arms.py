@@ -3,7 +3,7 @@
 In: nothing. Out: `ARMS`. Kept: nothing.
 
 An arm is a list of settings, as on a command line, and of trials (`trials`), which are no settings. An arm
-stays here when it has lost: docs/results.md has the figures of all of them.
+stays here when it has lost: benchmarks/results/learning.json has the figures of all of them.
 """
 
 import json
