@@ -76,7 +76,7 @@ def _from_one(letters: Sequence[NDArray[np.uint8]], rows: NDArray[np.int64]) -> 
     """(2, rows) residues in which proteins differ from the commonest ones, and from the first; NaN of other lengths."""
     lengths = np.array([len(each) for each in letters])
     same = np.flatnonzero(lengths == np.bincount(lengths).argmax())
-    block = np.stack([letters[at] for at in same])
+    block = np.stack([letters[at] for at in same.tolist()])
     kinds = np.unique(block)
     commonest = kinds[np.argmax([(block == kind).sum(axis=0) for kind in kinds], axis=0)]
     found = np.full((2, len(rows)), np.nan)
