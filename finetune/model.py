@@ -49,15 +49,15 @@ class FineTuneModel(nn.Module):
 
     Args:
         shape: of the encoder.
-        objectives: what is learned, in the order of `Batch.targets`.
+        objectives: what is learned, in the order of `Batch.targets`; their names are distinct.
         heads: settings of all heads.
         losses: settings of all losses.
         attention: backend that the encoder computes attention with.
-        features: cached vectors, in the place of the encoder; the model has none then.
+        features: cached vectors, in the place of the encoder; the model has none then, and nothing pools by attention.
         inputs: what standardises the vectors of sequences and of residues; without one they are read as they are.
 
     Raises:
-        ValueError: two objectives have one name, transformers has no such head, or pooling cannot be cached.
+        ValueError: transformers has no such head.
     """
 
     def __init__(
@@ -72,24 +72,16 @@ class FineTuneModel(nn.Module):
     ) -> None:
         """Weights are torch's defaults until `pretrain.model.initial` or a checkpoint gives them, by name."""
         super().__init__()
-        names = [objective.settings.name for objective in objectives]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"tasks: the names are {names}; give at least one, and each of them once")
         self.shape, self.objectives, self.features = shape, tuple(objectives), features
         self.inputs = dict(inputs or {})
         self.levels = [objective.settings.level for objective in objectives]
         self.encoder = Encoder(shape, attention) if features is None else None
         self.pools = "sequence" in self.levels and heads.pooling != "begin"
-        if features is not None and self.pools and heads.pooling == "attention":
-            raise ValueError(
-                "heads.pooling is 'attention', and a cache holds one vector of each sequence, not weighted; set "
-                "heads.pooling to 'mean' or 'begin', or do not cache features"
-            )
         has_pooling = self.pools and features is None
         self.pooling = Pooling(shape.dim, heads.pooling == "attention") if has_pooling else None
         self.heads = nn.ModuleDict({head_name(o.settings.name): TaskHead(o, heads, shape) for o in objectives})
         self.losses = [TaskLoss(objective) for objective in objectives]
-        self.balance = LearnedBalance(len(names)) if losses.weights == "learned" else None
+        self.balance = LearnedBalance(len(objectives)) if losses.weights == "learned" else None
 
     def forward(self, batch: Batch, each: bool = False) -> Tensor | tuple[Tensor, ...]:
         """Loss sums, ``(objectives,)`` float32: squared errors of z-scores, or nats.
@@ -133,11 +125,6 @@ class FineTuneModel(nn.Module):
         """
         assert self.encoder is not None
         context = self.encoder.context
-        if context is not None and "pair" in self.levels:
-            raise ValueError(
-                f"parallel.context is {context.size}, and a task is about pairs of residues, which may lie on "
-                "different ranks; set parallel.context to 1"
-            )
         first, end = context.span(batch.tokens.numel()) if context else (0, batch.tokens.numel())
         firsts = first_slots(batch) if self.pools else first_slots(batch, first, end)
         if self.pools and not len(firsts):  # of a batch of pads; it ties the parameters to a loss of 0

@@ -19,7 +19,7 @@ from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.durable import write_csv
 from data.progress_line import WorkLine
 from data.safe_text import tell
-from finetune.bundle.manifest import ReadingSettings
+from finetune.bundle.manifest import SPLIT, WILD_TYPES, ReadingSettings
 from finetune.bundle.places import bundles_at
 from finetune.score.written import free_name, require_place
 from finetune.tables.settings import TooLong
@@ -70,12 +70,13 @@ def _predict(options: argparse.Namespace) -> None:
                 )
         with WorkLine(f"checking {options.table}", after_s=2.0, speaks=engine.is_main):
             parts = table_parts(options.table, _ROWS)
-            settings = _reading(options, reading, opened[0].wild_types, parts.columns)
+            settings = _reading(options, reading, folders[0] / WILD_TYPES, parts.columns)
             rows = checked_rows(parts, settings, reading.crop_tokens)
         with tempfile.TemporaryDirectory(prefix="zymogen-predict-") as work:
             trained = None
             if options.nearest:
-                trained = Trained.of(_training(options.nearest, opened[0]), [one.split for one in opened], Path(work))
+                splits = [folder / SPLIT for folder in folders]
+                trained = Trained.of(_training(options.nearest, opened[0]), splits, Path(work))
             _write(options, engine, predictors, rows, trained)
 
 
@@ -121,7 +122,7 @@ def _training(name: str, bundle: "Bundle") -> "Proteins":
     unasked = argparse.Namespace(
         sequence=None, mutation=None, wild_type=None, too_long=None, rows_without_protein="leave_out"
     )
-    settings = _reading(unasked, reading, bundle.wild_types, table.columns)
+    settings = _reading(unasked, reading, bundle.folder / WILD_TYPES, table.columns)
     settings = replace(settings, id=reading.id if reading.id in table.columns else None)
     return proteins_of(table, settings, None if reading.too_long == "refuse" else reading.crop_tokens)
 
@@ -138,7 +139,7 @@ def _write(
     from finetune.results.calibrated import TOO_SHORT
 
     objectives, members = predictors[0].objectives, len(predictors)
-    own, said = rows.parts.columns, [*rows.said, *(trained.said if trained else ())]
+    own, said = rows.columns, [*rows.said, *(trained.said if trained else ())]
     manifests = [predictor.bundle.manifest for predictor in predictors]
     # A calibration is of one model alone, or of the mean of all models of a run.
     results: Results | Ensemble | None = manifests[0].evaluation
@@ -166,7 +167,7 @@ def _write(
     identity = [] if trained is None else [free_name(_IDENTITY, own, "_predicted")]
     of_tasks = (name for _, task in tasks for name in task.names)
     header = [*own, *of_tasks, *identity, free_name(_NOTE, own, "_predicted")]
-    each = ((table, proteins, _predicted(engine, predictors, proteins)) for table, proteins in rows)
+    each = ((table, proteins, _predicted(engine, predictors, proteins)) for table, proteins in rows.parts)
 
     def lines() -> Iterator[Sequence[str]]:
         yield header

@@ -5,16 +5,13 @@ In: sequences as text. Out: `Features`, a row for each record or each residue. K
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_RESIDUES
 from finetune.metrics.predictions import Rows
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 _LETTERS = 26
 _AMINO_ACID = np.full(256, len(STANDARD_RESIDUES), np.int64)
@@ -57,22 +54,16 @@ def sequence_features(sequences: Sequence[str]) -> Features:
 
 
 def one_hot(sequences: Sequence[str]) -> Features:
-    """Which residue stands at each position, and how often each stands in the sequence, for sequences of one length.
+    """Which residue, from A to Z, stands at each position, and how often each stands in sequences of one length.
 
     Without the second, nothing would be known of a mutation at a position that never varies in training.
 
     Given as the difference from the sequence of each position's most frequent residue: centred, it is the same matrix,
     and a variant with m mutations takes 4 m numbers of it instead of its length.
-
-    Raises:
-        ValueError: a letter is none of A to Z.
     """
     from scipy.sparse import csr_array
 
-    text = letters(sequences)
-    residues = text.astype(np.int64) - ord("A")
-    if ((residues < 0) | (residues >= _LETTERS)).any():
-        raise ValueError(f"a sequence has the letter {chr(text[(residues < 0) | (residues >= _LETTERS)][0])!r}")
+    residues = letters(sequences).astype(np.int64) - ord("A")
     count, length = residues.shape
     frequent = np.stack([np.bincount(column, minlength=_LETTERS) for column in residues.T]).argmax(1)
     record, position = np.nonzero(residues != frequent)
@@ -113,7 +104,7 @@ class _Windows:
         self.residues = _AMINO_ACID[np.frombuffer("".join(sequences).encode(), np.uint8)].astype(np.int8)
         self.half = half
 
-    def __getitem__(self, rows: NDArray[np.int64]) -> "csr_array":
+    def __getitem__(self, rows: NDArray[np.int64]) -> Any:
         """(rows, kinds of residues x places) of these residues."""
         from scipy.sparse import csr_array
 

@@ -29,7 +29,7 @@ _BY_WORDS = "labels of the training sequence that shares most words with it; app
 
 
 def nearest_neighbour(
-    objective: Objective, labels: Labels, parts: Parts, sequences: Sequence[str], search: Search | None = None
+    objective: Objective, labels: Labels, parts: Parts, sequences: Sequence[str], search: Search
 ) -> Baseline:
     """Labels of the nearest training protein, of tasks of whole sequences.
 
@@ -42,15 +42,10 @@ def nearest_neighbour(
             positions that differ.
 
     Raises:
-        ValueError: the labels are of residues or pairs; sequences of several lengths come without a search; MMseqs2
-            failed.
+        ValueError: MMseqs2 failed.
     """
     began = time.perf_counter()
-    if labels.positions is not None:
-        raise ValueError(
-            f"{objective.settings.name}: labels of residues have no nearest sequence; use windows of residues"
-        )
-    if of_one_length(sequences) or search is None:
+    if of_one_length(sequences):
         similar = _hamming(sequences, parts.asked, parts.train)
         description = "labels of the training sequences from which the fewest positions differ"
     else:
@@ -92,12 +87,6 @@ def nearest_neighbour(
 
 
 def _hamming(sequences: Sequence[str], asked: Records, train: Records) -> Similarities:
-    if not of_one_length(sequences):
-        lengths = sorted({len(sequence) for sequence in sequences})
-        raise ValueError(
-            f"neighbours by position need sequences of one length; these have {lengths[0]} to {lengths[-1]} residues: "
-            "give a search for relatives"
-        )
     text = letters(sequences)
     text = text[:, (text != text[0]).any(0)]  # positions that never vary are equal in all pairs
     of_train = np.ascontiguousarray(text[train].T)

@@ -53,17 +53,8 @@ def linear(name: str, objective: Objective, labels: Labels, parts: Parts, featur
         labels: of all records.
         parts: fitted on the first, penalty chosen on the second, predicted on the third.
         features: of all records, or of all residues where a label is of a residue.
-
-    Raises:
-        ValueError: the features are of records and the labels of residues, or the other way round.
     """
     began = time.perf_counter()
-    level = 0 if labels.positions is None else labels.positions.ndim
-    if level != (features.first_rows is not None):
-        kind = ("sequences", "residues", "pairs of residues")[level]
-        raise ValueError(
-            f"{objective.settings.name}: labels of {kind} need features of them; these are {features.description}"
-        )
     train, valid, asked = (rows_of(labels, records) for records in parts)
     prediction = constant(objective, labels, parts).predictions.prediction.copy()
     standard = _Standard(features, train)

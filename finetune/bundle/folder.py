@@ -37,16 +37,6 @@ class Bundle:
     tensors: Mapping[str, Tensor]
     """What was trained: names of parameters of the model -> float32 on the host."""
 
-    @property
-    def split(self) -> Path:
-        """CSV file of the part, fold and group of each protein."""
-        return self.folder / SPLIT
-
-    @property
-    def wild_types(self) -> Path:
-        """FASTA file of the proteins that the training table's mutations changed."""
-        return self.folder / WILD_TYPES
-
 
 def write_bundle(
     folder: Path,

@@ -6,7 +6,7 @@ predictions, not after.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,25 +16,17 @@ from finetune.tables.parts import TableParts
 from finetune.tables.proteins import Proteins, proteins_of
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
-from finetune.tables.wild_types import Numbering
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRows:
+class CheckedRows(NamedTuple):
     """A table of which every row can be predicted, or is left out."""
 
-    parts: TableParts
+    columns: list[str]
     num_rows: int
     said: tuple[str, ...]
     """What was decided, for the user: sentences without the table's name."""
-    _settings: TableSettings
-    _crop_tokens: int
-    _numbering: Numbering | None
-
-    def __iter__(self) -> Iterator[tuple[Table, Proteins]]:
-        """Each part with its proteins; a row that is left out has the record -1."""
-        for part in self.parts:
-            yield part, proteins_of(part, self._settings, self._crop_tokens, is_part=True, numbering=self._numbering)
+    parts: Iterator[tuple[Table, Proteins]]
+    """Each part with its proteins, read once; a row that is left out has the record -1."""
 
 
 def checked_rows(parts: TableParts, settings: TableSettings, crop_tokens: int) -> CheckedRows:
@@ -84,7 +76,8 @@ def checked_rows(parts: TableParts, settings: TableSettings, crop_tokens: int) -
             ways = "window, start, end or ends" if settings.mutation else "start, end or ends"
             raise ValueError(f"{parts.name}: {found}. Say what is kept of them with --too-long: {ways}")
         said.append(f"{found}; what is kept of them: {settings.too_long}")
-    return CheckedRows(parts, num_rows, tuple(said), settings, crop_tokens, numbering)
+    of_parts = ((part, proteins_of(part, settings, crop_tokens, is_part=True, numbering=numbering)) for part in parts)
+    return CheckedRows(parts.columns, num_rows, tuple(said), of_parts)
 
 
 def _place(part: Table, index: int) -> str:

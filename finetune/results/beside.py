@@ -28,7 +28,7 @@ def beside(
     sequences: Sequence[str],
     vectors: Features | str,
     began: float,
-    search: Search | None = None,
+    search: Search,
     kept: Callable[[str, Callable[[], Baseline]], Baseline] = lambda name, fit: fit(),
 ) -> Iterator[tuple[str, Baseline | str]]:
     """Names of all baselines of an objective on one set of parts, the quickest first, and each, or why there is none.

@@ -6,20 +6,18 @@ the store. rdkit (https://rdkit.org) reads molecules, and only `scaffolds` impor
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.homology.linked import components
+from data.store.token_store import Store
 from finetune.splits.parts import Parts, in_order_of_first
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import Mutations, are_variants, consensus
 from finetune.tables.numbers import MISSING
-
-if TYPE_CHECKING:
-    from data.store.token_store import Store
 
 _IDENTITIES = (0.3, 0.5, 0.7, 0.9)
 _FEWEST_POSITIONS = 10
@@ -106,7 +104,7 @@ def joined(records: Records, values: list[str | None]) -> NDArray[np.int64]:
     return in_order_of_first(found[: records.count])
 
 
-def resampling_units(parts: Parts, store: "Store") -> NDArray[np.uint64]:
+def resampling_units(parts: Parts, store: Store) -> NDArray[np.uint64]:
     """(N,) what an interval leaves out together: clusters of relatives, each named by the lowest digest in it.
 
     These are the split's own groups where it has some. Otherwise variants of one protein are together by their first

@@ -3,16 +3,13 @@
 In: arrays over records. Out: `Parts` with a fingerprint. Kept: nothing. NumPy alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.store.token_store import new_hash
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TRAIN, VALIDATION, TEST, UNUSED = 0, 1, 2, -1
 NAMES = ("train", "validation", "test", "unused")
@@ -56,12 +53,9 @@ class Parts:
         Args:
             fold: in ``[0, num_folds)``.
         """
-        count = self.num_folds
-        if not 0 <= fold < count:
-            raise ValueError(f"fold is {fold}; the split has {count} folds, from 0")
         part = np.where(self.fold == NO_FOLD, self.part, TRAIN).astype(np.int8)
         part[self.fold == fold] = TEST
-        part[self.fold == (fold + 1) % count] = VALIDATION
+        part[self.fold == (fold + 1) % self.num_folds] = VALIDATION
         mark = new_hash(f"{self.fingerprint} {fold}".encode()).hexdigest()
         return Parts(part, self.fold, self.group, self.digests, mark)
 
@@ -104,7 +98,7 @@ def in_order_of_first(values: NDArray[np.generic]) -> NDArray[np.int64]:
     return np.asarray(rank[inverse])
 
 
-def require_filled(parts: Parts, wanted: "Sequence[str]", advice: str, folds: int = 0) -> None:
+def require_filled(parts: Parts, wanted: Sequence[str], advice: str, folds: int = 0) -> None:
     """Refuse a split in which a wanted part or a fold is empty.
 
     Args:

@@ -4,17 +4,14 @@ In: nothing; this is the type. Out: errors that name rows. Kept: nothing.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.recipe.setting import listed
+from data.store.token_store import Store
 from finetune.splits.parts import UNUSED
 from finetune.tables.table import Table
-
-if TYPE_CHECKING:
-    from data.store.token_store import Store
 
 _SHOWN = 3
 
@@ -28,7 +25,7 @@ class Records:
     """(rows,) the record of each row of the table; -1 for a row that is in none."""
     digests: NDArray[np.uint64]
     """(N,) digest of what makes the record, no two equal; of a protein, before it was cut."""
-    store: "Store | None" = None
+    store: Store | None = None
     """The token store; None for a table without proteins."""
 
     @property

@@ -34,14 +34,13 @@ def write(path: Path, ids: Sequence[str], parts: Parts, clusters: NDArray[np.uin
 
     Args:
         path: the file, in an existing folder; it is replaced.
-        ids: (N,) id of each record.
+        ids: (N,) id of each record, all distinct.
         parts: their parts.
         clusters: (N,) what an interval leaves out together; the column is empty without it.
 
     Raises:
-        ValueError: two records have one id; the file cannot be written.
+        ValueError: the file cannot be written.
     """
-    require_distinct(ids)
     of_records = (parts.part.tolist(), parts.fold.tolist(), parts.group.tolist(), digest_texts(parts.digests))
     shown = [""] * len(ids) if clusters is None else digest_texts(clusters)
     lines = (
@@ -60,7 +59,7 @@ def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[P
 
     Args:
         path: a CSV with a header; it may have further columns.
-        ids: (N,) id of each record.
+        ids: (N,) id of each record, all distinct.
         digests: (N,) digest of each record.
 
     Returns:
@@ -70,7 +69,6 @@ def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[P
         ValueError: a record is not listed, or listed twice with different parts; an id is of another sequence there;
             ids are numbers of rows and the file has no digests; a value is no part or fold; one group is on two sides.
     """
-    require_distinct(ids)
     lines, keys = lines_of(path), list(ids)
     if are_row_numbers(ids) or are_row_numbers(lines):
         if not all(line.digest for line in lines.values()):
@@ -150,20 +148,6 @@ def lines_of(path: Path) -> dict[str, Line]:
 def digest_texts(digests: NDArray[np.uint64]) -> list[str]:
     """Digests as they stand in a file."""
     return [f"{digest:016x}" for digest in digests.tolist()]
-
-
-def require_distinct(ids: Sequence[str]) -> None:
-    """Refuse ids that are used twice.
-
-    Raises:
-        ValueError: naming the first of them.
-    """
-    seen: dict[str, int] = {}
-    for record, name in enumerate(ids):
-        if seen.setdefault(name, record) != record:
-            raise ValueError(
-                f"records {seen[name]} and {record} have one id, {name!r}; give each record an id of its own"
-            )
 
 
 def _fold(text: str, where: str) -> int:

@@ -6,18 +6,15 @@ record. Kept: nothing. Insertions and deletions are not compared.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
+from data.store.token_store import Store
 from finetune.splits.deal import deal
 from finetune.splits.parts import TEST, TRAIN, UNUSED
 from finetune.splits.records import Records
-
-if TYPE_CHECKING:
-    from data.store.token_store import Store
 
 MIXED = -1
 """The side of a record that has mutations on two sides."""
@@ -118,7 +115,7 @@ def consensus(residues: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(counts.argmax(axis=0), np.uint8)
 
 
-def _of_length(store: "Store", length: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def _of_length(store: Store, length: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """(n,) the records of some length, rising, and their (n, length) token ids."""
     tokens, lengths = np.asarray(store.tokens), store.num_residues(np.arange(store.num_records))
     is_one = lengths == length
@@ -126,7 +123,7 @@ def _of_length(store: "Store", length: int) -> tuple[NDArray[np.int64], NDArray[
     return np.flatnonzero(is_one), residues.reshape(-1, length)
 
 
-def are_mostly_variants(store: "Store") -> bool:
+def are_mostly_variants(store: Store) -> bool:
     """Whether sequences are variants of one protein by `are_variants`, apart from a few of another length."""
     lengths = np.diff(np.asarray(store.offsets).astype(np.int64))
     usual = int(np.bincount(lengths).argmax()) if len(lengths) else 0
@@ -137,7 +134,7 @@ def are_mostly_variants(store: "Store") -> bool:
     return bool(np.median(mutated) <= _TYPICAL_SHARE * usual)
 
 
-def are_variants(store: "Store") -> bool:
+def are_variants(store: Store) -> bool:
     """Whether all sequences have one length and a typical one differs from the consensus in at most a fifth of it."""
     lengths = np.diff(np.asarray(store.offsets).astype(np.int64))
     return store.num_records > 1 and bool(lengths.min() == lengths.max()) and are_mostly_variants(store)

@@ -26,26 +26,21 @@ _KINDS = {
 }
 
 
-def is_homology_split(settings: SplitSettings, division: Division, audit: Audit | None) -> bool:
-    """Whether a split may be called a homology split.
-
-    It was made by clusters that MMseqs2 found, or by position of peptides; and an audit by these at its identity could
-    search at least `COVERED` of the tested sequences, found no equal one, and relatives of at most `LEAKY` of them, of
-    each task's too.
-    """
-    return settings.by == "homology" and not _why_not(settings, division, audit)
-
-
 def in_words(settings: SplitSettings, division: Division, audit: Audit | None) -> str:
-    """What kind of split it is, how it was made, and what its audit found."""
+    """What kind of split it is, how it was made, and what its audit found.
+
+    It is called a homology split if it was made by clusters that MMseqs2 found, or by position of peptides; and an
+    audit by these at its identity could search at least `COVERED` of the tested sequences, found no equal one, and
+    relatives of at most `LEAKY` of them, of each task's too.
+    """
     folds = f", in {division.parts.num_folds} folds" if division.parts.num_folds else ""
-    if is_homology_split(settings, division, audit):
-        kind = f"a homology split at {settings.identity:.0%} identity{folds}"
-    elif settings.by == "homology":
-        kind = f"a split by clusters of relatives{folds}, not a homology split: {_why_not(settings, division, audit)}"
-    else:
+    if settings.by != "homology":
         name, _, more = _KINDS[settings.by].partition(", ")
         kind = name + folds + (f", {more}" if more else "")
+    elif why_not := _why_not(settings, division, audit):
+        kind = f"a split by clusters of relatives{folds}, not a homology split: {why_not}"
+    else:
+        kind = f"a homology split at {settings.identity:.0%} identity{folds}"
     known = [each for each in audit.comparisons if each.against.startswith(PRETRAINING)] if audit else []
     pretrained = "".join(f"; {each.equal:,} of {each.queries:,} are in the pretraining corpus" for each in known)
     return f"{kind} ({division.method}); {_found(settings, audit)}{pretrained}"

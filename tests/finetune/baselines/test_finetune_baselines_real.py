@@ -96,7 +96,7 @@ def test_one_hot_ridge_on_gb1() -> None:
     scores: dict[str, Scores] = {}
     for found in (
         linear("ridge on residues", of, labels, parts, one_hot(sequences)),
-        nearest_neighbour(of, labels, parts, sequences),
+        nearest_neighbour(of, labels, parts, sequences, pytest.fail),
         constant(of, labels, parts),
     ):
         scores[found.name] = score(of, found.predictions)

@@ -6,7 +6,6 @@ after another's, are those of one process to 1e-12.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from data.batches.batch import Batch
-from data.batches.batch import span_of_rank as span
 from finetune.heads import shares
 from finetune.heads.settings import HeadSettings, PoolingRequest
 from finetune.labels.columns import LabelColumns
 from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel
 from pretrain.model.context import Context
-from support.assays.labelled_batches import EVERY_TYPE, PAIR, gradient, labelled, targets, wide, without_labels
+from support.assays.labelled_batches import EVERY_TYPE, gradient, labelled, wide, without_labels
 from support.context_ranks import Case, Ranks
 from support.inputs.flat_batches import perturb
 
@@ -119,13 +117,3 @@ def test_every_parameter_has_a_gradient_on_every_rank(ranks: Ranks, pooling: Poo
     for sums, flat, _ in ranks.run(Heads(pooling=pooling, batch=batch), computed):
         assert not sums.any()
         assert not flat.any()
-
-
-def test_pairs_are_refused() -> None:
-    model = FineTuneModel(Case().model().shape, [PAIR], HeadSettings(), LossSettings())
-    assert model.encoder is not None
-    shared = SimpleNamespace(size=2, span=lambda slots: span(slots, 0, 2))
-    model.encoder.context = shared  # type: ignore[assignment]
-    words = r"parallel\.context is 2, and a task is about pairs.*set parallel\.context to 1"
-    with pytest.raises(ValueError, match=words):
-        model(replace(labelled(), targets=(targets([], []),)))

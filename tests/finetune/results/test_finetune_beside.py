@@ -21,7 +21,9 @@ def test_every_baseline_is_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch
     values = np.arange(count, dtype=np.float32) % 10
     labels = Labels(np.arange(count + 1), np.zeros(count, np.int32), values)
     parts = Parts(np.arange(0, 15), np.arange(15, 20), np.arange(20, 30))
-    found = dict(beside(of, labels, parts, sequences, "more than adaptation.cache_gb", of_beside.time.monotonic()))
+    found = dict(
+        beside(of, labels, parts, sequences, "more than adaptation.cache_gb", of_beside.time.monotonic(), pytest.fail)
+    )
     assert list(found) == [CONSTANT, RESIDUES, FROZEN, NEAREST]
     assert found[FROZEN] == "more than adaptation.cache_gb"
     nearest = found[NEAREST]
@@ -30,6 +32,8 @@ def test_every_baseline_is_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch
     ticks = itertools.count(0.0, 100.0)
     monkeypatch.setattr(of_beside.time, "monotonic", lambda: next(ticks))
     monkeypatch.setattr(of_beside, "MOST_S", 150.0)
-    late = dict(beside(of, labels, parts, sequences, "more than adaptation.cache_gb", of_beside.time.monotonic()))
+    late = dict(
+        beside(of, labels, parts, sequences, "more than adaptation.cache_gb", of_beside.time.monotonic(), pytest.fail)
+    )
     assert [name for name, each in late.items() if isinstance(each, Baseline)] == [CONSTANT, RESIDUES]
     assert late[NEAREST] == "the baselines before it took more than 150 s"

@@ -260,7 +260,7 @@ def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baselin
     labels = Labels(np.arange(5), np.zeros(4, np.int32), np.array([0, 1, 1, 0], np.float32), None, positions)
     parts = Parts(np.arange(0, 3), np.zeros(0, np.int64), np.arange(3, 4))
     contacts = objective("binary", classes=2, level="pair")
-    found = dict(beside(contacts, labels, parts, ["A" * 9] * 4, NO_VECTORS, of_beside.time.monotonic()))
+    found = dict(beside(contacts, labels, parts, ["A" * 9] * 4, NO_VECTORS, of_beside.time.monotonic(), pytest.fail))
     prevalence = found[CONSTANT]
     assert isinstance(prevalence, Baseline)
     assert prevalence.predictions.prediction.tolist() == [pytest.approx(2 / 3)]

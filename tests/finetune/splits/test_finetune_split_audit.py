@@ -14,7 +14,7 @@ from finetune.splits.divide import Division, divide
 from finetune.splits.parts import Parts, parts_of
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import to_nearest
-from finetune.splits.words import in_words, is_homology_split
+from finetune.splits.words import in_words
 from support.assays.split_records import named_records, protein_records
 from support.inputs.token_stores import store_of
 
@@ -261,7 +261,6 @@ HOMOLOGY = SplitSettings(by="homology")
 def test_only_a_clean_split_is_called_a_homology_split(
     settings: SplitSettings, of: Division, found: Audit | None, holds: bool
 ) -> None:
-    assert is_homology_split(settings, of, found) is holds
     said = in_words(settings, of, found)
     assert said.startswith("a homology split at") is holds
     assert ("not a homology split" in said) is (settings.by == "homology" and not holds)
