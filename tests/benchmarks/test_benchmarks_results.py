@@ -139,7 +139,7 @@ def test_a_run_that_measures_nothing_is_not_recorded(tried: str, capsys: pytest.
     ("word", "shown"),
     [
         ("/work/x/a.gz", "a.gz"),
-        ("../shared/data/a.gz", "a.gz"),
+        ("../elsewhere/data/a.gz", "a.gz"),
         ("--data=/work/x", "--data=x"),
         ("pretrain/*.gz", "pretrain/*.gz"),
         ("runs/a", "runs/a"),
