@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from data.commands.arguments import forget_options, parsers
+from data.commands.arguments import parsers
 from data.disk_error import CLOSED, FULL, one_line
 from data.environment import use_standard_streams, use_writable_caches
+from data.recipe.option import use_options
 from data.safe_text import tell, tell_error
 
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell(f"error: {one_line(error)}")
         return 2
     finally:
-        forget_options()
+        use_options(None)
     return status
 
 

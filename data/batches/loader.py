@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
-from typing import TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -39,8 +38,6 @@ from data.recipe.packing import forward_bins
 
 _PREFETCH = 4
 """Batches that each worker fills ahead of the step: enough to hide an uneven one, and some kilobytes each."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ class Loader:
     ) -> None:
         settings = plan.settings
         require_enough_bins(settings.bins_per_step, world_size)
-        self._contents, self._plan, self._cursor, self._number = contents, plan, cursor, first_step
+        self._contents, self.plan, self._cursor, self._number = contents, plan, cursor, first_step
         self._rank, self._world_size, self._per_forward = rank, world_size, forward_bins(settings)
         self._pinned = torch.cuda.is_available()
         self._planned: deque[tuple[Step, list[list[int]]]] = deque()
@@ -108,7 +105,7 @@ class Loader:
         filled = DataLoader(
             _Filler(contents),
             batch_size=None,
-            collate_fn=_as_it_is,
+            collate_fn=list,  # torch would convert it to tensors, which take far longer to send than small arrays
             sampler=self._tasks(),
             num_workers=workers,
             prefetch_factor=_PREFETCH if workers else None,
@@ -119,11 +116,6 @@ class Loader:
         resource_tracker.ensure_running()  # it unblocks the signals, where it starts
         with group_signals.blocked():  # also in the server that forks the workers
             self._filled = iter(filled)
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the bins."""
-        return self._plan
 
     def __iter__(self) -> Iterator[Step]:
         return self
@@ -165,8 +157,8 @@ class Loader:
 
     def _tasks(self) -> Iterator[tuple[_Task, ...]]:
         """The bins of this rank's batches, step after step; a step is planned when its first batch is requested."""
-        settings, seed = self._plan.settings, self._plan.seed
-        stream = self._plan.bins(self._cursor)
+        settings, seed = self.plan.settings, self.plan.seed
+        stream = self.plan.bins(self._cursor)
         number, skipped = self._number, frozenset(settings.skip_bins)
         while True:
             bins, cursors = zip(*islice(stream, settings.bins_per_step), strict=True)
@@ -239,8 +231,3 @@ def _end_with_the_trainer() -> None:
     assert trainer
     trainer.join()
     os._exit(3)
-
-
-def _as_it_is(filled: T) -> T:
-    """`filled` itself: torch would convert it to tensors, which take far longer to send than small arrays."""
-    return filled

@@ -18,7 +18,7 @@ from data.homology.clusters import Clusters, Members
 from data.homology.record_names import names
 from data.homology.split import Split
 from data.order.plan import Cursor, Plan, Seen
-from data.order.sampler import CORPUS_BITS, Drawable, Mixture, Passes, Sampler
+from data.order.sampler import CORPUS_BITS, Mixture, Passes, Sampler
 from data.recipe.settings import CorpusSettings, DataSettings
 from data.sources.synthetic import Families
 from data.store.token_store import Store, new_hash
@@ -41,57 +41,34 @@ class OpenCorpus:
     families: Families | None
     """Settings of the embedded corpus; None for any other."""
 
-    def drawn(self) -> Drawable:
-        """The corpus as the sampler draws from it."""
-        if self.settings.sample_by == "cluster":
-            assert self.clusters is not None  # the settings refuse both
-            return OnePerCluster(self.clusters.members, self.split)
-        return EveryRecord(self.store, self.split, streaming=self.settings.streaming)
-
-
-@dataclass(frozen=True, slots=True)
-class EveryRecord:
-    """Each training record once a pass."""
-
-    store: Store
-    split: Split
-    streaming: bool
-
     def size(self, wanted: int) -> int:
-        """Number of records, at most `wanted` for a store that is still written, which waits for them."""
-        return self.store.wait(wanted)
+        """Number of items of a pass: clusters, or records, at most `wanted` of a store that is still written.
+
+        It waits for records that are still to be written.
+        """
+        return self.store.wait(wanted) if self.members is None else len(self.members.clusters)
 
     def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """The items themselves, -1 for one that does not train."""
-        return np.where(self.split.is_training(items), items, -1)
+        """The record of each item; -1 for one that is held out, excluded or a copy.
 
-    def in_order(self, pass_index: int) -> bool:
-        """True for the first pass of a stream, which takes records as they arrive."""
-        return self.streaming and pass_index == 0
-
-
-@dataclass(frozen=True, slots=True)
-class OnePerCluster:
-    """One member of each training cluster a pass, chosen by a keyed hash (ESM-2's sampling; Rives et al. 2021)."""
-
-    members: Members
-    split: Split
-
-    def size(self, wanted: int) -> int:
-        """Number of clusters."""
-        return len(self.members.clusters)
-
-    def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """A member of each cluster; -1 if the cluster is held out, or the member is excluded or a copy."""
-        clusters, first = self.members.clusters[items], self.members.offsets[items]
-        count = (self.members.offsets[items + 1] - first).astype(np.int64)
-        chosen = first.astype(np.int64) + draw.integers(draw.hashes(key, clusters), count)
-        records = self.members.records[chosen].astype(np.int64)
+        It is the item itself, or a member of the cluster, chosen by a keyed hash (ESM-2's sampling; Rives et al. 2021).
+        """
+        records = items
+        if self.members is not None:
+            clusters, first = self.members.clusters[items], self.members.offsets[items]
+            count = (self.members.offsets[items + 1] - first).astype(np.int64)
+            chosen = first.astype(np.int64) + draw.integers(draw.hashes(key, clusters), count)
+            records = self.members.records[chosen].astype(np.int64)
         return np.where(self.split.is_training(records), records, -1)
 
     def in_order(self, pass_index: int) -> bool:
-        """False for every pass."""
-        return False
+        """True for the first pass of a stream, which takes records as they arrive."""
+        return self.settings.streaming and pass_index == 0
+
+    @property
+    def members(self) -> Members | None:
+        """The records of each cluster, of which a pass draws one; None if it draws every record."""
+        return self.clusters.members if self.clusters and self.settings.sample_by == "cluster" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +82,9 @@ class Corpora:
     def plan(self, seed: int) -> Plan:
         """The plan of a run's bins."""
         settings = self.settings
-        drawn = [part.drawn() for part in self.parts]
-        sampler: Sampler = Passes(drawn[0], seed, settings.window_sequences)
+        sampler: Sampler = Passes(self.parts[0], seed, settings.window_sequences)
         if settings.mixture:
-            sampler = Mixture(drawn, settings.weights, seed, settings.window_sequences)
+            sampler = Mixture(self.parts, settings.weights, seed, settings.window_sequences)
         return Plan(sampler, self.shelves.num_residues, settings, seed)
 
     def masked(self, seed: int) -> MaskedContents:

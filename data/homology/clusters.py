@@ -19,7 +19,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -118,10 +118,7 @@ class Clusters:
         """The records of every cluster; the first use sorts the records by cluster and keeps the result."""
         name = f"{self.folder.name}/members" if self.folder else "members-of-equal-sequences"
         folder = kept_at(self.store, name)
-        if not folder.is_dir():
-            with WorkLine("sorting the records by cluster"), published(folder) as building:
-                _write_members(self, building)
-        hashes = derived_json.read(folder / _MEMBERS_FACTS, _MEMBERS, folder)
+        hashes = derived_json.kept(folder / _MEMBERS_FACTS, _MEMBERS, partial(_write_members, self))
 
         def read(name: str, dtype: str, count: int | None = None) -> NDArray[Any]:
             return derived_array.read(folder / name, dtype, hashes[name], count, self.store.store_dir)
@@ -183,30 +180,31 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
             is in the store.
     """
     folder = kept_at(store, f"excluded-{_stamp(table, 'data.exclude', EXCLUDED_FORMAT)}")
-    if not folder.is_dir():
-        reading = WorkLine(f"reading the names of {table}")
-        with reading, published(folder) as building, name_table.session(building) as connection:
-            records, named = name_table.records_named(connection, store, table)
-            content_hash = write_array(building / "records.bin", records, INT64)
-            facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict(), "hash": content_hash}
-            (building / "excluded.json").write_text(json.dumps(facts, indent=1))
-    facts = derived_json.read(folder / "excluded.json", (*name_table.Named._fields, "hash"), folder)
+    facts = derived_json.kept(
+        folder / "excluded.json", (*name_table.MATCHES, "hash"), partial(_write_excluded, store, table)
+    )
     if facts["unknown"] and facts["unknown"] == facts["names"]:
         raise ValueError(
             f"{table} lists {facts['names']} names and none of them is in {store.folder}: it belongs to another "
             "corpus; check data.exclude, or leave it out"
         )
     if facts["unknown"]:
-        message = f"{table}: {facts['unknown']} of {facts['names']} names are not in {store.folder}"
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(f"{table}: {facts['unknown']} of {facts['names']} names are not in {store.folder}", stacklevel=2)
     if facts["shared"]:
-        message = (
+        warnings.warn(
             f"{table}: {facts['shared']} of {facts['names']} names are shared by {facts['sharing']} records of "
             f"{store.folder}, and all of these are excluded; a name is the first word of a header, or the accession in "
-            "it: where only some are meant, give every record a first word of its own"
+            "it: where only some are meant, give every record a first word of its own",
+            stacklevel=2,
         )
-        warnings.warn(message, stacklevel=2)
     return derived_array.read(folder / "records.bin", INT64, facts["hash"])
+
+
+def _write_excluded(store: "Store", table: Path, building: Path) -> dict[str, Any]:
+    with WorkLine(f"reading the names of {table}"), name_table.session(building) as connection:
+        records, matches = name_table.records_named(connection, store, table)
+        content_hash = write_array(building / "records.bin", records, INT64)
+    return {"format": EXCLUDED_FORMAT, "table": str(table), **matches, "hash": content_hash}
 
 
 def _stamp(table: Path, setting: str, format_of: str = FORMAT) -> str:
@@ -267,10 +265,16 @@ def _of_one(clusters: Clusters) -> str:
     return "<u4" if clusters.store.num_records <= 1 << 32 else UINT64
 
 
-def _write_members(clustering: Clusters, building: Path) -> None:
+def _write_members(clustering: Clusters, building: Path) -> dict[str, Any]:
     of_one = _of_one(clustering)
     clusters, offsets, records = ((building / name).open("wb") for name in _MEMBERS)
-    with name_table.session(building) as connection, clusters, offsets, records:
+    with (
+        WorkLine("sorting the records by cluster"),
+        name_table.session(building) as connection,
+        clusters,
+        offsets,
+        records,
+    ):
         name_table.register_hashes(connection, clustering.blocks())
         done, last = 0, None
         for hashes, members in name_table.batches(connection, "FROM hashes ORDER BY hash, record"):
@@ -284,4 +288,4 @@ def _write_members(clustering: Clusters, building: Path) -> None:
     for name in _MEMBERS:
         with (building / name).open("rb", buffering=0) as file:
             facts[name] = hash_of(file).hexdigest()
-    (building / _MEMBERS_FACTS).write_text(json.dumps(facts, indent=1))
+    return facts

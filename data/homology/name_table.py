@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,21 +129,13 @@ def clusters_of(connection: Any, store: "Store", table: Path) -> Iterator[tuple[
     yield from batches(connection, "SELECT DISTINCT key, cluster FROM hits ORDER BY key, cluster")
 
 
-class Named(NamedTuple):
-    """How the names of a table match the records of a store."""
-
-    names: int
-    """Number of different names."""
-    unknown: int
-    """Number of names that no record has."""
-    shared: int
-    """Number of names that several records have."""
-    sharing: int
-    """Number of records that have a shared name."""
+MATCHES = ("names", "unknown", "shared", "sharing")
+"""How the names of a table match the records of a store: numbers of different names, of those that no record has, of
+those that several records have, and of the records that have a shared name."""
 
 
-def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterator[NDArray[np.int64]], Named]:
-    """The records, rising, that the first column of a TSV names; and how its names match.
+def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterator[NDArray[np.int64]], dict[str, int]]:
+    """The records, rising, that the first column of a TSV names; and how its names match, by `MATCHES`.
 
     Raises:
         ValueError: the file does not exist, or has a line with another number of columns; the message names file and
@@ -161,7 +153,8 @@ def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterato
             (SELECT count(DISTINCT key // 2) FROM hits WHERE name IN (SELECT name FROM shared))
     """
     query = "SELECT DISTINCT (key // 2)::BIGINT AS record FROM hits ORDER BY record"
-    return (records for (records,) in batches(connection, query)), Named(*_row(connection, matches))
+    counts = dict(zip(MATCHES, _row(connection, matches), strict=True))
+    return (records for (records,) in batches(connection, query)), counts
 
 
 def shown(name: bytes) -> str:

@@ -13,15 +13,15 @@ equal are not found here: for them all corpora need one table of clusters.
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.durable import published
 from data.homology.clusters import INT64, open_clusters, write_array
 from data.homology.split import Split, among, fingerprint_of
 from data.store import derived_array, derived_json
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from data.store.token_store import Store
 
 FORMAT = "zymogen.overlap/1"
+_Digests = tuple[NDArray[np.uint64], NDArray[np.uint64]]
+"""Digests that validate and digests that are excluded, in any corpus; rising."""
 
 
 def disjoint(splits: Sequence[Split]) -> tuple[Split, ...]:
@@ -46,21 +48,27 @@ def disjoint(splits: Sequence[Split]) -> tuple[Split, ...]:
     if all(split.clusters.folder is None and not len(split.excluded) for split in splits):
         return tuple(splits)  # clusters are digests everywhere, so equal sequences are on the same side
     everywhere = sorted({split.fingerprint for split in splits})
-    digests: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
-    found = []
-    for split in splits:
-        store = split.clusters.store
-        key = json.dumps([FORMAT, split.fingerprint, everywhere])
-        folder = kept_at(store, f"overlap-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}")
-        if not folder.is_dir():
-            digests = digests or _not_for_training(splits)
-            with published(folder) as building:
-                _write(building, split, *digests)
-        found.append(_opened(folder, split))
-    return tuple(found)
+    digests = cache(lambda: _not_for_training(splits))
+    return tuple(_disjoint(split, everywhere, digests) for split in splits)
 
 
-def _not_for_training(splits: Sequence[Split]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def _disjoint(split: Split, everywhere: Sequence[str], digests: Callable[[], _Digests]) -> Split:
+    key = json.dumps([FORMAT, split.fingerprint, everywhere])
+    folder = kept_at(split.clusters.store, f"overlap-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}")
+    fields = ("fingerprint", "copies_of_validation", "copies_of_excluded", "copies_hash")
+    facts = derived_json.kept(folder / "overlap.json", fields, lambda building: _write(building, split, *digests()))
+    count = facts["copies_of_validation"] + facts["copies_of_excluded"]
+    return replace(
+        split,
+        num_training=split.num_training - count,
+        fingerprint=facts["fingerprint"],
+        copies=derived_array.read(folder / "copies.bin", INT64, facts["copies_hash"], count),
+        copies_of_validation=facts["copies_of_validation"],
+        copies_of_excluded=facts["copies_of_excluded"],
+    )
+
+
+def _not_for_training(splits: Sequence[Split]) -> _Digests:
     """Digests that validate and digests that are excluded, in any corpus; rising."""
     found: tuple[list[NDArray[np.uint64]], list[NDArray[np.uint64]]] = [], []
     for split in splits:
@@ -72,7 +80,9 @@ def _not_for_training(splits: Sequence[Split]) -> tuple[NDArray[np.uint64], NDAr
     return validating, excluded
 
 
-def _write(building: Path, split: Split, validating: NDArray[np.uint64], excluded: NDArray[np.uint64]) -> None:
+def _write(
+    building: Path, split: Split, validating: NDArray[np.uint64], excluded: NDArray[np.uint64]
+) -> dict[str, Any]:
     of_validation = of_excluded = 0
 
     def blocks() -> Iterator[NDArray[np.int64]]:
@@ -95,7 +105,7 @@ def _write(building: Path, split: Split, validating: NDArray[np.uint64], exclude
             f"{of_excluded} one that is excluded, here or in another corpus, so none is left to train on; leave this "
             "corpus out, or lower data.validation_fraction"
         )
-    facts = {
+    return {
         "format": FORMAT,
         "split": split.fingerprint,
         "fingerprint": fingerprint_of(split.fingerprint, content_hash) if copies else split.fingerprint,
@@ -103,21 +113,6 @@ def _write(building: Path, split: Split, validating: NDArray[np.uint64], exclude
         "copies_of_excluded": of_excluded,
         "copies_hash": content_hash,
     }
-    (building / "overlap.json").write_text(json.dumps(facts, indent=1))
-
-
-def _opened(folder: Path, split: Split) -> Split:
-    fields = ("fingerprint", "copies_of_validation", "copies_of_excluded", "copies_hash")
-    facts = derived_json.read(folder / "overlap.json", fields, folder)
-    count = facts["copies_of_validation"] + facts["copies_of_excluded"]
-    return replace(
-        split,
-        num_training=split.num_training - count,
-        fingerprint=facts["fingerprint"],
-        copies=derived_array.read(folder / "copies.bin", INT64, facts["copies_hash"], count),
-        copies_of_validation=facts["copies_of_validation"],
-        copies_of_excluded=facts["copies_of_excluded"],
-    )
 
 
 def _digests(store: "Store") -> Iterator[tuple[int, NDArray[np.uint64]]]:

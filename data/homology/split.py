@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import draw
-from data.durable import published
 from data.homology.clusters import INT64, Clusters, write_array
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at
@@ -92,11 +91,12 @@ def open_split(
     excluded = _NONE if excluded is None else excluded
     key = [FORMAT, store.fingerprint, clusters.fingerprint, float(validation_fraction).hex(), _content(excluded)]
     folder = kept_at(store, f"split-{hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()}")
-    if not folder.is_dir():
-        with published(folder) as building:
-            _write(building, store, clusters, validation_fraction, excluded)
     fields = ("fingerprint", "training", *(name + of for name in ("validation", "excluded") for of in ("", "_hash")))
-    facts = derived_json.read(folder / "split.json", fields, folder)
+    facts = derived_json.kept(
+        folder / "split.json",
+        fields,
+        lambda building: _write(building, store, clusters, validation_fraction, excluded),
+    )
     validation, left_out = (
         derived_array.read(folder / f"{name}.bin", INT64, facts[f"{name}_hash"], facts[name])
         for name in ("validation", "excluded")
@@ -123,7 +123,7 @@ def prefix_split(store: "Store", prefix: int, validation_fraction: float) -> Spl
 
 def _write(
     building: Path, store: "Store", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64]
-) -> None:
+) -> dict[str, Any]:
     validation = (start + np.flatnonzero(held_out(held, validation_fraction)) for start, held in clusters.blocks())
     blocks = (np.asarray(excluded[start : start + _BLOCK]) for start in range(0, len(excluded), _BLOCK))
     left_out = (ids[~held_out(clusters.of_records[ids], validation_fraction)] for ids in blocks)
@@ -134,7 +134,7 @@ def _write(
     if not counts["validation"] or not num_training:
         num_clusters = len(clusters.members.clusters)
         _require_both(validation_fraction, num_clusters, store.num_records, counts["validation"], counts["excluded"])
-    facts = {
+    return {
         "format": FORMAT,
         "fingerprint": fingerprint_of(store.fingerprint, hashes["validation"], hashes["excluded"]),
         "corpus": store.fingerprint,
@@ -146,7 +146,6 @@ def _write(
         **counts,
         **{f"{name}_hash": content for name, content in hashes.items()},
     }
-    (building / "split.json").write_text(json.dumps(facts, indent=1))
 
 
 def _require_both(

@@ -1,15 +1,15 @@
 """Small JSON files beside what was derived: splits, clusters, exclusions, indices of plans.
 
-In: a path. Out: the file's content. Kept: files that are written whole or not at all.
+In: a path, or a folder and what fills it. Out: the file's content. Kept: files that are written whole or not at all.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from data.disk_error import refusal
-from data.durable import replaced
+from data.durable import published, replaced
 from data.store import derived
 
 
@@ -37,6 +37,23 @@ def read(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:
     if missing:
         raise ValueError(f"{path} has no {', '.join(missing)}: it is damaged, or of another version; {remedy}")
     return dict(content)
+
+
+def kept(path: Path, names: Iterable[str], derive: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """The facts about what lies in a folder, which is derived if it is not there yet.
+
+    Args:
+        path: the file of the facts, in that folder.
+        names: names of the fields that it must have.
+        derive: fills a folder, which takes the place of the one of `path`, and returns the facts about it.
+
+    Raises:
+        ValueError: as of `read` and `write`, or `derive` raises it.
+    """
+    if not path.parent.is_dir():
+        with published(path.parent) as building:
+            (building / path.name).write_text(json.dumps(derive(building), indent=1))
+    return read(path, names, path.parent)
 
 
 def write(path: Path, text: str) -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data.corpus.corpora import EveryRecord
+from data.corpus.corpora import OpenCorpus
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.split import prefix_split
 from data.order.sampler import Passes, Sampler
-from data.recipe.settings import DataSettings
+from data.recipe.settings import CorpusSettings, DataSettings
 from support.inputs.token_stores import proteins, store_of
 
 
@@ -22,7 +22,10 @@ def drawn(sampler: Sampler, pass_index: int) -> list[int]:
 def test_a_stream_comes_as_it_arrives_once_and_then_as_any_corpus(tmp_path: Path) -> None:
     store = store_of(tmp_path, proteins(60))
     split = prefix_split(store, 60, 0.2)
-    stream, whole = (Passes(EveryRecord(store, split, streaming=streaming), 3, 25) for streaming in (True, False))
+    stream, whole = (
+        Passes(OpenCorpus(CorpusSettings(streaming=streaming), store, split, None, None), 3, 25)
+        for streaming in (True, False)
+    )
     trained = np.flatnonzero(split.is_training(np.arange(60))).tolist()
     assert 30 < len(trained) < 60
     assert drawn(stream, 0) == trained != drawn(whole, 0)
