@@ -175,7 +175,9 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, may_search: bool) 
         said = f"variants of {of}: what is tested is mutated at positions that no training row changes"
         yield ({"by": "position", **folds}, said + few)
     elif may_search and opened.proteins.num_records > 1:
-        for identity in IDENTITIES:
+        median = max(2.0, float(np.median(opened.proteins.num_residues)))
+        # The last one lets one residue differ in short peptides, too.
+        for identity in (*IDENTITIES[:-1], min(IDENTITIES[-1], math.floor(100 * (1 - 1 / median)) / 100)):
             sizes = np.unique(related(opened.store, identity).hashes, return_counts=True)[1]
             if len(sizes) < _LEAST_CLUSTERS or sizes.max() > _LARGEST_CLUSTER * opened.proteins.num_records:
                 continue

@@ -182,7 +182,8 @@ def _nearest(guess: Guess, error: str, num_records: int) -> list[Guess]:
     if torn > _FEW_CONFLICTS * num_records and of_sequences and has_numbers:
         said = "rows of one sequence differ, so that their mean is learned as a number"
         return [replace(guess, settings={**guess.settings, "type": "regression"}, reason=f"{guess.reason}; {said}")]
-    said = "sequence whose rows contradict each other is" if torn == 1 else "sequences whose rows contradict are"
+    one = guess.settings.get("level", "sequence")
+    said = f"{one} whose rows contradict each other is" if torn == 1 else f"{one}s whose rows contradict are"
     settings = {**guess.settings, "replicates": "leave_out"}
     return [replace(guess, settings=settings, reason=f"{guess.reason}; {torn} {said} left out")]
 

@@ -93,6 +93,9 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
         raise ValueError(f"{table.name}: --wild-type is given, and no column holds mutations such as 'A123T' or 'WT'")
     in_full = mutants_in_full(table, others, mutated)
     chosen = [in_full[1]] if in_full else _chosen(others) if others else []
+    texts = [column for column in columns if column not in sequences and column.numbers is None and column.texts]
+    pieces = [column for column in texts if any(_is_part(column, each, _LEAST_SHORT) for each in chosen)]
+    roles |= {column.name: ("sequence, not read", "a part of the one that is read") for column in pieces}
     has_one = len(chosen) == 1 and mutated and not in_full
     found, offset = changed(table, chosen[0], mutated) if has_one else (None, 0)
     if found is not None and len(chosen[0].texts) > 1:
@@ -238,13 +241,19 @@ def _chosen(sequences: Sequence[Column]) -> list[Column]:
     return [max(sequences, key=preferred)]
 
 
-def _is_part(column: Column, other: Column) -> bool:
-    """Whether the residues of a column, such as a CDR, stand in longer ones of another column in nearly all rows."""
+def _is_part(column: Column, other: Column, least: int = 1) -> bool:
+    """Whether residues of a column, such as a CDR, stand in longer ones of another column in nearly all rows.
+
+    Args:
+        column: the one that may be a part.
+        other: the longer one.
+        least: letters that each cell of the part has at least.
+    """
     cells, rows = other.cells, column.cells.rows[:_SAMPLE]
     others = dict(zip(cells.rows.tolist(), (cells.texts[at] for at in cells.which.tolist()), strict=True))
     texts = [column.cells.texts[at] for at in column.cells.which[:_SAMPLE].tolist()]
     pairs = [(text, others[row]) for row, text in zip(rows.tolist(), texts, strict=True) if row in others]
-    inside = sum(len(text) < len(whole) and text in whole for text, whole in pairs)
+    inside = sum(least <= len(text) < len(whole) and text in whole for text, whole in pairs)
     return inside > _NEARLY_ALL * len(rows)
 
 

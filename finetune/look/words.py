@@ -80,6 +80,8 @@ PLACES = re.compile(
     r"(?:pos|position|site|resi|residue|res ?num|res ?id|number|num"
     r"|index|codon)(?: ?(?:number|num|no|index|id|pdb|uniprot))?$"
     r"|^(?:start|end|begin|stop|row|col|column|well|plate|passage|cycle|ptm ?site|residue ?number)$"
+    r"|\b(?:gel|plate|run|row|exp\w*|batch|lane|tube|box|file|line|sample|clone|entry|item|record|data ?(?:set)?|raw"
+    r"|old|orig\w*|new|global|seq\w*|source|table|figure) ?(?:number|num|no|nr|index|idx|id)$"
 )
 """Names of whole numbers that say where or what a row is."""
 INDEX = re.compile(
@@ -177,7 +179,7 @@ FITTED = re.compile(r"^(?:k ?m|v ?max|k ?cat|ec ?50|ic ?50|hill\w*|slope|auc|top
 MEASURED = re.compile(
     r"^(?:score|y|tm\w*|k ?(?:m|d|i|a|on|off|cat)|d+ ?g|rt|ee|va|fc|od|class(?:es)?|function\w*|topt|t ?50|ss\w?)\b"
     r"|\b(?:(?:log|ln|p)? ?(?:[iegltm][cid] ?\d\d|m[ibf]cs?|k ?[dim]|kcat|titers?|titres?)|d+ ?g|\w*label\w*|targets?"
-    r"|phenotype|outcome|readout|results?|measured|measurement|experimental|observed|half ?life|lfc|fold change|signal"
+    r"|phenotype|outcome|readout|results?|meas\w*|experimental|observed|half ?life|lfc|fold change|signal"
     r"|rates?|turnover|[rm]fi|rfu|elisa|spr|bli|assay|potency|efficac\w*|viscosity|abundance|uptake|transport|escape"
     r"|dms|entry|optim\w*|topology|effect|clinical\w*|kcat ?km|vmax|specific\w*|ph ?opt\w*|ha?emoly\w*)\b"
     r"|activ|fitness|affinit|bind|melting|stab|yield|express|solub|fluor|bright|intensit|emission|excitation|growth|enrich"
