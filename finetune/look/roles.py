@@ -20,6 +20,7 @@ from finetune.look.columns.own_split import OwnSplit, own_split
 from finetune.look.columns.relations import (
     copies,
     counts_of_rates,
+    derived,
     fits,
     is_cut,
     of_no_label,
@@ -262,8 +263,11 @@ def _without_doubtful(tasks: list[Guess], columns: Sequence[Column], roles: Role
             roles.of[name] = "note", f"all but {others} of {count:,} cells are one number; --task reads it"
         else:
             kept.append(task)
+    made_of = derived([by_name[task.columns[0]] for task in kept if len(task.columns) == 1])
     numeric = [by_name[task.columns[0]] for task in kept if is_number[task.columns[0]]]
     for task in kept:
+        if said := made_of.get(task.columns[0]):
+            task.reason += f"; {said}, and so no measurement of its own"
         if not is_number[task.columns[0]]:
             classes = numbered(by_name[task.columns[0]])
             cut = next((each.name for each in numeric if is_cut(each.values, classes)), None)

@@ -233,6 +233,11 @@ SERIES = re.compile(
     r"|epitope|antigen|site|domain|chain|peak|state|bin|gate|sort|level|class|task|label|property|program|model|method)$"
 )
 """Names of what numbers tell apart: conditions, targets, steps, programs."""
+DERIVED = re.compile(
+    r"\b(?:mean|average|avg|median|total|sum|overall|any|all|both|either|delta|diff\w*|change|ratio|fold|max\w*|min\w*|best|worst"
+    r"|d+ ?g|selectivity|specificity|efficiency|index|score|label|class|norm\w*|rel\w*|combined|geo\w*)\b"
+)
+"""Names of what is made of other columns."""
 DATE = re.compile(
     r"\d{4}-\d{1,2}-\d{1,2}(?:[ T]\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?Z?)?"
     r"|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{4}/\d{1,2}/\d{1,2}"

@@ -5,7 +5,7 @@ In: columns, in an order of their own. Out: which column belongs to which. Kept:
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,17 @@ _ONE = 0.9999
 """Correlation of two columns of which one follows from the other."""
 _NAMES = ("id", "protein", "wild type", "mutation", "sequence")
 """Roles of columns whose copy is no label."""
-_MONOTONE = "as ordered as"
+_MONOTONE, _EVEN = "as ordered as", 0.25
 _FILLED, _FILLINGS = "with gaps filled", 3
 """Number of values by which gaps of equal numbers may be filled."""
+_IN_MOST, _MOSTLY = "in most rows equal to", 0.8
+"""Share of rows in which numbers are equal, of which none is that of half the rows."""
 _LEAST_ROWS = 20
 """Rows from which on numbers in one order are those of one measurement."""
 _RATE = 0.9
 """Correlation of a rate with the share of one count in another."""
+_UNEXPLAINED, _MOST_DERIVED, _MOST_OF_A_BASIS, _MOST_FITTED = 0.01, 20, 10, 300
+"""Share of what one column leaves that two may leave; columns that are explained, columns and rows that explain."""
 _MOST_COMPARED = 60
 """Columns of numbers up to which each is compared with each; of more, equal ones are found alone."""
 _ENDS = ("upper", "lower", "censored")
@@ -139,7 +143,7 @@ def copies(columns: Sequence[Column], repeated: Collection[str] = ()) -> dict[st
             if not relation or (relation not in ("equal to", _FILLED) and {column.name, other.name} & {*repeated}):
                 continue
             more = (column.num_measured - other.num_measured) * (-1 if relation == _FILLED else 1)
-            is_finer = relation == _MONOTONE and len(np.unique(column.values)) > len(np.unique(other.values))
+            is_finer = relation == _MONOTONE and _fineness(column.values) > _fineness(other.values)
             is_log = relation == "the logarithm of" and not other.num_censored
             if more > 0 or (more == 0 and (is_log or is_finer)):
                 roles[other.name] = "copy", f"the same measurement is in {column.name!r}"
@@ -151,6 +155,13 @@ def copies(columns: Sequence[Column], repeated: Collection[str] = ()) -> dict[st
         else:
             near.append(column)
     return roles
+
+
+def _fineness(values: NDArray[np.float64]) -> tuple[bool, int]:
+    """Whether steps between numbers differ, as those between ranks do not; and how many numbers differ."""
+    distinct = np.unique(values[~np.isnan(values)])
+    steps = np.diff(distinct)
+    return bool(np.ptp(steps) > _EVEN * steps.mean()), len(distinct)
 
 
 def renamed(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
@@ -212,6 +223,12 @@ def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:
     alone = np.where(mine, values, others)[mine ^ theirs]
     if known.sum() >= _LEAST_ROWS and np.mean(a == b) > _NEARLY_ALL and len(np.unique(alone)) <= _FILLINGS < len(alone):
         return _FILLED
+    if (
+        known.sum() >= _LEAST_ROWS
+        and np.mean(a == b) > _MOSTLY
+        and np.unique(a, return_counts=True)[1].max() < len(a) / 2
+    ):
+        return _IN_MOST
     if len(np.unique(a)) < _FEW:
         return ""
     if abs(correlation(a, b)) > _ONE:
@@ -285,9 +302,9 @@ def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column],
 
 
 def _count_up(numbers: Collection[int], has_own: bool) -> bool:
-    """Whether numbers are those of repeats: 0, 1, ... or 1, 2, ..., or 2, 3, ... after a column without one."""
+    """Whether numbers are those of repeats: from 0 or 1 on, or from 1 or 2 on after a column without one."""
     begin = min(numbers)
-    return begin <= 1 + has_own and sorted(numbers) == [*range(begin, begin + len(numbers))]
+    return 0 <= begin - has_own <= 1 and sorted(numbers) == [*range(begin, begin + len(numbers))]
 
 
 def _agree(columns: Sequence[Column], said_so: bool) -> bool:
@@ -320,6 +337,48 @@ def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     if not np.ptp(a) or not np.ptp(b):
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])
+
+
+def derived(columns: Sequence[Column]) -> dict[str, str]:
+    """Columns that follow from two others, or from all, in words. Those whose names are of such numbers come last."""
+    found: dict[str, str] = {}
+    basis: list[Column] = []
+    numeric = [column for column in columns if column.numbers is not None][:_MOST_DERIVED]
+    for column in sorted(
+        numeric, key=lambda each: (words.DERIVED.search(words.plain(each.name)) is not None, each.name)
+    ):
+        for some in [*combinations(basis, 2), *([basis] if len(basis) > 2 else [])]:
+            if column.name not in found and (said := _formula(column.values, [each.values for each in some])):
+                names = " and ".join(repr(each.name) for each in some) if len(some) == 2 else f"{len(some)} others"
+                found[column.name] = f"{said} {names}"
+        if column.name not in found and len(basis) < _MOST_OF_A_BASIS:
+            basis.append(column)
+    return found
+
+
+def _formula(values: NDArray[np.float64], others: Sequence[NDArray[np.float64]]) -> str:
+    """How numbers follow from others, in words; empty if they do not, or nearly follow from one of them alone."""
+    known = np.flatnonzero(~np.isnan([values, *others]).any(axis=0))[:_MOST_FITTED]
+    if len(known) < _LEAST_ROWS + len(others):
+        return ""
+    a, b = values[known], np.array(others)[:, known]
+    log_a, logs = (np.log(np.where(each > 0, each, 1)) for each in (a, b))
+    forms = {
+        "a sum or difference of": (a, b),
+        "the largest of": (a, b.max(axis=0)),
+        "the smallest of": (a, b.min(axis=0)),
+        "a ratio or product of": (log_a, logs),
+        "the logarithm of a ratio or product of": (a, logs),
+    }
+    least = 1 - (1 - max(abs(correlation(a, each)) for each in b)) * _UNEXPLAINED
+    fit = (said for said, of in forms.items() if correlation(of[0], _fitted(*of)) > max(_ONE, least))
+    return next(fit, "")
+
+
+def _fitted(target: NDArray[np.float64], terms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The weighted sum of terms and a constant that is nearest to the target."""
+    design = np.column_stack([*np.atleast_2d(terms), np.ones(len(target))])
+    return np.asarray(design @ np.linalg.lstsq(design, target, rcond=None)[0])
 
 
 def fits(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:

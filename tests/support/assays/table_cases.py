@@ -79,6 +79,9 @@ class GeneratedTable:
             "sum": lambda: list(map(_sum, self._proteins()[:count])),
             "mean": lambda: [_sum(letters) / len(letters) for letters in self._proteins()[:count]],
             "distance": lambda: [_differing(letters, self.wild_type(len(letters))) for letters in self._proteins()],
+            "plus": lambda: self._numbers(rest[0]) + self._numbers(rest[1]),
+            "larger": lambda: np.maximum(self._numbers(rest[0]), self._numbers(rest[1])),
+            "ranked": lambda: np.argsort(np.argsort(self._numbers(rest[0]))),
             "near": lambda: self._numbers(rest[0]) + draw.normal(0, float(rest[1]), count),
         }
         if word in numbers:
