@@ -4,7 +4,7 @@ In: a recipe. Out: `Assays`: the plan of the training bins, the bins of other pa
 of proteins and labels under data.store_dir, which the first rank of each node builds while the others wait.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from data.store.build import open_or_build
 from data.store.token_store import Store, new_hash
 from finetune.labels.contents import LabelledContents
 from finetune.labels.differing import OtherColumns
-from finetune.labels.drawing import Group, TableRecords, TrainingRecords, groups_of
+from finetune.labels.drawing import Group, TrainingRecords, groups_of
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.placed import Rows
 from finetune.labels.reading import TaskFacts, TaskLabels, read_task
@@ -63,8 +63,8 @@ class Prepared(NamedTuple):
     division: Division
     said: tuple[str, ...]
     """What was decided about the tables, for the user."""
-    tables: tuple[TableRecords, ...] = ()
-    """The tables, where there are several."""
+    tables: Mapping[str, NDArray[np.int64]]
+    """Location of each of several tables -> the records that it has a row of, rising."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Assays:
     parts: Parts
     """The parts of this run: those of the split, or of one of its folds."""
     said: tuple[str, ...]
-    tables: tuple[TableRecords, ...] = ()
-    """The tables, where there are several."""
+    tables: Mapping[str, NDArray[np.int64]]
+    """Location of each of several tables -> the records that it has a row of, rising."""
 
     def of_fold(self, fold: int) -> "Assays":
         """The assays of the run that predicts one fold."""
@@ -174,7 +174,7 @@ class Assays:
         """Hash of the proteins and of all labels, and of which table each is of where that decides what is drawn."""
         if self.settings.temperature == 1:
             return self.labels.fingerprint
-        members = (table.records.astype("<i8").tobytes() for table in self.tables)
+        members = (records.astype("<i8").tobytes() for records in self.tables.values())
         return new_hash(b"\0".join([self.labels.fingerprint.encode(), *members])).hexdigest()
 
     def labels_by_part(self) -> dict[str, dict[str, list[int]]]:
@@ -211,7 +211,7 @@ class Assays:
         counts = {NAMES[part]: len(self.records(part)) for part in (TRAIN, VALIDATION, TEST)}
         shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         lines = [("proteins", f"{self.store.num_records:,} distinct: {shown}"), ("split", self.division.method)]
-        lines += [("table", f"{table.name}: {len(table.records):,} distinct") for table in self.tables]
+        lines += [("table", f"{name}: {len(records):,} distinct") for name, records in self.tables.items()]
         lines += [
             ("drawn", f"{group.draws:,} a pass of the {len(group.records):,} training proteins of {group.name}")
             for group in self._drawn
@@ -234,7 +234,7 @@ class Assays:
             "divided": {"method": self.division.method, "notes": list(self.division.notes)},
             "labels": self.labels_by_part(),
             "said": list(self.said),
-            "tables": {table.name: len(table.records) for table in self.tables},
+            "tables": {name: len(records) for name, records in self.tables.items()},
             "drawn": {group.name: {"records": len(group.records), "draws": group.draws} for group in self._drawn},
         }
 
@@ -301,11 +301,11 @@ def _columns_read(recipe: Recipe, table: Table) -> set[str | None]:
     return columns | {column for column in table.columns if column.strip().lower() in columns}
 
 
-def _of_tables(table: Table, record_of_row: NDArray[np.int64]) -> tuple[TableRecords, ...]:
+def _of_tables(table: Table, record_of_row: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """The records of each table that a table was joined from."""
     rows = np.split(record_of_row, [origin.first for origin in table.origins[1:]])
     found = [np.unique(of_rows[of_rows >= 0]) for of_rows in rows]
-    return tuple(TableRecords(origin.name, of) for origin, of in zip(table.origins, found, strict=False))
+    return {origin.name: of_table for origin, of_table in zip(table.origins, found, strict=False)}
 
 
 def open_assays(recipe: Recipe, prepared: Prepared) -> Assays:

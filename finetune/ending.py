@@ -228,7 +228,7 @@ def _ceilings(
         tested[records] = True
         for output, name in enumerate(objective.outputs):
             if agreed := agreement(task.labels, output, tested):
-                found.append(Ceiling(objective.settings.name, name, agreed.num_replicated, agreed.icc, agreed.ceiling))
+                found.append(Ceiling(objective.settings.name, name, *agreed))
     return tuple(found)
 
 

@@ -191,7 +191,12 @@ class FineTuneJob(Job[FineTuneScores]):
                 level: InputScale.of(
                     self.features.of(pooling, chosen, documents)
                     if self.features is not None
-                    else vectors_of(self.source, documents, shelves, self.recipe.data, pooling, chosen, device),
+                    else (
+                        vectors
+                        for _, vectors in vectors_of(
+                            self.source, documents, shelves, self.recipe.data, pooling, chosen, device
+                        )
+                    ),
                     whitened=self.recipe.adaptation.kind != "full",
                 )
                 for level, pooling in self._pooling_of_levels().items()

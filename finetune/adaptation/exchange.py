@@ -46,6 +46,7 @@ CLASSES: dict[Architecture, dict[str, str]] = {
 """transformers' classes of an architecture -> what the names of the encoder's modules begin with in them."""
 
 _PEFT = "base_model.model."
+_WEIGHTS_OF_A_MAP = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 _PART = re.compile(r"(.+)\.(lora_A|lora_B|lora_magnitude_vector)(?:\.default)?(?:\.weight)?")
 
 _CARRIED = frozenset(
@@ -103,7 +104,12 @@ def write_adapter(adapter: Adapter, shape: EsmShape, folder: Path, class_name: s
     )
     fields: dict[str, Any] = config.to_dict()
     said = {key: sorted(value) if isinstance(value, set) else value for key, value in fields.items()}
-    tensors = {f"{_PEFT}{name}.{key}": part for name, low in maps.items() for key, part in _parts(low)}
+    tensors = {
+        f"{_PEFT}{name}.{key}": part.contiguous().clone()
+        for name, low in maps.items()
+        for key, part in zip(_WEIGHTS_OF_A_MAP, (low.a, low.b, low.magnitude), strict=True)
+        if part is not None
+    }
     with published(folder) as building:
         (building / CONFIG).write_text(json.dumps(said, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         save_file(tensors, building / WEIGHTS, metadata={"format": "pt"})
@@ -166,13 +172,6 @@ def _cut(adapter: Adapter, path: str, theirs: tuple[str, ...]) -> Iterator[tuple
             used[0] = True  # its magnitudes have no place without it
         if used.any():
             yield name, LowRank(whole.a[used], rows[:, used], whole.scale, magnitude)
-
-
-def _parts(low: LowRank) -> Iterator[tuple[str, Tensor]]:
-    yield "lora_A.weight", low.a.contiguous().clone()
-    yield "lora_B.weight", low.b.contiguous().clone()
-    if low.magnitude is not None:
-        yield "lora_magnitude_vector", low.magnitude.contiguous().clone()
 
 
 def _config(folder: Path) -> Any:

@@ -110,7 +110,7 @@ def cached_features(
 
     Args:
         start: the encoder.
-        documents: what it reads.
+        documents: what it reads, none longer than a bin.
         residues: gives the tokens of the store; sample ids are numbers of records.
         settings: sizes of a bin.
         poolings: what is needed: one pooling of sequences, residues, or both.
@@ -120,14 +120,8 @@ def cached_features(
         on_each_node: does something on one rank of each node while the others wait, as `Ranks.on_each_node` does.
 
     Raises:
-        ValueError: a document is longer than a bin, or the cache is damaged or cannot be written.
+        ValueError: the cache is damaged or cannot be written.
     """
-    longest = int(documents.lengths.max(initial=0))
-    if longest > settings.bin_tokens:
-        raise ValueError(
-            f"a protein of {longest:,} tokens does not fit into a bin of data.bin_tokens = {settings.bin_tokens:,}; "
-            f"set data.bin_tokens to at least {longest:,}, or cut proteins with data.crop_tokens"
-        )
     counts = {pooling: _count(documents, pooling) for pooling in poolings}
     size = 4 * start.shape.dim * sum(counts.values())
     what = " and ".join(f"{n:,} {'residues' if of == 'residue' else 'proteins'}" for of, n in counts.items())
@@ -161,10 +155,18 @@ def vectors_of(
     pooling: Pooling,
     records: NDArray[np.int64],
     device: torch.device | str = "cpu",
-) -> Iterator[NDArray[np.float32]]:
-    """Vectors of some records or of their residues, in parts of ``(n, D)``, computed and not kept."""
-    computed = _computed(start, documents, residues, settings, pooling, torch.device(device), records)
-    return (vectors for _, vectors in computed)
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Vectors of some records or of their residues, in parts: numbers of rows ``(n,)``, and ``(n, D)``."""
+    embedder = Embedder(encoder_of(start, torch.device(device)), (start.shape.layers,), pooling, autocast=False)
+    lengths, in_store = documents.lengths[records], documents.offsets.astype(np.int64)
+    contents = PlainContents(residues, settings)
+    most = max(_PART_BYTES // (4 * start.shape.dim), 4 * settings.bin_tokens)
+    for part in stretches(lengths, most if pooling == "residue" else _PART_TOKENS, _PART_RECORDS):
+        of_part = records[part]
+        windows = windows_of(lengths[part], int(lengths[part].max()))
+        vectors = embedder(contents, of_part, windows, documents.linkers[of_part])[:, 0]
+        rows = [np.arange(in_store[record], in_store[record + 1]) for record in of_part.tolist()]
+        yield np.concatenate(rows) if pooling == "residue" else of_part, vectors
 
 
 def _count(documents: Documents, pooling: Pooling) -> int:
@@ -205,34 +207,12 @@ def _write(
 ) -> None:
     path, pooling = folder / _ARRAY, facts["pooling"]
     rows = np.memmap(path, "<f4", "w+", shape=(facts["rows"], facts["width"]))
+    every = np.arange(len(documents.linkers))
     with WorkLine("computing what the frozen encoder gives", after_s=2.0):
-        for places, vectors in _computed(start, documents, residues, settings, pooling, device):
+        for places, vectors in vectors_of(start, documents, residues, settings, pooling, every, device):
             rows[places] = vectors
     rows.flush()
     del rows
     with path.open("rb", buffering=0) as file:
         content_hash = hash_of(file).hexdigest()
     (folder / _FACTS).write_text(json.dumps(facts | {"hash": content_hash}, indent=1) + "\n", encoding="utf-8")
-
-
-def _computed(
-    start: Source,
-    documents: Documents,
-    residues: Residues,
-    settings: BinSettings,
-    pooling: Pooling,
-    device: torch.device,
-    chosen: NDArray[np.int64] | None = None,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Numbers of rows, and their vectors, part after part; of all records, or of the chosen ones."""
-    embedder = Embedder(encoder_of(start, device), (start.shape.layers,), pooling, autocast=False)
-    every = np.arange(len(documents.linkers)) if chosen is None else chosen
-    lengths, in_store = documents.lengths[every], documents.offsets.astype(np.int64)
-    contents = PlainContents(residues, settings)
-    most = max(_PART_BYTES // (4 * start.shape.dim), 4 * settings.bin_tokens)
-    for part in stretches(lengths, most if pooling == "residue" else _PART_TOKENS, _PART_RECORDS):
-        records = every[part]
-        windows = windows_of(lengths[part], int(lengths[part].max()))
-        vectors = embedder(contents, records, windows, documents.linkers[records])[:, 0]
-        rows = [np.arange(in_store[record], in_store[record + 1]) for record in records.tolist()]
-        yield np.concatenate(rows) if pooling == "residue" else records, vectors

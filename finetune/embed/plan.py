@@ -5,7 +5,6 @@ process and after every start. Kept: nothing. Equal sequences are computed once.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -19,7 +18,7 @@ from finetune.adaptation.vectors import Windows, windows_of
 TooLong = Literal["refuse", "windows"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What is computed of the records of a store."""
 
@@ -28,27 +27,12 @@ class Plan:
     """(D,) the first record of each of D distinct sequences, rising."""
     sequence_of_record: NDArray[np.int64]
     """(N,) number of each record's sequence, 0 to D - 1."""
+    residues: NDArray[np.int64]
+    """(D,) residues of each sequence."""
+    parts: list[slice]
+    """The sequences of each part, one after another."""
     max_tokens: int
     """Longest document, begin and end token counted; longer ones are read in windows."""
-    part_tokens: int
-    """Tokens of a part, about."""
-    part_sequences: int
-    """Most sequences of a part."""
-
-    @cached_property
-    def residues(self) -> NDArray[np.int64]:
-        """(D,) residues of each sequence."""
-        return self.store.num_residues(self.first_records)
-
-    @cached_property
-    def parts(self) -> list[slice]:
-        """The sequences of each part, one after another."""
-        return list(stretches(self.residues + SPECIAL_TOKENS, self.part_tokens, self.part_sequences))
-
-    @cached_property
-    def part_starts(self) -> NDArray[np.int64]:
-        """(parts,) the first sequence of each part."""
-        return np.array([part.start for part in self.parts], np.int64)
 
     def windows(self, part: slice) -> Windows:
         """The windows of the sequences of a part."""
@@ -80,7 +64,9 @@ def plan_of(store: Store, max_tokens: int, too_long: TooLong, part_tokens: int, 
             f"--too-long windows, or raise --max-tokens"
         )
     first_records, sequences = _distinct(store)
-    return Plan(store, first_records, sequences, max_tokens, part_tokens, part_sequences)
+    residues = store.num_residues(first_records)
+    parts = list(stretches(residues + SPECIAL_TOKENS, part_tokens, part_sequences))
+    return Plan(store, first_records, sequences, residues, parts, max_tokens)
 
 
 def record_id(store: Store, record: int) -> str:

@@ -99,7 +99,7 @@ def _row_groups(plan: Plan, parts: Parts, *, by_residue: bool) -> Iterator[slice
 def _vectors(plan: Plan, parts: Parts, records: slice, *, by_residue: bool) -> NDArray[np.floating]:
     """The rows of some records, one after another: ``(rows, layers, D)``."""
     sequences = plan.sequence_of_record[records]
-    part_of = np.searchsorted(plan.part_starts, sequences, side="right") - 1
+    part_of = np.searchsorted([part.start for part in plan.parts], sequences, side="right") - 1
     # Neighbours in the input are mostly neighbours in a part: each run of them is read at once.
     breaks = np.flatnonzero((np.diff(sequences) != 1) | (np.diff(part_of) != 0)) + 1
     found = []

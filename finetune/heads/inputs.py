@@ -12,7 +12,7 @@ all directions vary alike.
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -29,13 +29,9 @@ _MOST_DIRECTIONS = 64
 """Directions that get a deviation of their own; the others, which vary least, share one."""
 
 
-class Directions(NamedTuple):
-    """Directions along which vectors vary more than along others, and what is taken from each for it."""
-
-    vectors: NDArray[np.float32]
-    """(K, W) orthonormal rows."""
-    factors: NDArray[np.float32]
-    """(K,) between -1 and 0: of its share of a vector, what is added along each direction."""
+Directions = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""``(K, W)`` orthonormal rows along which vectors vary more than along others; and ``(K,)`` factors between -1 and 0:
+what is added along each, of its share of a vector."""
 
 
 class InputScale:
@@ -141,7 +137,7 @@ class Inputs:
         rows = np.frombuffer(base64.b64decode(self.directions, validate=True), "<f4")
         if rows.size != factors.size * mean.size:
             raise ValueError(f"{rows.size} numbers are no {factors.size} directions of {mean.size} channels")
-        directions = Directions(rows.reshape(len(factors), len(mean)).astype(np.float32), factors)
+        directions = rows.reshape(len(factors), len(mean)).astype(np.float32), factors
         return InputScale(mean, std, directions if len(factors) else None)
 
 
@@ -167,4 +163,4 @@ def _directions(correlation: NDArray[np.float64], count: int) -> tuple[Direction
     level = shrunk[:first].mean()
     factors = np.sqrt(level / shrunk[first:]) - 1
     rows = columns.T[first:]
-    return Directions(np.ascontiguousarray(rows, np.float32), factors.astype(np.float32)), float(np.sqrt(level))
+    return (np.ascontiguousarray(rows, np.float32), factors.astype(np.float32)), float(np.sqrt(level))

@@ -4,7 +4,7 @@ In: which records train, the tables they are of, the labels of a task, settings.
 once. Kept: nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,15 +13,6 @@ from numpy.typing import NDArray
 
 from data.order.shares import apportioned
 from finetune.labels.reading import TaskLabels
-
-
-class TableRecords(NamedTuple):
-    """One of several tables."""
-
-    name: str
-    """Its location as the user gave it."""
-    records: NDArray[np.int64]
-    """The records that it has a row of, rising."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +53,7 @@ def groups_of(
     temperature: float,
     balance: str | None,
     trains: NDArray[np.bool_],
-    tables: Sequence[TableRecords],
+    tables: Mapping[str, NDArray[np.int64]],
     tasks: Sequence[TaskLabels],
 ) -> list[Group]:
     """The groups that a pass draws from; none where it draws each training record once.
@@ -76,7 +67,7 @@ def groups_of(
         temperature: T of the weights n^(1/T) of several tables.
         balance: name of the task whose classes are drawn equally often.
         trains: (N,) whether a record trains.
-        tables: the tables, where there are several.
+        tables: location of each of several tables -> the records that it has a row of, rising.
         tasks: all tasks, among which is the one to balance.
 
     Raises:
@@ -86,11 +77,9 @@ def groups_of(
         return _of_classes(next(each for each in tasks if each.settings.name == balance), trains)
     if temperature == 1:
         return []
-    training = [(table.name, table.records[trains[table.records]]) for table in tables]
-    filled = [(name, records) for name, records in training if len(records)]
-    weights = [len(records) ** (1 / temperature) for _, records in filled]
-    draws = apportioned(int(trains.sum()), weights)
-    return [Group(name, records, count) for (name, records), count in zip(filled, draws, strict=True)]
+    filled = {name: training for name, records in tables.items() if len(training := records[trains[records]])}
+    draws = apportioned(int(trains.sum()), [len(records) ** (1 / temperature) for records in filled.values()])
+    return [Group(*of_table, count) for of_table, count in zip(filled.items(), draws, strict=True)]
 
 
 def _of_classes(task: TaskLabels, trains: NDArray[np.bool_]) -> list[Group]:

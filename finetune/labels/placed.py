@@ -60,10 +60,7 @@ def placed(column: Column, settings: TaskSettings, missing: Collection[str]) -> 
     if settings.level == "sequence":
         return cells
     places = column.rows.residues
-    if places is None:
-        raise ValueError(
-            f"tasks: {settings.name!r}: labels of residues need proteins, and {column.rows.table.name} has none"
-        )
+    assert places is not None, "labels of residues need proteins"
     if settings.level == "residue":
         labels, counts = along(cells, of_numbers=settings.is_number)
         labels = _beside_linkers(labels, cells.rows, counts, column, places)

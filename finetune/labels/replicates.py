@@ -36,12 +36,6 @@ class Measurements(NamedTuple):
     positions: NDArray[np.int32] | None = None
     """(m,) or (m, 2): residue or pair of residues; None for whole sequences."""
 
-    def at(self, which: NDArray[np.int64]) -> "Measurements":
-        """Some of the measurements, by their indices."""
-        positions = None if self.positions is None else self.positions[which]
-        numbers = self.values[which], self.censoring[which]
-        return Measurements(self.rows[which], self.records[which], self.outputs[which], *numbers, positions)
-
 
 def merged(
     measured: Measurements,
@@ -49,7 +43,7 @@ def merged(
     num_records: int,
     where: Callable[[int], str],
     outputs: tuple[str, ...],
-    said: list[str] | None = None,
+    said: list[str],
     others: OtherColumns | None = None,
 ) -> Labels:
     """One label for everything that was measured, whether once or several times.
@@ -103,11 +97,11 @@ def merged(
     if leaves_out and others is not None and is_replicated:
         torn |= others.contradicting(measured.rows[order], first)
     if leaves_out and torn.any():
-        if said is not None:
-            said.append(
-                f"{settings.name}: labels left out, as rows of one sequence contradict each other: {int(torn.sum()):,}"
-            )
-        rest = measured.at(order[~np.repeat(torn, counts)])
+        said.append(
+            f"{settings.name}: labels left out, as rows of one sequence contradict each other: {int(torn.sum()):,}"
+        )
+        stay = order[~np.repeat(torn, counts)]
+        rest = Measurements._make(each if each is None else each[stay] for each in measured)
         return merged(rest, settings, num_records, where, outputs, said, others)
     differing = others.differing(measured.rows[order], first) if others is not None and is_replicated else {}
     if settings.is_number:
@@ -128,7 +122,7 @@ def merged(
     spread = _spread(values, censoring, means, first, counts)
     for of_column in differing.values():
         spread[of_column] = np.nan
-    if differing and settings.is_number and said is not None:
+    if differing and settings.is_number:
         said.append(_in_words(settings, {name: int(found.sum()) for name, found in differing.items()}))
     return Labels(
         pointers=np.concatenate([[0], np.cumsum(np.bincount(sorted_keys[0][first], minlength=num_records))]),
@@ -170,18 +164,9 @@ def _spread(
     return np.where(known, np.sqrt(squared / np.maximum(counts - 1, 1)), np.nan).astype(np.float32)
 
 
-class Agreement(NamedTuple):
-    """How well replicates of a task agree."""
-
-    num_replicated: int
-    """Number of labels that are made of several exact measurements."""
-    icc: float
-    """Intraclass correlation of single measurements, ICC(1); may be below 0."""
-    ceiling: float
-    """The highest Pearson correlation with the labels that predictions of the truth reach, in [0, 1]."""
-
-
-def agreement(labels: Labels, output: int, among: NDArray[np.bool_], least: int = LEAST_AGREEMENT) -> Agreement | None:
+def agreement(
+    labels: Labels, output: int, among: NDArray[np.bool_], least: int = LEAST_AGREEMENT
+) -> tuple[int, float, float] | None:
     """The agreement between the replicates of one output, from each label's number of measurements, mean and spread.
 
     ICC(1) is that of a one-way random-effects model with groups of unequal sizes (Shrout & Fleiss 1979, Psychol. Bull.
@@ -198,7 +183,10 @@ def agreement(labels: Labels, output: int, among: NDArray[np.bool_], least: int 
         least: fewest labels that tell anything.
 
     Returns:
-        None unless at least so many labels are made of several exact measurements, and these differ at all.
+        The number of labels that are made of several exact measurements; the intraclass correlation of single
+        measurements, ICC(1), which may be below 0; and the highest Pearson correlation with the labels that predictions
+        of the truth reach, in [0, 1]. None unless at least so many labels are made of several exact measurements, and
+        these differ at all.
     """
     if labels.replicates is None or labels.spread is None:
         return None
@@ -219,4 +207,4 @@ def agreement(labels: Labels, output: int, among: NDArray[np.bool_], least: int 
         return None
     icc = float((between - within) / (between + (k - 1) * within))
     single = max(icc, 0.0)
-    return Agreement(groups, icc, float(np.sqrt(np.mean(sizes * single / (1 + (sizes - 1) * single)))))
+    return groups, icc, float(np.sqrt(np.mean(sizes * single / (1 + (sizes - 1) * single))))

@@ -67,12 +67,7 @@ def write(store: Store, objectives: Mapping[str, Labels], linkers: NDArray[Any] 
         ValueError: labels are not of the store's records; the store cannot be written, or is damaged.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    for number, (name, labels) in enumerate(objectives.items()):
-        if labels.num_records != store.num_records:
-            raise ValueError(
-                f"the labels of {name!r} are of {labels.num_records} records, and the token store {store.folder} has "
-                f"{store.num_records}"
-            )
+    for number, labels in enumerate(objectives.values()):
         arrays |= {f"{number}-{kind}.bin": array for kind, array in _files(labels, store).items()}
     if linkers is not None and (linkers[:, 1] > linkers[:, 0]).any():
         arrays["linkers.bin"] = linkers.astype("<i4")

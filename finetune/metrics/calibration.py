@@ -9,7 +9,7 @@ what is left of it on a shifted one.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from finetune.metrics.weighted import Floats
 
@@ -43,12 +43,12 @@ def fit_temperature(truth: ArrayLike, probabilities: Floats) -> float:
         probabilities: (n,) of yes, or (n, C) of classes, on a part that was not trained on.
 
     Raises:
-        ValueError: there is no row, or a probability is not in [0, 1].
+        ValueError: a probability is not in [0, 1].
     """
     from scipy.optimize import minimize_scalar
 
     labels = np.asarray(truth, np.int64)
-    _require_probabilities(labels, probabilities)
+    _require_probabilities(probabilities)
 
     def loss(logarithm: float) -> float:
         scaled = tempered(probabilities, float(np.exp(logarithm)))
@@ -67,12 +67,12 @@ def fit_isotonic(truth: ArrayLike, probabilities: Floats) -> tuple[tuple[float, 
     """The rising piecewise linear map with the least squared error: probabilities of yes, and what each becomes.
 
     Raises:
-        ValueError: there is no row, or a probability is not in [0, 1].
+        ValueError: a probability is not in [0, 1].
     """
     from sklearn.isotonic import IsotonicRegression
 
     labels = np.asarray(truth, np.float64)
-    _require_probabilities(labels, probabilities)
+    _require_probabilities(probabilities)
     fitted = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(probabilities, labels)
     return tuple(fitted.X_thresholds_.tolist()), tuple(fitted.y_thresholds_.tolist())
 
@@ -121,8 +121,6 @@ def log_odds(probabilities: Floats, least: float = 1e-300) -> Floats:
     return np.asarray(np.log(inside) - np.log1p(-inside))
 
 
-def _require_probabilities(truth: NDArray[np.generic], probabilities: Floats) -> None:
-    if not len(truth):
-        raise ValueError("there is no label to calibrate on; the validation part needs some")
+def _require_probabilities(probabilities: Floats) -> None:
     if not ((probabilities >= 0) & (probabilities <= 1)).all():
         raise ValueError("a probability is not a number in [0, 1]; calibrate what the model predicts, not its logits")

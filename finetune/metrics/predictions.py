@@ -51,42 +51,21 @@ class Predictions:
         return expected_class(self.prediction) if objective.settings.type == "ordinal" else self.prediction
 
     def require(self, objective: Objective) -> None:
-        """Check that these are predictions of the objective, and that each is a number.
+        """Check that each prediction is a number.
 
         Raises:
-            ValueError: which record and task, what was got, what is allowed.
+            ValueError: which record and task, what was got, what to do.
         """
-        kind, names, rows = objective.settings.type, objective.outputs, self.rows
-        wide = kind in ("multiclass", "ordinal")
-        expected = (len(rows), len(objective.classes)) if wide else (len(rows),)
-        if self.prediction.shape != expected:
+        sums = self.prediction if self.prediction.ndim == 1 else self.prediction.sum(1)
+        wrong = np.flatnonzero(~np.isfinite(sums))
+        if len(wrong):
+            first = wrong[0]
+            of = f"task {objective.outputs[self.rows.outputs[first]]!r}, record {self.rows.records[first]}"
+            more = f", and {len(wrong) - 1:,} others are like it" if len(wrong) > 1 else ""
             raise ValueError(
-                f"{objective.settings.name}: predictions have the shape {self.prediction.shape}; those of "
-                f"{len(rows):,} labels of a {kind} task have {expected}"
+                f"{of}: the prediction is {sums[first]:g}{more}; a finite number is needed; where the loss is none "
+                "either, training diverged: lower schedule.peak_lr"
             )
-        each = self.prediction.reshape(expected[0], *expected[1:] or (1,))
-        allowed = "a finite number is needed; where the loss is none either, training diverged: lower schedule.peak_lr"
-        self._refuse(names, ~np.isfinite(each.sum(1)), each.sum(1), "the prediction", allowed)
-        if kind == "regression":
-            self._refuse(names, ~np.isfinite(rows.truth), rows.truth, "the label", "leave a missing label out")
-        else:
-            lowest, highest = each.min(1, initial=0), each.max(1, initial=0)
-            outside = (lowest < 0) | (highest > 1)
-            values = np.where(lowest < 0, lowest, highest)
-            self._refuse(names, outside, values, "the prediction", "it must be a probability, in [0, 1]")
-            count = len(objective.classes) if wide else 2
-            known = np.isin(rows.truth, np.arange(count))
-            allowed = f"a class is a whole number from 0 to {count - 1}; leave a missing label out"
-            self._refuse(names, ~known, rows.truth, "the label", allowed)
-
-    def _refuse(
-        self, names: Sequence[str], wrong: NDArray[np.bool_], values: NDArray[np.float64], what: str, allowed: str
-    ) -> None:
-        if wrong.any():
-            first = int(np.argmax(wrong))
-            of = f"task {names[int(self.rows.outputs[first])]!r}, record {int(self.rows.records[first])}"
-            more = f", and {wrong.sum() - 1:,} others are like it" if wrong.sum() > 1 else ""
-            raise ValueError(f"{of}: {what} is {values[first]:g}{more}; {allowed}")
 
 
 def together(parts: Sequence[Predictions]) -> tuple[Predictions, NDArray[np.int64]]:

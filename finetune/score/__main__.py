@@ -77,8 +77,9 @@ def _scores(
     cells = [""] * len(rows.variants)
     documents = tokens = 0
     for name, letters in targets.items():
-        own = rows.of_target(name)
-        scored = scorer(letters, [variant for row in own if (variant := rows.variants[row])], scheme)
+        pairs = enumerate(zip(rows.target_of, rows.variants, strict=True))
+        own = {row: variant for row, (target, variant) in pairs if target == name and variant is not None}
+        scored = scorer(letters, list(own.values()), scheme)
         documents, tokens = documents + scored.num_documents, tokens + scored.num_tokens
         for number, row in enumerate(own):
             if number in scored.notes:

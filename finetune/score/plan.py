@@ -148,7 +148,7 @@ def _pseudo_likelihood(variants: Sequence[Variant], window_tokens: int | None) -
     return Plan(
         sequences=sequences,
         sequence=sequence,
-        starts=np.clip(reads - lengths // 2, 0, tokens - lengths),  # `optimal_window` of many tokens
+        starts=np.clip(reads - lengths // 2, 0, tokens - lengths),  # `common_window` of many tokens
         lengths=lengths,
         read_of=np.arange(len(sequence) + 1),
         reads=reads,

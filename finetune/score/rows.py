@@ -31,11 +31,6 @@ class Rows:
     notes: dict[int, str]
     """Row -> why it has no variant."""
 
-    def of_target(self, name: str) -> list[int]:
-        """The rows with a variant of one target."""
-        pairs = zip(self.target_of, self.variants, strict=True)
-        return [row for row, (own, variant) in enumerate(pairs) if own == name and variant is not None]
-
 
 def read_target(letters: str, asked_by: str) -> str:
     """Letters of a target that was given as text, in upper case.

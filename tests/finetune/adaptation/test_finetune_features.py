@@ -111,7 +111,8 @@ def test_vectors_in_memory_are_bounded(
 
     def parts() -> list[Any]:
         shelves = Shelves([store.folder])
-        return [*features.vectors_of(start_of(encoder), whole(store), shelves, settings, pooling, asked)]
+        of_parts = features.vectors_of(start_of(encoder), whole(store), shelves, settings, pooling, asked)
+        return [vectors for _, vectors in of_parts]
 
     (once,) = parts()
     monkeypatch.setattr(features, "_PART_BYTES", 0)
@@ -156,14 +157,14 @@ def test_a_cache_that_would_be_too_large_is_not_made(cache: Callable[..., Cached
 def test_it_is_written_whole_or_not_at_all(
     cache: Callable[..., Cached], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    computed = features._computed
+    computed = features.vectors_of
 
     def interrupted(*args: Any) -> Iterator[Any]:
         yield next(computed(*args))
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(features, "_computed", interrupted)
+        patch.setattr(features, "vectors_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             cache("mean")
     assert list((tmp_path / "cache").iterdir()) == []
@@ -193,9 +194,3 @@ def test_other_ranks_read_what_one_has_computed(cache: Callable[..., Cached]) ->
     assert first[0] is not None
     assert second[0] is not None
     assert np.array_equal(first[0].rows["mean"], second[0].rows["mean"])
-
-
-def test_a_protein_that_is_longer_than_a_bin_is_refused(cache: Callable[..., Cached], store: Store) -> None:
-    longest = int(np.diff(store.offsets).max()) + 2
-    with pytest.raises(ValueError, match=f"a protein of {longest} tokens .* set data.bin_tokens to at least {longest}"):
-        cache("mean", settings=replace(SETTINGS, crop_tokens=32, bin_tokens=longest - 1))

@@ -50,7 +50,7 @@ def test_equal_sequences_are_computed_once(tmp_path: Path) -> None:
     assert plan.sequence_of_record.tolist() == [0, 1, 0, 2, 1]
     assert plan.residues.tolist() == [4, 3, 3]
     assert [(part.start, part.stop) for part in plan.parts] == [(0, 1), (1, 2), (2, 3)]
-    assert plan_of(store, 1026, "refuse", 11, 10, "x.fasta").part_starts.tolist() == [0, 2]
+    assert [part.start for part in plan_of(store, 1026, "refuse", 11, 10, "x.fasta").parts] == [0, 2]
 
 
 def test_equal_digests_of_different_sequences_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,6 @@ def test_records_and_classes_are_those_of_all_tables() -> None:
         ),
         (["0", "1", "0.3"], {"type": "binary"}, r"'y' is of type binary and its labels are '0', '1', '0\.3'"),
         (["1", "2"], {"unit_column": "v"}, "unit_column is 'v'"),
-        (["1"], {"level": "residue"}, "labels of residues need proteins"),
     ],
 )
 def test_bad_labels_are_refused(cells: list[Cell], values: dict[str, object], said: str) -> None:

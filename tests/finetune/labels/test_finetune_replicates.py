@@ -81,9 +81,9 @@ def test_icc_is_that_of_shrout_and_fleiss() -> None:
     table = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
     found = agreement(labels_of([[float(v) for v in row] for row in table]), 0, np.ones(6, bool), 2)
     assert found is not None
-    assert found.num_replicated == 6
-    assert found.icc == pytest.approx(0.1657, abs=5e-5)
-    assert found.ceiling == pytest.approx(np.sqrt(0.4428), abs=5e-5)
+    assert found[0] == 6
+    assert found[1] == pytest.approx(0.1657, abs=5e-5)
+    assert found[2] == pytest.approx(np.sqrt(0.4428), abs=5e-5)
 
 
 def test_the_ceiling_is_what_the_truth_reaches() -> None:
@@ -93,9 +93,9 @@ def test_the_ceiling_is_what_the_truth_reaches() -> None:
     labels = labels_of(groups)
     found = agreement(labels, 0, np.ones(4000, bool))
     assert found is not None
-    assert found.icc == pytest.approx(1 / (1 + 0.64), abs=0.03)  # standard error 0.012
+    assert found[1] == pytest.approx(1 / (1 + 0.64), abs=0.03)  # standard error 0.012
     # The reached correlation differs from the mean of reliabilities by the labels' unequal variances as well.
-    assert found.ceiling == pytest.approx(np.corrcoef(truth, labels.values)[0, 1], abs=0.02)
+    assert found[2] == pytest.approx(np.corrcoef(truth, labels.values)[0, 1], abs=0.02)
 
 
 def test_there_is_no_agreement_without_replicates() -> None:

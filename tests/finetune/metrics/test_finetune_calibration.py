@@ -79,10 +79,8 @@ def test_isotonic_is_that_of_pooled_neighbours() -> None:
     )
 
 
-def test_nothing_to_calibrate_on_is_refused() -> None:
+def test_what_is_no_probability_is_refused() -> None:
     for fit in (fit_temperature, fit_isotonic):
-        with pytest.raises(ValueError, match="there is no label to calibrate on"):
-            fit([], np.array([]))
         with pytest.raises(ValueError, match="a probability is not a number in"):
             fit([1], np.array([np.nan]))
 

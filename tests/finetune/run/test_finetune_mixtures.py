@@ -84,11 +84,11 @@ def test_a_sequence_of_two_tables_is_one_record_with_the_labels_of_both(assays: 
         for name, column in (("binds", "binds"), ("grade", "grade")):
             count = np.diff(by_name[name].pointers)[record]
             assert count == bool(row[column])
-    assert [(Path(t.name).name, len(t.records)) for t in assays.tables] == [
+    assert [(Path(name).name, len(records)) for name, records in assays.tables.items()] == [
         ("assays.csv", 164 - FEW),
         ("more.csv", FEW),
     ]
-    assert assays.tables[1].records.tolist() == list(range(FEW))
+    assert [*assays.tables.values()][1].tolist() == list(range(FEW))
 
 
 def test_ids_that_are_taken_in_another_table_are_called_after_their_table(assays: Assays) -> None:
@@ -111,7 +111,7 @@ def test_the_split_is_of_all_records_and_not_of_their_order(assays: Assays, tmp_
     assert other.parts.part.tolist() == assays.parts.part.tolist()
     assert other.fingerprint == assays.fingerprint
     assert opened(two(tmp_path / "again")).parts.fingerprint == assays.parts.fingerprint
-    assert other.tables[1].records.tolist() != assays.tables[1].records.tolist()
+    assert [*other.tables.values()][1].tolist() != [*assays.tables.values()][1].tolist()
 
 
 def test_at_temperature_one_each_record_is_drawn_once_a_pass(assays: Assays) -> None:
@@ -123,7 +123,7 @@ def test_at_temperature_one_each_record_is_drawn_once_a_pass(assays: Assays) -> 
 def test_tables_are_drawn_by_their_size_to_the_power_of_one_over_t(folder: Path, temperature: float) -> None:
     found = opened(folder / "recipe.toml", f"data.temperature={temperature}")
     training = set(found.records(TRAIN).tolist())
-    large, small = (training & set(table.records.tolist()) for table in found.tables)
+    large, small = (training & set(records.tolist()) for records in found.tables.values())
     shared, total = large & small, len(training)
     assert shared
     share = len(small) ** (1 / temperature) / (len(small) ** (1 / temperature) + len(large) ** (1 / temperature))
@@ -148,7 +148,8 @@ def test_what_decides_the_order_is_in_the_fingerprint(folder: Path, assays: Assa
     hot = opened(folder / "recipe.toml", words)
     assert hot.fingerprint != assays.fingerprint
     assert hot.fingerprint == opened(folder / "recipe.toml", words).fingerprint
-    less = replace(hot, tables=(hot.tables[0], hot.tables[1]._replace(records=hot.tables[1].records[1:])))
+    _, second = hot.tables
+    less = replace(hot, tables={**hot.tables, second: hot.tables[second][1:]})
     assert less.fingerprint != hot.fingerprint
 
 

@@ -16,7 +16,7 @@ from finetune.score import plan as plans
 from finetune.score.model import Scorer
 from finetune.score.plan import plan_of
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, Variant, variant_of
-from finetune.score.windows import common_window, optimal_window
+from finetune.score.windows import common_window
 
 TARGET, SINGLES = drawn(40, 80)
 MULTIPLE = [variant for count in (2, 3, 5) for variant in substituted(TARGET, 4, count, count)]
@@ -94,9 +94,7 @@ def test_the_window_is_that_of_proteingym(tokens: int) -> None:
         return max(0, position - half), min(length, position + half)
 
     for token in range(tokens):
-        assert (
-            optimal_window(token, tokens, 10) == published(token, tokens, 10) == common_window(token, token, tokens, 10)
-        )
+        assert published(token, tokens, 10) == common_window(token, token, tokens, 10)
         for last in range(token, tokens):
             found = common_window(token, last, tokens, 10)
             assert (found is None) == (tokens > 10 and last - token >= 10)
