@@ -96,7 +96,7 @@ def require_same(bundle: "Bundle", folder: Path, base: str | None = None) -> Non
     from pretrain.ship.reloaded import LENGTHS, loaded, made_up, require_close
 
     predictor = open_predictor(bundle, base)
-    (objective,) = predictor.objectives
+    (objective,) = predictor.model.objectives
     of_residues = objective.settings.level == "residue"
     theirs = loaded(folder, AutoModelForTokenClassification if of_residues else AutoModelForSequenceClassification)
     longest = bundle.manifest.reading.crop_tokens - SPECIAL_TOKENS

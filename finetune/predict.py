@@ -138,7 +138,7 @@ def _write(
     from finetune.bundle.columns import task_columns
     from finetune.results.calibrated import TOO_SHORT
 
-    objectives, members = predictors[0].objectives, len(predictors)
+    objectives, members = predictors[0].model.objectives, len(predictors)
     own, said = rows.columns, [*rows.said, *(trained.said if trained else ())]
     manifests = [predictor.bundle.manifest for predictor in predictors]
     # A calibration is of one model alone, or of the mean of all models of a run.

@@ -65,11 +65,6 @@ class Predictor:
     bundle: Bundle
     model: FineTuneModel
 
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """What it predicts, in the order of the bundle's tasks."""
-        return self.model.objectives
-
     @torch.no_grad()
     def __call__(
         self, proteins: Proteins, records: NDArray[np.int64], rank: int = 0, ranks: int = 1, *, raw: bool = False
@@ -91,14 +86,14 @@ class Predictor:
         lengths = proteins.num_residues[records] + SPECIAL_TOKENS
         device = next(self.model.parameters()).device
         # Bins of training may hold one protein each, and a forward pass of one takes as long as one of many.
-        contents = _EveryPlace(proteins, BinSize.holding(lengths, bin_tokens_on(device.type)), self.objectives)
+        contents = _EveryPlace(proteins, BinSize.holding(lengths, bin_tokens_on(device.type)), self.model.objectives)
         found: dict[int, tuple[Floats, ...]] = {}
         for part in packed(contents, lengths, samples=records, rank=rank, ranks=ranks):
             members, batch = part.documents, part.batch
             zeros = np.zeros_like(members)
             numbers = self.model(batch.to(device), each=True)
             of_objectives = []
-            for objective, number, targets in zip(self.objectives, numbers, batch.targets, strict=True):
+            for objective, number, targets in zip(self.model.objectives, numbers, batch.targets, strict=True):
                 values = number.double().cpu().numpy() if raw else predicted(objective, number, targets.columns[0])
                 whole = values.reshape(-1, len(objective.outputs), *values.shape[1:])
                 counts = {"sequence": np.ones_like(members), "pair": zeros}.get(

@@ -52,19 +52,9 @@ def first_of(
         ValueError: `weights` lacks weights of the encoder, so that it is of another shape.
     """
     adapters = first_of_adapters(model, plan, weights, seed, start) if plan is not None else {}
-    drawn = first_weights(model, seed)
-    first: dict[str, FirstWeight] = {}
-    missing = []
-    for name, _ in model.named_parameters():
-        plain = plain_name(name)
-        if name in adapters:
-            first[name] = adapters[name]
-        elif plain in weights:
-            first[name] = weights[plain]
-        elif name.startswith(ENCODER):
-            missing.append(plain)
-        else:
-            first[name] = drawn[name]
+    given = {name: weights[plain] for name, _ in model.named_parameters() if (plain := plain_name(name)) in weights}
+    first = {**first_weights(model, seed), **given, **adapters}
+    missing = [plain_name(name) for name in first if name.startswith(ENCODER) and name not in {**given, **adapters}]
     if missing:
         raise ValueError(
             f"the weights to start from lack {len(missing)} of the encoder's, such as {missing[0]!r}: they are of "

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,16 +93,14 @@ def inject(model: nn.Module, plan: AdapterPlan) -> None:
     with torch.device("meta"):
         inject_adapter_in_model(config, model, _NAME)
         for path in plan.maps:
-            layer = model.get_submodule(path)
+            layer: Any = model.get_submodule(path)
             for maps in (layer.lora_A, layer.lora_B):
-                assert isinstance(maps, nn.ModuleDict)
                 theirs = maps[_NAME]
-                assert isinstance(theirs, nn.Linear)
                 assert theirs.bias is None
                 maps[_NAME] = Linear(theirs.in_features, theirs.out_features, bias=False)
             # peft would widen a bfloat16 input, which `Linear` then rounds once more. DoRA computes the lengths of rows
             # in the dtype of the input.
-            layer.cast_input_dtype_enabled = plan.use_dora  # type: ignore[assignment]
+            layer.cast_input_dtype_enabled = plan.use_dora
 
 
 def first_of_adapters(

@@ -69,10 +69,8 @@ class OtherColumns:
 
     def contradicting(self, rows: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(labels,) whether rows of the label have different mutations; arguments as of `differing`."""
-        found = np.zeros(len(first), np.bool_)
-        for codes in self._mutations.values():
-            found |= _differ(codes[rows], first)
-        return found
+        differ = [_differ(codes[rows], first) for codes in self._mutations.values()]
+        return np.asarray(np.logical_or.reduce([np.zeros(len(first), np.bool_), *differ]))
 
     def _refuse(self, name: str, codes: NDArray[np.int64], rows: NDArray[np.int64], count: int) -> None:
         """Raise for the first of some rows and the next that has another mutation."""

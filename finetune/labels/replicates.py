@@ -104,12 +104,11 @@ def merged(
         rest = Measurements._make(each if each is None else each[stay] for each in measured)
         return merged(rest, settings, num_records, where, outputs, said, others)
     differing = others.differing(measured.rows[order], first) if others is not None and is_replicated else {}
+    contradiction = "different classes", "correct or remove one of them, or mark one as missing"
     if settings.is_number:
         remedy = "nothing is known of their mean: remove one of them"
-        refuse(torn, "one measurement is below and another above a number", remedy)
-    else:
-        remedy = "correct or remove one of them, or mark one as missing"
-        refuse(torn, "different classes", remedy)
+        contradiction = "one measurement is below and another above a number", remedy
+    refuse(torn, *contradiction)
     bounds = np.where(below == BELOW, below, above)
     means = np.add.reduceat(values, first) / counts
     merged_values = means

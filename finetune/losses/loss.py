@@ -36,12 +36,7 @@ class TaskLoss:
         if task.type == "regression":
             scored = ((labels.double() - mean[columns.outputs]) / std[columns.outputs]).to(numbers.dtype)
             return squared(numbers, scored, columns.censoring)
-        if task.type == "multiclass":
-            losses = multiclass(numbers, labels)
-        elif task.type == "ordinal":
-            losses = cumulative(numbers, labels)
-        else:
-            losses = binary(numbers, labels)
+        losses = {"multiclass": multiclass, "ordinal": cumulative}.get(task.type, binary)(numbers, labels)
         if task.imbalance == "focal":
             return focal(losses)
         if task.imbalance == "pos_weight":

@@ -150,33 +150,29 @@ def checked(
         For each output: `coverage` and `width` of intervals in the task's scale, or `calibration_error_before` and
         `calibration_error_after`; nothing where there is no exact label, or none with an interval.
     """
-    rows, found = predictions.rows, []
+    rows, found = predictions.rows, list[dict[str, float]]()
     exact = is_exact(rows)
     for output in range(len(objective.outputs)):
         mine = (rows.outputs == output) & exact
-        numbers: dict[str, float] = {}
         if objective.settings.is_number:
             mine &= np.isfinite(low)
-            if mine.any():
-                numbers["coverage"] = covered(rows.truth[mine], low[mine], high[mine])
-                numbers["width"] = float(np.mean(high[mine] - low[mine]))
-        elif mine.any():
-            for name, of in (("before", predictions.prediction), ("after", after)):
-                numbers[f"calibration_error_{name}"] = _error(objective, output, rows.truth[mine], of[mine])
-            if not all(np.isfinite(value) for value in numbers.values()):
-                numbers = {}
-        found.append(numbers)
+        elif after.ndim == 2:  # a class that was never trained is in no probability
+            mine[mine] = objective.is_trained[output][rows.truth[mine].astype(np.int64)]
+        truth = rows.truth[mine]
+        if not len(truth):
+            found.append({})
+        elif objective.settings.is_number:
+            width = float(np.mean(high[mine] - low[mine]))
+            found.append({"coverage": covered(truth, low[mine], high[mine]), "width": width})
+        else:
+            errors = (_error(objective, output, truth, of[mine]) for of in (predictions.prediction, after))
+            found.append(dict(zip(("calibration_error_before", "calibration_error_after"), errors, strict=True)))
     return found
 
 
 def _error(objective: Objective, output: int, truth: Floats, probabilities: Floats) -> float:
+    """The calibration error of the probability of yes, or of the class that is called."""
     if probabilities.ndim == 1:
         return expected_calibration_error(truth, probabilities)
-    index = truth.astype(np.int64)
-    trained = objective.is_trained[output]
-    kept = trained[index]
-    if not kept.any():
-        return float("nan")
-    index, probabilities = index[kept], probabilities[kept]
-    best = np.where(trained, probabilities, -1.0).argmax(1)
-    return expected_calibration_error(index == best, probabilities[np.arange(len(index)), best])
+    best = np.where(objective.is_trained[output], probabilities, -1.0).argmax(1)
+    return expected_calibration_error(truth == best, probabilities[np.arange(len(truth)), best])

@@ -6,6 +6,7 @@ are the scores. Kept: nothing. A model is not needed to make one, so it says bef
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,18 +186,15 @@ def chunks(
         return (variant.mutated or () if is_joint else (), "" if is_joint else variant.sequence)
 
     chunk: list[int] = []
-    tokens, before = 0, None
-    for number in sorted(range(len(variants)), key=key):
-        own = key(number)
-        if own != before:
-            if chunk and (tokens > CHUNK_TOKENS or len(chunk) >= CHUNK_VARIANTS):
-                yield chunk
-                chunk, tokens = [], 0
-            length = len(variants[number].sequence) + SPECIAL_TOKENS
-            documents = 1 if scheme == "masked-marginal-joint" else length - SPECIAL_TOKENS
-            tokens += documents * min(length, window_tokens or length)
-            before = own
-        chunk.append(number)
+    tokens = 0
+    for _, equal in groupby(sorted(range(len(variants)), key=key), key):
+        if tokens > CHUNK_TOKENS or len(chunk) >= CHUNK_VARIANTS:
+            yield chunk
+            chunk, tokens = [], 0
+        chunk += equal
+        length = len(variants[chunk[-1]].sequence) + SPECIAL_TOKENS
+        documents = 1 if scheme == "masked-marginal-joint" else length - SPECIAL_TOKENS
+        tokens += documents * min(length, window_tokens or length)
     if chunk:
         yield chunk
 

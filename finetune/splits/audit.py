@@ -93,10 +93,6 @@ class Audit:
     conditions: Conditions | None = None
     """None where no task has conditions."""
 
-    def of(self, against: str) -> Comparison | None:
-        """The comparison with one set, if it was made."""
-        return next((found for found in self.comparisons if found.against == against), None)
-
     @property
     def of_training(self) -> Comparison:
         """The comparison with what trains when a tested sequence is predicted."""

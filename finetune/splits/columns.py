@@ -51,11 +51,9 @@ def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int
             f"{sides}; so it is with {len(torn):,} of {records.count:,} sequences. Choose split.conflict = 'held_out' "
             "(their rows are in the part that is held out more) or 'unused' (in none), or another split.by"
         )
+    became = f"are in the part that is held out more; their {np.count_nonzero(others):,} other rows give no label"
     if settings.conflict == "unused":
-        part[torn] = UNUSED
-    became = "are in none"
-    if settings.conflict == "held_out":
-        became = f"are in the part that is held out more; their {np.count_nonzero(others):,} other rows give no label"
+        part[torn], became = UNUSED, "are in none"
     notes.append(f"{len(torn):,} sequences have rows in two parts and {became}")
     return part, used, notes
 

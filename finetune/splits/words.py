@@ -76,7 +76,8 @@ def _found(settings: SplitSettings, audit: Audit | None) -> str:
     """The audit's finding about training."""
     if audit is None:
         return "what its two sides have in common was not looked for"
-    found, others = audit.of_training, "training" if audit.of("train") else "the other folds"
+    found = audit.of_training
+    others = "training" if found.against == "train" else found.against
     queries = f"{found.queries:,} tested sequences"
     if audit.distances is not None:
         near = sum(audit.distances[:2])

@@ -48,9 +48,7 @@ def pairs(cells: Cells, where: Callable[[int], str]) -> Cells:
         ValueError: a part of a cell is no pair with a label; the message gives its place and what is allowed.
     """
     numbers: dict[str, int] = {}
-    rows: list[int] = []
-    positions: list[tuple[int, int]] = []
-    which: list[int] = []
+    labels: list[tuple[int, int, int, int]] = []
     for row, text in zip(cells.rows.tolist(), (cells.texts[i] for i in cells.which.tolist()), strict=True):
         for part in filter(None, re.split(r"[\s;]+", text)):
             found = _PAIR.fullmatch(part)
@@ -60,8 +58,6 @@ def pairs(cells: Cells, where: Callable[[int], str]) -> Cells:
                     f"{where(row)}: {part!r} is no label of a pair of residues; write first residue, second residue "
                     "and label as in '3-17:8.2; 5-9:4.1', counting from 1"
                 )
-            rows.append(row)
-            positions.append((first, second))
-            which.append(numbers.setdefault(found[3], len(numbers)))
-    places = np.array(positions, np.int32).reshape(-1, 2)
-    return Cells(np.array(rows, np.int64), np.array(which, np.int64), tuple(numbers), places)
+            labels.append((row, numbers.setdefault(found[3], len(numbers)), first, second))
+    rows, which, *places = np.array(labels, np.int64).reshape(-1, 4).T
+    return Cells(rows, which, tuple(numbers), np.stack(places, 1).astype(np.int32))

@@ -50,7 +50,7 @@ def test_the_tested_side_asks(tmp_path: Path) -> None:
     assert found.of_training.identities == (0.3, 0.5, 0.9)
     # Twelve residues have eight words, and (8 / 286)**0.2 = 0.49.
     assert found.of_training.similar == (2, 1, 1)
-    assert found.of("validation").similar == (1, 1, 1)
+    assert found.comparisons[1].similar == (1, 1, 1)
     assert found.of_training.share(0.5) == 0.25
     assert found.of_training.share(0.4) is None
     assert found.is_approximate
