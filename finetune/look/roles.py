@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from finetune.look import words
 from finetune.look.column import Column
 from finetune.look.columns.computed import computed, of_amino_acids
-from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, varies
+from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, told_by, varies
 from finetune.look.columns.evidence import HIDDEN, of_text, own_role
 from finetune.look.columns.own_split import OwnSplit, own_split
 from finetune.look.columns.relations import (
@@ -39,6 +39,7 @@ _MANY_PREDICTIONS = 3
 _LEAST_CELLS, _FULLER = 10, 0.1
 """Cells of a task where another one has ten times as many."""
 _CONDITIONS = ("condition", "molecule", "sequence, not read")
+_SOURCES = ("condition", "date", "descriptor", "group", "id", "note", "text")
 _OF_PROTEINS = ("wild type", "sequence, not read")
 _OF_SITES = "the same in nearly all mutations of a residue: of the residue, and not of the mutation"
 
@@ -117,7 +118,8 @@ def roles_of(
         roles.of |= {
             column.name: ("descriptor", f"the same in nearly all proteins of each {organism.name!r}")
             for column in free
-            if column.name not in named and column.numbers is not None and follows(numbered(column), of_records)
+            if column.name not in named and column.numbers is not None and len(column.texts) > 2  # classes are labels
+            if follows(numbered(column), of_records)
         }
     if sites is not None:
         set_ = [column for column in others if roles.of.get(column.name, ("",))[0] in _CONDITIONS]
@@ -137,7 +139,11 @@ def roles_of(
     conditions = [column for column in set_ if varies(column, records)]
     roles.of |= {each.name: (roles.of[each.name][0], "rows of one sequence differ in it") for each in conditions}
     varying = {column.name: column for column in columns if varies(column, records)}
+    sources = [column for column in columns if roles.of.get(column.name, ("",))[0] in _SOURCES]
     for task in roles.tasks:
+        if task.settings["type"] in ("binary", "multiclass") and task.settings.get("level") != "residue":
+            classes = next(column for column in columns if column.name in task.columns)
+            task.reason += told_by(classes, sources, residues)
         label = next((varying[name] for name in task.columns if name in varying), None)
         if label is not None and task.settings.get("columns_are") != "lists":
             give_conditions(task, label, conditions, records)

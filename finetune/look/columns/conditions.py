@@ -1,8 +1,10 @@
 """Which columns differ between the rows of one sequence, and under which of them a task was measured.
 
-In: columns, the record of each row, a task. Out: conditions of the task, and why others are none. Kept: nothing.
+In: columns, the record of each row, a task. Out: conditions of the task, and why others are none; what nearly tells its
+classes. Kept: nothing.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +24,8 @@ _LEAST_OF_AN_OUTPUT = 10
 _FOLLOWS = 0.2
 """Rows that another column does not tell, as a share of those that are not told without it."""
 _LEAST_ROWS, _SHOWN = 10, 3
+_BEGINNING, _MOST_SOURCES = re.compile(r"[\W_]*\d"), 12
+"""Where the beginning of an id ends; sources that classes may come from."""
 
 
 def varies(column: Column, records: NDArray[np.int64]) -> bool:
@@ -73,6 +77,25 @@ def follows(values: NDArray[np.int64], groups: NDArray[np.int64]) -> bool:
     np.maximum.at(most, pairs[0], counts)
     by_chance = len(values) - np.bincount(values).max()
     return bool(by_chance > 0 and len(values) - most.sum() < _FOLLOWS * by_chance)
+
+
+def told_by(label: Column, others: Sequence[Column], residues: NDArray[np.int64]) -> str:
+    """What nearly tells the class of each row, in words: few texts, beginnings of ids, or the length."""
+    labels = numbered(label)
+    deciles = np.quantile(residues, np.arange(0.1, 1, 0.1))
+    found = ["the length of the protein"] * follows(labels, np.searchsorted(deciles, residues))
+    for column in others:
+        for texts in (column.texts, [_BEGINNING.split(text)[0] for text in column.texts]):
+            names, of = np.unique(texts, return_inverse=True)
+            are_few = 2 <= len(names) <= min(_MOST_SOURCES, column.num_measured // _LEAST_ROWS)
+            if are_few and follows(labels, column.cells.over_rows(of, column.num_rows, -1)):
+                found.append(repr(column.name))
+    said = " and ".join(dict.fromkeys(found))
+    return (
+        f"; {said} nearly {'tell' if ' and ' in said else 'tells'} the class, and a model may learn that"
+        if said
+        else ""
+    )
 
 
 def give_conditions(task: Guess, label: Column, conditions: Sequence[Column], records: NDArray[np.int64]) -> None:
