@@ -26,6 +26,8 @@ _ORDINALS = ("first", "second", "third")
 _LETTERS_OF_A_SEQUENCE = 10
 _LEAST_LETTERS = 7
 """Letters of sequences of which a first line is known to be a row; names of columns are shorter, or are these."""
+_LONGEST_NAME = 20
+"""Letters of amino acids above which no name of a column is one word."""
 _NAME_OF_SEQUENCES = re.compile("PEPTIDE|SEQ")
 
 
@@ -139,7 +141,7 @@ def _have_row_names(header: Sequence[str], rows: Sequence[Line]) -> bool:
 def _is_like(header: Sequence[str], rows: Sequence[Line]) -> bool:
     """Whether a first line is a row: a sequence above sequences, and a number above each column of numbers.
 
-    Where no column holds numbers, another cell stands below it too.
+    Where no column holds numbers, another cell stands below it too, or the sequence is longer than any name.
     """
     first = [row.fields for row in rows[:_FIRST_ROWS] if len(row.fields) == len(header)]
     above = {"sequence": list[bool](), "number": list[bool](), "other": list[bool]()}
@@ -151,7 +153,9 @@ def _is_like(header: Sequence[str], rows: Sequence[Line]) -> bool:
             above["sequence"].append(_is_peptide(name) and _NAME_OF_SEQUENCES.search(name) is None)
         else:
             above["other"].append(name in cells)
-    return any(above["sequence"]) and all(above["number"]) and (bool(above["number"]) or any(above["other"]))
+    is_long = any(_is_peptide(name) for name in header if len(name) > _LONGEST_NAME)
+    is_sure = bool(above["number"]) or any(above["other"]) or is_long
+    return any(above["sequence"]) and all(above["number"]) and is_sure
 
 
 def _is_peptide(text: str) -> bool:

@@ -11,10 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
+
+from finetune.tables.numbers import MISSING, is_number
+from finetune.tables.units import name_and_unit
 
 _SAMPLE = 200
 """Lines from which the separator is found."""
+_MOST_TITLES = 10
+"""Lines above a header that may hold titles."""
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _WORDS = {**_SEPARATORS, " ": "spaces"}
 _HINT = re.compile(r"sep=(?P<separator>[,;\t|])\r?\n")
@@ -282,4 +287,32 @@ def from_header(found: list[Line]) -> tuple[list[Line], int]:
         if not (is_comment or is_title):
             break
         first += 1
+    first += _num_titles(found[first:], usual)
     return found[first:], first
+
+
+def _num_titles(found: Sequence[Line], usual: int) -> int:
+    """How many lines of a few cells stand above a header, which is the first full line, of texts found in no row.
+
+    A name stands over columns of one kind, so that a line is of titles where a cell reaches, up to the next one, over
+    texts and numbers, and none over several columns of one kind. A line of another width is one of titles, too.
+    """
+    full = (at for at, line in enumerate(found[:_MOST_TITLES]) if len([*filter(str.strip, line.fields)]) == usual)
+    number = next(full, 0)
+    rows = [line.fields for line in found[number + 1 : number + _SAMPLE] if len(line.fields) == usual]
+    columns = list(zip(*rows, strict=True))
+    names = found[number].fields
+    if not number or any(
+        is_number(name) or name in (*cells, *MISSING) for name, cells in zip(names, columns, strict=False)
+    ):
+        return 0
+    are_numbers = [sum(map(is_number, cells)) > len(cells) / 2 for cells in columns]
+    return number if any(are_numbers) and all(_is_title(line, are_numbers) for line in found[:number]) else 0
+
+
+def _is_title(line: Line, are_numbers: Sequence[bool]) -> bool:
+    filled = [at for at, field in enumerate(line.fields) if field.strip()]
+    below = [are_numbers[at:end] for at, end in pairwise([*filled, len(are_numbers)])]
+    has_unit = any(name_and_unit(line.fields[at])[1] for at in filled)
+    reaches = any(len({*kinds}) > 1 for kinds in below) and not any(len(kinds) > len({*kinds}) == 1 for kinds in below)
+    return len(line.fields) != len(are_numbers) or (reaches and not has_unit)

@@ -80,7 +80,7 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     return (
         (is_in_line, "index", "it counts the rows"),
         (
-            is_whole and (is_own or words.WITHOUT_NAME.search(name)) and words.INDEX.search(name),
+            is_whole and (is_own or (not are_set and words.WITHOUT_NAME.search(name))) and words.INDEX.search(name),
             "index",
             "whole numbers, by its name those of rows",
         ),
