@@ -326,7 +326,8 @@ def _without_protein(
         column = mutated[0].column
         return (
             f"{table.name}: column {column.name!r} holds mutations such as {column.texts[0]!r}, and nothing "
-            "says of which protein; name a FASTA file of it with --wild-type"
+            "says of which protein; name a FASTA file of it with --wild-type; of several proteins, with the names of a "
+            "column as ids"
         )
     if roles:
         name = next(iter(roles))

@@ -36,6 +36,8 @@ from finetune.tasks.bounds import USUAL, bare
 _WEAK = ("group", "condition", "descriptor", "count", "note")
 """Roles by names, of which the first that holds labels is learned where nothing else is."""
 _MANY_PREDICTIONS = 3
+_MANY_UNSURE = 8
+"""Tasks of which nothing says that they were measured, above which they are features where others were measured."""
 _LEAST_CELLS, _FULLER = 10, 0.1
 """Cells of a task where another one has ten times as many."""
 _CONDITIONS = ("condition", "molecule", "sequence, not read")
@@ -155,7 +157,14 @@ def roles_of(
     _distinct_names(roles.tasks)
     if not named:
         bounded = {column.name for column in columns if column.num_censored}
-        roles.unsure = [task.columns[0] for task in roles.tasks if not _is_measured(task, bounded)]
+        unsure = [task for task in roles.tasks if not _is_measured(task, bounded)]
+        if len(roles.tasks) > len(unsure) > max(_MANY_UNSURE, 2 * (len(roles.tasks) - len(unsure))):
+            most = max(column.num_measured for column in columns)
+            whole = {column.name for column in columns if column.num_measured == most}
+            why = f"one of {len(unsure)} tasks of which nothing says that they were measured; --task reads it"
+            roles.of |= {task.columns[0]: ("note", why) for task in unsure if task.columns[0] in whole}
+            roles.tasks = [task for task in roles.tasks if task not in unsure or task.columns[0] not in whole]
+        roles.unsure = [task.columns[0] for task in roles.tasks if task in unsure]
     return roles
 
 

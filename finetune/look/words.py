@@ -156,7 +156,7 @@ GROUP = re.compile(
     r"\b(?:cluster\w*|famil(?:y|ies)|group|clan|superfamily|organism|species|taxon\w*|genus|parent|scaffold|campaign"
     r"|batch|lot|round|generation|domain|phylum|lineage|construct|template|backbone|clade|kingdom|series|experiment"
     r"|(?:sub ?)?library"
-    r"|wt ?(?:name|id|pdb)?"
+    r"|^protein(?: name)?$|wt ?(?:name|id|pdb)?"
     r"|wild ?type ?(?:name|id)?)\b"
 )
 ORGANISM = re.compile(r"\b(?:organism|species|taxon\w*|genus|strain)\b")
@@ -178,14 +178,16 @@ FITTED = re.compile(r"^(?:k ?m|v ?max|k ?cat|ec ?50|ic ?50|hill\w*|slope|auc|top
 """Constants that are fitted to a series of doses; on their own they are what was measured."""
 MEASURED = re.compile(
     r"^(?:score|y|tm\w*|k ?(?:m|d|i|a|on|off|cat)|d+ ?g|rt|ee|va|fc|od|class(?:es)?|function\w*|topt|t ?50|ss\w?)\b"
-    r"|\b(?:(?:log|ln|p)? ?(?:[iegltm][cid] ?\d\d|m[ibf]cs?|k ?[dim]|kcat|titers?|titres?)|d+ ?g|\w*label\w*|targets?"
-    r"|phenotype|outcome|readout|results?|meas\w*|experimental|observed|half ?life|lfc|fold change|signal"
+    r"|\b(?:(?:log|ln|p)? ?(?:[a-z]?[a-z][cdi] ?\d\d|m[ibf]cs?|k ?[adim]|kcat|titers?|titres?)|(?:d+|delta) ?g|targets?"
+    r"|phenotype|outcome|readout|results?|meas\w*|experimental|observed|half ?life|lfc|fold change|signal|effect"
     r"|rates?|turnover|[rm]fi|rfu|elisa|spr|bli|assay|potency|efficac\w*|viscosity|abundance|uptake|transport|escape"
-    r"|dms|entry|optim\w*|topology|effect|clinical\w*|kcat ?km|vmax|specific\w*|ph ?opt\w*|ha?emoly\w*)\b"
-    r"|activ|fitness|affinit|bind|melting|stab|yield|express|solub|fluor|bright|intensit|emission|excitation|growth|enrich"
-    r"|inhib|toxic|viab|surviv|neutrali|permeab|aggregat|retention|conversion|selectiv|respon|locali[sz]|location|resist"
-    r"|immunogen|antigenic|allergen|anti(?!body)|microbial|absor|pathogen|kill|lysis|infect|reactiv|hydroly|degrad|cleav"
-    r"|secret|packag|tropism|disorder|secondary"
+    r"|dms|\w*label\w*|\w*entry|d?tm|expr|log\d* ?fc|hic|psr|bvp|[a-z]fp|optim\w*|topology|clinical\w*|kcat ?km"
+    r"|vmax|specific\w*|ph ?opt\w*|ha?emoly\w*)\b"
+    r"|\b(?:in|bio|co|cyto|thermo|non|un|hyper|auto|immuno|anti|re)?(?:activ|fitness|affinit|bind|melting|stab|yield"
+    r"|express|solub|fluor|bright|intensit|emission|excitation|growth|enrich|inhib|toxic|viab|surviv|neutrali|permeab"
+    r"|aggregat|retention|conversion|selectiv|respon|locali[sz]|location|resist|immunogen|antigenic|allergen|microbial"
+    r"|bacterial|viral|fungal|cancer|tumou?r|absor|pathogen|kill|lysis|infect|hydroly|degrad|cleav|secret|packag|tropism"
+    r"|disorder|secondary)"
 )
 """Names of what is measured, or annotated by a person; a number of another name may have been computed."""
 
