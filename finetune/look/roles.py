@@ -161,9 +161,10 @@ def roles_of(
         if len(roles.tasks) > len(unsure) > max(_MANY_UNSURE, 2 * (len(roles.tasks) - len(unsure))):
             most = max(column.num_measured for column in columns)
             whole = {column.name for column in columns if column.num_measured == most}
+            features = [each for each in unsure if each.settings["type"] == "regression" and each.columns[0] in whole]
             why = f"one of {len(unsure)} tasks of which nothing says that they were measured; --task reads it"
-            roles.of |= {task.columns[0]: ("note", why) for task in unsure if task.columns[0] in whole}
-            roles.tasks = [task for task in roles.tasks if task not in unsure or task.columns[0] not in whole]
+            roles.of |= {task.columns[0]: ("note", why) for task in features}
+            roles.tasks = [task for task in roles.tasks if task not in features]
         roles.unsure = [task.columns[0] for task in roles.tasks if task in unsure]
     return roles
 

@@ -181,7 +181,7 @@ MEASURED = re.compile(
     r"|\b(?:(?:log|ln|p)? ?(?:[a-z]?[a-z][cdi] ?\d\d|m[ibf]cs?|k ?[adim]|kcat|titers?|titres?)|(?:d+|delta) ?g|targets?"
     r"|phenotype|outcome|readout|results?|meas\w*|experimental|observed|half ?life|lfc|fold change|signal|effect"
     r"|rates?|turnover|[rm]fi|rfu|elisa|spr|bli|assay|potency|efficac\w*|viscosity|abundance|uptake|transport|escape"
-    r"|dms|\w*label\w*|\w*entry|d?tm|expr|log\d* ?fc|hic|psr|bvp|[a-z]fp|optim\w*|topology|clinical\w*|kcat ?km"
+    r"|dms|anti|\w*label\w*|\w*entry|d?tm|expr|log\d* ?fc|hic|psr|bvp|[a-z]fp|optim\w*|topology|clinical\w*|kcat ?km"
     r"|vmax|specific\w*|ph ?opt\w*|ha?emoly\w*)\b"
     r"|\b(?:in|bio|co|cyto|thermo|non|un|hyper|auto|immuno|anti|re)?(?:activ|fitness|affinit|bind|melting|stab|yield"
     r"|express|solub|fluor|bright|intensit|emission|excitation|growth|enrich|inhib|toxic|viab|surviv|neutrali|permeab"
