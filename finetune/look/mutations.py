@@ -17,7 +17,7 @@ from finetune.look import words
 from finetune.look.column import Column
 from finetune.tables.mutations import are_of_nucleotides, mutation_cells, substitutions_or, variants
 from finetune.tables.table import Table
-from finetune.tables.wild_types import Substitution, own_wild_types
+from finetune.tables.wild_types import Substitution, may_be_chance, own_wild_types
 from finetune.tasks.cells import written
 
 _SAMPLE = 300
@@ -25,8 +25,8 @@ _SAMPLE = 300
 _SHARE = 0.8
 _NEARLY_ALL = 0.9
 """Share of the mutated residues that decide which residues a column of sequences has."""
-_FEW, _MOST_TRIED = 3, 2000
-"""Mutated residues below which a shifted numbering may fit by chance; and those by which shifts are tried."""
+_MOST_TRIED = 2000
+"""Mutated residues by which shifts are tried."""
 _RESIDUE = re.compile(r"[ACDEFGHIKLMNPQRSTVWY*-]|[A-Z][a-z]{2}|[A-Z]{3}")
 _NUMBER = re.compile(r"-?\d+(?:\.0|[A-Za-z])?")
 """A number, or one with the letter of an inserted residue."""
@@ -175,8 +175,10 @@ class _Evidence:
         """The shift with which most residues are the old ones, or the new ones; 0 where it is as good as any."""
         some = slice(None, None, max(1, len(self.rows) // _MOST_TRIED))
         tried = range(1 - int(self.numbers.max()), int(self.lengths.max()) - int(self.numbers.min()) + 1)
-        shifts = [0, *sorted(tried, key=abs)] if len(self.rows) >= _FEW else [0]
-        return max(shifts, key=lambda shift: max(float(found.mean()) for found in self.at(shift, some)))
+        shifts = [0, *sorted(tried, key=abs)]
+        best = max(shifts, key=lambda shift: max(float(found.mean()) for found in self.at(shift, some)))
+        places = np.unique(self.starts + self.numbers)
+        return 0 if may_be_chance(best, len(places), int(self.lengths.max())) else best
 
 
 def _fit_one_by_one(table: Table, sequence: Column, mutated: Mutations) -> bool:

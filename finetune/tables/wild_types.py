@@ -24,8 +24,10 @@ from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 from finetune.tables.text import decoded
 
+_ALIKE, _LIKELY = 0.06, 0.01
+"""Chance that two residues of proteins are equal; chance of an offset above which it is not believed."""
 _FEW = 3
-"""Positions below which an offset other than 0 could be there by chance."""
+"""Positions of which one may misfit."""
 _MOST_MISFITS = 0.1
 """Share of the mutated residues that the wild type may contradict, where rows may be left out."""
 _SHOWN_OFFSETS = 3
@@ -246,7 +248,7 @@ class Numbering:
         if not is_enough(most):
             mend = ", and with no other do more; correct the row, or the wild type"
             self._refuse_residue(table, expected, name, best, most, mend)
-        if best and len(numbers) < _FEW:
+        if may_be_chance(best, len({number for number, _ in expected}), len(residues)):
             raise ValueError(
                 f"{table.name}: its mutations fit {_short(name)} only if their numbers are shifted by {best:+d}, and "
                 f"{len(numbers)} mutated residues are too few to be sure"
@@ -265,6 +267,11 @@ class Numbering:
                     f"{fitting} of {len(expected)} mutated residues fit, with the offset {offset}{mend}"
                 )
         raise AssertionError("every residue fits")
+
+
+def may_be_chance(offset: int, positions: int, residues: int) -> bool:
+    """Whether one of the offsets up to this one may fit as many positions of an unrelated protein of such a length."""
+    return offset != 0 and min(2 * abs(offset) + 1, residues) * _ALIKE**positions > _LIKELY
 
 
 def columns_in_words(columns: Sequence[str]) -> str:

@@ -172,6 +172,9 @@ def test_a_wild_type_that_differs_names_row_expected_and_found() -> None:
     assert of("A4C:A4D").unusable == {0: "in its column 'mutant', residue 4 is changed twice"}
     with pytest.raises(ValueError, match=r"shifted by -10, .* too few to be sure; set data\.numbering_offset = -10"):
         of("A14C", "K12R")
+    assert of("A14C", "A14D", "K12R", "T13S").said  # three positions, and few offsets that are as small
+    with pytest.raises(ValueError, match=r"too few to be sure; set data\.numbering_offset = -10"):
+        of("A14C", "A14D", "A14E", "K12R")
     with pytest.raises(ValueError, match="expects A at 14, counted as 9"):
         of("A14C", offset=-5)
 
