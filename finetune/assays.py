@@ -149,8 +149,7 @@ class Assays:
     @property
     def _trains(self) -> NDArray[np.bool_]:
         """(N,) whether a record trains."""
-        trains: NDArray[np.bool_] = (self.parts.part == TRAIN) & self.is_labelled
-        return trains
+        return np.asarray((self.parts.part == TRAIN) & self.is_labelled)
 
     @property
     def _drawn(self) -> list[Group]:

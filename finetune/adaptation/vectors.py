@@ -9,6 +9,7 @@ of it: the numbering of `hidden_states` in transformers.
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -117,16 +118,13 @@ class Embedder:
         firsts = torch.from_numpy(part.firsts).to(device) if self.pooling == "begin" else None
         caught: dict[int, Tensor] = {}
 
-        def catch(layer: int) -> Any:
-            def hook(_: object, arguments: tuple[Any, ...]) -> None:
-                caught[layer] = arguments[0] if firsts is None else arguments[0].index_select(0, firsts)
-
-            return hook
+        def catch(layer: int, _: object, arguments: tuple[Any, ...]) -> None:
+            caught[layer] = arguments[0] if firsts is None else arguments[0].index_select(0, firsts)
 
         with ExitStack() as stack, torch.autocast(device.type, torch.bfloat16, enabled=self.autocast):
             for layer in self.layers:
                 if layer < len(self.encoder.layers):
-                    hooked = self.encoder.layers[layer].register_forward_pre_hook(catch(layer))
+                    hooked = self.encoder.layers[layer].register_forward_pre_hook(partial(catch, layer))
                     stack.callback(hooked.remove)
             last = self.encoder(part.batch.to(device), firsts)
         return [caught.get(layer, last).float() for layer in self.layers]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.durable import flush, is_locked, write_whole, written_beside
-from data.store.token_store import hash_of
+from data.store.token_store import hash_of, new_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,14 @@ class Parts:
         Raises:
             OSError: it cannot be written.
         """
-        path = self._array(number)
+        path, content = self._array(number), vectors.astype(self.dtype).tobytes()
         new = written_beside(path)
         with new.open("wb") as file:  # the error of `tofile` on a full disk does not say that it is full
-            file.write(np.ascontiguousarray(vectors, self.dtype).data)
-        with new.open("rb", buffering=0) as file:
-            content_hash = hash_of(file).hexdigest()
+            file.write(content)
         flush(new)
         os.replace(new, path)
-        write_whole(self._facts(number), json.dumps({"rows": len(vectors), "hash": content_hash}) + "\n")
+        facts = {"rows": len(vectors), "hash": new_hash(content).hexdigest()}
+        write_whole(self._facts(number), json.dumps(facts) + "\n")
 
     def read(self, number: int, first: int, count: int) -> NDArray[np.floating]:
         """Some rows of a part: ``(count, layers, D)``; not mapped, so that memory holds these alone."""

@@ -146,8 +146,7 @@ def _in_words(settings: TaskSettings, differing: dict[str, int]) -> str:
 def _medians(values: NDArray[np.float64], first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """(groups,) median of each group of values that rise."""
     low, high = values[first + (counts - 1) // 2], values[first + counts // 2]
-    middle: NDArray[np.float64] = np.where(low == high, low, (low + high) / 2)
-    return middle
+    return np.asarray(np.where(low == high, low, (low + high) / 2))
 
 
 def _spread(

@@ -71,7 +71,10 @@ def write(store: Store, objectives: Mapping[str, Labels], linkers: NDArray[Any] 
         arrays |= {f"{number}-{kind}.bin": array for kind, array in _files(labels, store).items()}
     if linkers is not None and (linkers[:, 1] > linkers[:, 0]).any():
         arrays["linkers.bin"] = linkers.astype("<i4")
-    files = {name: _described(array) for name, array in arrays.items()}
+    files = {
+        name: {"dtype": array.dtype.str, "shape": list(array.shape), "hash": new_hash(array.tobytes()).hexdigest()}
+        for name, array in arrays.items()
+    }
     facts = {
         "format": FORMAT,
         "tokens": store.fingerprint,
@@ -137,14 +140,9 @@ class LabelStore:
         """Names of the objectives, in their order."""
         return tuple(self._facts["objectives"])
 
-    @property
-    def num_records(self) -> int:
-        """Number of records, N."""
-        return int(self._facts["records"])
-
     def labels(self, objective: int) -> Labels:
         """All labels of an objective, as they were written."""
-        every = np.arange(self.num_records)
+        every = np.arange(len(self._offsets) - 1)
         found = self.of_records(objective, every)
         counts = np.bincount(found.of, minlength=len(every))
         replicates, spread = (self._maps.get(f"{objective}-{name}.bin") for name in ("replicates", "spread"))
@@ -229,8 +227,3 @@ def _along_files(labels: Labels, store: Store) -> dict[str, NDArray[Any]]:
 def _narrow(values: NDArray[np.int32]) -> NDArray[Any]:
     """Numbers from 0 in as few bytes as they fit, little-endian."""
     return values.astype(np.min_scalar_type(int(values.max(initial=0))).newbyteorder("<"))
-
-
-def _described(array: NDArray[Any]) -> dict[str, Any]:
-    content = new_hash(array.tobytes()).hexdigest()
-    return {"dtype": array.dtype.str, "shape": list(array.shape), "hash": content}

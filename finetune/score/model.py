@@ -5,6 +5,7 @@ In: a model, a target and its variants. Out: `Scored`. Kept: nothing; memory hol
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -112,8 +113,7 @@ class Scorer:
                 f"{self.name} gives probabilities that are not numbers; its weights are damaged, or training diverged: "
                 "give another checkpoint"
             )
-        summed: NDArray[np.float64] = np.bincount(plan.term_variant, terms, plan.num_variants).astype(np.float64)
-        return summed
+        return np.asarray(np.bincount(plan.term_variant, terms, plan.num_variants), np.float64)
 
 
 class _Documents:
@@ -121,7 +121,7 @@ class _Documents:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._last: tuple[int, NDArray[np.uint8]] = -1, np.empty(0, np.uint8)
+        self._ids = lru_cache(maxsize=1)(lambda sequence: token_ids(plan.sequences[sequence]))
 
     def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
         """(real slots,) token ids of a bin's documents, concatenated."""
@@ -133,8 +133,3 @@ class _Documents:
                 part[plan.reads[plan.read_of[sample] : plan.read_of[sample + 1]] - start] = MASK
             parts.append(part)
         return np.concatenate(parts)
-
-    def _ids(self, sequence: int) -> NDArray[np.uint8]:
-        if self._last[0] != sequence:
-            self._last = sequence, token_ids(self.plan.sequences[sequence])
-        return self._last[1]

@@ -86,12 +86,22 @@ class _Reader:
             if (number := number_of(text)) is not None:
                 return number
             raise ValueError(f"{self._where(row)} has {text!r}, and the column holds numbers; give a number")
+        date = text
+        if found := _TWO_NUMBERS_AND_A_YEAR.fullmatch(text):
+            first, second, year = map(int, found.groups())
+            first_is_month, first_is_day = f"{year:04}-{first:02}-{second:02}", f"{year:04}-{second:02}-{first:02}"
+            if self._day_first is None and first != second:
+                both = f"{first_is_day} or {first_is_month}"
+                raise ValueError(f"{self._where(row)} has {text!r}, which may be {both}; {_ADVICE}")
+            date = first_is_day if self._day_first else first_is_month
+        elif found := _YEAR_FIRST.fullmatch(text) or _YEAR_AND_MONTH.fullmatch(text):
+            year, month, day = (*map(int, found.groups()), 1)[:3]
+            date = f"{year:04}-{month:02}-{day:02}"
         try:
-            return self._date(text, row).timestamp()
-        except ValueError as error:
-            if "may be" in str(error):
-                raise
+            moment = datetime.fromisoformat(date)
+        except ValueError:
             raise ValueError(f"{self._where(row)} has {text!r}, which is no date or number; {_ADVICE}") from None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
     def shown(self, value: float) -> str:
         """A time as the column writes it."""
@@ -99,20 +109,6 @@ class _Reader:
             return f"{value:g}"
         moment = datetime.fromtimestamp(value, UTC)
         return moment.date().isoformat() if value % _DAY_S == 0 else moment.isoformat()
-
-    def _date(self, text: str, row: int | None) -> datetime:
-        if found := _TWO_NUMBERS_AND_A_YEAR.fullmatch(text):
-            first, second, year = map(int, found.groups())
-            if self._day_first is None and first != second:
-                both = f"{year}-{second:02}-{first:02} or {year}-{first:02}-{second:02}"
-                raise ValueError(f"{self._where(row)} has {text!r}, which may be {both}; {_ADVICE}")
-            day, month = (first, second) if self._day_first else (second, first)
-            return datetime(year, month, day, tzinfo=UTC)
-        if found := _YEAR_FIRST.fullmatch(text) or _YEAR_AND_MONTH.fullmatch(text):
-            year, month, day = (*map(int, found.groups()), 1)[:3]
-            return datetime(year, month, day, tzinfo=UTC)
-        moment = datetime.fromisoformat(text)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
     def _where(self, row: int | None) -> str:
         return "split.cuts" if row is None else f"{self._records.table.row(row)}: {self._column!r}"

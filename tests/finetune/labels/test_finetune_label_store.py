@@ -60,7 +60,7 @@ def test_labels_come_back_as_they_were(tokens: Store) -> None:
     written = write(tokens, {"ab": read_ab(), "ss": dense()})
     store = pickle.loads(pickle.dumps(written))
     assert len(pickle.dumps(written)) < 1000
-    assert (store.names, store.num_records, store.fingerprint) == (("ab", "ss"), 12, written.fingerprint)
+    assert (store.names, store.labels(0).num_records, store.fingerprint) == (("ab", "ss"), 12, written.fingerprint)
     same(store.labels(0), read_ab())
     same(store.labels(1), dense())
     assert as_list(store.labels(0))[0] == (0, 0, 0.0, 0)  # an observed zero
