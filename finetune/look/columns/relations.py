@@ -176,7 +176,19 @@ def renamed(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
         if column.num_measured >= _LEAST_ROWS and 2 <= len(column.texts) <= column.num_measured // 3:
             other = kept.setdefault((of_rows < 0).tobytes() + in_order.tobytes(), column.name)
             roles |= {column.name: ("copy", f"the same classes as in {other!r}")} if other != column.name else {}
+    fullest = sorted((each for each in columns if each.name in kept.values()), key=lambda each: -each.num_measured)
+    for column in (each for each in fullest if each.num_measured < each.num_rows):
+        for other in fullest[:_MOST_COMPARED]:
+            if other.num_measured > column.num_measured and _are_renamed(numbered(column), numbered(other)):
+                roles[column.name] = "copy", f"the same classes as in {other.name!r}, with gaps"
     return roles
+
+
+def _are_renamed(part: NDArray[np.int64], whole: NDArray[np.int64]) -> bool:
+    """Whether each class of one column is one of another column, in all rows that have it."""
+    pairs = np.stack([part, whole])[:, part >= 0]
+    kinds = [len(np.unique(each)) for each in pairs]
+    return bool((pairs >= 0).all() and kinds[0] == kinds[1] == np.unique(pairs, axis=1).shape[1] > 1)
 
 
 def of_no_label(columns: Sequence[Column], others: Sequence[tuple[Column, str]]) -> dict[str, tuple[str, str]]:
