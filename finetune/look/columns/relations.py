@@ -178,9 +178,9 @@ def renamed(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
             roles |= {column.name: ("copy", f"the same classes as in {other!r}")} if other != column.name else {}
     fullest = sorted((each for each in columns if each.name in kept.values()), key=lambda each: -each.num_measured)
     for column in (each for each in fullest if each.num_measured < each.num_rows):
-        for other in fullest[:_MOST_COMPARED]:
-            if other.num_measured > column.num_measured and _are_renamed(numbered(column), numbered(other)):
-                roles[column.name] = "copy", f"the same classes as in {other.name!r}, with gaps"
+        for whole in fullest[:_MOST_COMPARED]:
+            if whole.num_measured > column.num_measured and _are_renamed(numbered(column), numbered(whole)):
+                roles[column.name] = "copy", f"the same classes as in {whole.name!r}, with gaps"
     return roles
 
 
