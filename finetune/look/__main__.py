@@ -19,18 +19,12 @@ from pretrain.model.presets import PRESETS
 
 
 def _look(options: argparse.Namespace) -> None:
-    table, *others = options.table
-    if others:
-        raise ValueError(
-            f"{table} and {', '.join(others)}: one table is looked at; look at each, and name all of them in "
-            "data.table of one recipe (docs/finetune/tables.md)"
-        )
     if options.preset is not None:
         require_word("--preset", options.preset, list(PRESETS))
-    path = options.output or Path("recipes") / f"{name_of(table)}.toml"
+    path = options.output or Path("recipes") / f"{'_'.join(map(name_of, options.table))}.toml"
     require_own(path)
     request = Request(
-        table,
+        tuple(options.table),
         path,
         options.wild_type,
         options.init,
@@ -60,7 +54,7 @@ def _remark(init: Path) -> Iterator[str]:
 
 def _options(parser: Parser) -> None:
     parser.add_argument(
-        "table", nargs="+", help="CSV, TSV, .xlsx, Parquet, FASTA, 'x.zip/member.csv' (docs/finetune/tables.md)"
+        "table", nargs="+", help="CSV, TSV, .xlsx, Parquet, FASTA, 'x.zip/member.csv'; several are one table"
     )
     parser.add_argument("--wild-type", help="FASTA file of the protein that mutations such as 'A123T' change")
     parser.add_argument("--sequence", action="append", default=[], help="column of sequences; twice for two chains")

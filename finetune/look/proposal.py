@@ -25,6 +25,7 @@ from finetune.look.told import of_columns, of_proposal, of_proteins, of_relative
 from finetune.look.written import recipe_text
 from finetune.tables.read import read_table
 from finetune.tables.table import Table as AssayTable
+from finetune.tables.table import joined
 from finetune.tables.text import reading_notes
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal.machine import seen
@@ -50,7 +51,8 @@ _BEFORE = (
 class Request:
     """What the user gave."""
 
-    table: str
+    tables: tuple[str, ...]
+    """One, or several, whose rows stand below each other."""
     recipe: Path
     """Where the recipe is written."""
     wild_type: str | None = None
@@ -89,8 +91,8 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
     Raises:
         ValueError: it cannot be read, has no protein, or nothing that could be learned.
     """
-    with WorkLine(f"reading {request.table}", after_s=2.0):
-        table = read_table(request.table)
+    with WorkLine(f"reading {' and '.join(request.tables)}", after_s=2.0):
+        table = joined([read_table(name) for name in request.tables], None)
         columns = columns_of(table)
     try:
         return _proposal(table, columns, request, say)
@@ -148,7 +150,7 @@ def _proposal(
     chosen = sizes(lengths, split.counts[0], int(labelled.sum()), crop, shape, machine)
 
     def text(takes: Expected) -> str:
-        before = _BEFORE.format(request.table), f"To train: python -m finetune {request.recipe}"
+        before = _BEFORE.format(" and ".join(request.tables)), f"To train: python -m finetune {request.recipe}"
         return recipe_text(before, _parts(request, data, place, found, split, chosen, takes))
 
     takes = _takes(request, split, chosen, float(lengths.mean()) + SPECIAL_TOKENS, text)
@@ -232,10 +234,11 @@ def _parts(
         Choice("bins_per_step", chosen.bins_per_step, f"about {step}"),
         Choice("store_dir", request.store_dir, "where proteins and labels are kept"),
     ]
+    table = list(request.tables) if len(request.tables) > 1 else request.tables[0]
     parts: list[Table] = [
         ("[run]", "", run),
         ("[model]", "", [model]),
-        ("[data]", "", [Choice("table", request.table, ""), *settings]),
+        ("[data]", "", [Choice("table", table, ""), *settings]),
     ]
     for guess in found.guesses:
         columns = [] if guess.columns == (guess.name,) else [Choice("columns", list(guess.columns), "")]

@@ -30,6 +30,7 @@ from finetune.look.columns.relations import (
 )
 from finetune.look.guess import Guess, guess, is_along
 from finetune.tables.numbers import MISSING
+from finetune.tables.table import SOURCE_TABLE
 from finetune.tables.units import molar
 from finetune.tasks.bounds import USUAL, bare
 
@@ -145,7 +146,7 @@ def roles_of(
     for task in roles.tasks:
         if task.settings["type"] in ("binary", "multiclass") and task.settings.get("level") != "residue":
             classes = next(column for column in columns if column.name in task.columns)
-            task.reason += told_by(classes, sources, residues)
+            task.reason += told_by(classes, [each for each in sources if each is not classes], residues)
         label = next((varying[name] for name in task.columns if name in varying), None)
         if label is not None and task.settings.get("columns_are") != "lists":
             give_conditions(task, label, conditions, records)
@@ -298,7 +299,14 @@ def _others(column: Column) -> int:
 
 
 def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64]) -> list[Guess]:
-    """The tasks among columns whose names are those of something else, where no other column is one."""
+    """The tasks among columns whose names are those of something else, where no other column is one.
+
+    The names of the files come first, as of positive and negative ones: who gives several files means them.
+    """
+    for column in (each for each in columns if each.name == SOURCE_TABLE):
+        if of_files := guess(column, residues):
+            of_files.reason += "; by the names of the files, as no other column holds labels: a guess"
+            return [of_files]
     is_hidden = any(role in HIDDEN for role, _ in roles.of.values())
     if sum(role == "prediction" for role, _ in roles.of.values()) >= _MANY_PREDICTIONS:
         return []  # what programs wrote of designs

@@ -8,7 +8,7 @@ column of one name is one column of labels.
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _SHOWN_COLUMNS, _NAME = 12, 40
 """Names of columns that an error shows, and the letters of each: a file without a header has cells for names."""
 
+SOURCE_TABLE, SOURCE_PART = "source_table", "source_part"
+"""Columns of several tables: the name of each row's file, and the part of a split that stands in it."""
+_PART = re.compile(r"(?:^|[_ -])(train(?:ing)?|valid(?:ation)?|val|dev|test(?:ing)?)(?=$|[_ -])", re.I)
 _ROW_NUMBER = re.compile(r"(?:.*:)?(?:row|record)-\d+", re.S)
 
 
@@ -147,12 +150,14 @@ def sequence_column(table: Table) -> str:
     )
 
 
-def joined(tables: Sequence[Table], settings: TableSettings, needed: Collection[tuple[str, str]] = ()) -> Table:
+def joined(tables: Sequence[Table], settings: TableSettings | None, needed: Collection[tuple[str, str]] = ()) -> Table:
     """One table of all rows; a cell of a column that a row's table lacks is not there.
+
+    Files such as ``positive.fasta`` and ``negative.fasta`` say by their names what their rows are: they become columns.
 
     Args:
         tables: at least one; a single one is returned as it is.
-        settings: which columns say what a row's protein is: each table must have them.
+        settings: which columns say what a row's protein is: each table must have them; None where that is not known.
         needed: (column, setting that names it) of other columns that each table must have.
 
     Raises:
@@ -164,11 +169,13 @@ def joined(tables: Sequence[Table], settings: TableSettings, needed: Collection[
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"data.table names {name} {names.count(name)} times; name each table once")
-    _require(tables, settings, needed)
+    shorts = [_short(name) for name in names]
+    tables = _with_sources(tables, shorts)
+    if settings is not None:
+        _require(tables, settings, needed)
     import pyarrow as pa
 
     cells = pa.concat_tables([table.cells for table in tables], promote_options="default")
-    shorts = [_short(name) for name in names]
     if len(set(shorts)) < len(shorts):
         shorts = [f"table-{number}" for number in range(1, len(tables) + 1)]
     origins: list[Origin] = []
@@ -179,6 +186,24 @@ def joined(tables: Sequence[Table], settings: TableSettings, needed: Collection[
     said = tuple(f"{table.name}: {line}" for table in tables for line in table.said)
     words = {table.row_word for table in tables}
     return Table(" and ".join(names), cells, 1, lines, said, words.pop() if len(words) == 1 else "row", tuple(origins))
+
+
+def _with_sources(tables: Sequence[Table], shorts: Sequence[str]) -> list[Table]:
+    """Tables with columns of what the names of their files say, where these differ and are not there already."""
+    import pyarrow as pa
+
+    parts = [_PART.search(short) for short in shorts]
+    said = {SOURCE_TABLE: list(shorts)}
+    if all(parts):
+        said = {SOURCE_TABLE: [_PART.sub("", short).strip("_ -") for short in shorts]}
+        said[SOURCE_PART] = [part[1].lower() for part in parts if part]
+    found = list(tables)
+    for column, texts in said.items():
+        if len({*texts}) > 1 and not any(column in table.columns for table in tables):
+            for at, table in enumerate(found):
+                cells = pa.repeat(pa.scalar(texts[at], pa.string()), table.num_rows)
+                found[at] = replace(table, cells=table.cells.append_column(column, cells))
+    return found
 
 
 def _require(tables: Sequence[Table], settings: TableSettings, needed: Collection[tuple[str, str]]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.homology import program
 from data.order.plan import Cursor
 from data.recipe.toml_file import read
 from finetune.assays import Assays, open_assays, prepare
@@ -241,6 +242,48 @@ def test_a_temperature_of_one_table_and_a_table_named_twice_are_refused(tmp_path
         opened(path)
 
 
-def test_several_tables_are_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
-    assert look(["a.csv", "b.csv"]) == 78
-    assert capsys.readouterr().err.startswith("error: a.csv and b.csv: one table is looked at; look at each, and ")
+def looked(folder: Path, **files: str) -> Recipe:
+    for name, text in files.items():
+        (folder / name.replace("_as_", ".")).write_text(text)
+    names = [str(folder / name.replace("_as_", ".")) for name in files]
+    assert look([*names, "-o", str(folder / "r.toml"), "--no-timing"]) == 0
+    return read(Recipe, folder / "r.toml")
+
+
+@pytest.fixture
+def fasta() -> list[str]:
+    """Four files of records of which two are called alike."""
+    letters = np.random.default_rng(0).choice(list("ACDEFGHIKLMNPQRSTVWY"), (4, 12, 30))
+    return ["".join(f">P{i}\n{''.join(each)}\n" for i, each in enumerate(of_file)) for of_file in letters]
+
+
+def test_names_of_several_files_are_classes_and_parts(
+    tmp_path: Path, fasta: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "is_installed", lambda: False)
+    names = ("pos_train_as_fasta", "neg_train_as_fasta", "pos_test_as_fasta", "neg_test_as_fasta")
+    recipe = looked(tmp_path, **dict(zip(names, fasta, strict=True)))
+    assert len(recipe.data.table) == 4
+    assert [(task.name, task.type) for task in recipe.tasks] == [("source_table", "binary")]
+    assert (recipe.split.by, recipe.split.column) == ("column", "source_part")
+    found = opened(tmp_path / "r.toml")
+    assert len(found.tasks[0].labels.values) == 48
+    assert found.tasks[0].labels.values.sum() == 24
+    shown = capsys.readouterr().out
+    assert "by the names of the files, as no other column holds labels: a guess" in " ".join(shown.split())
+    assert "nearly tells the class" not in shown
+
+
+def test_names_of_files_are_not_learned_where_another_column_is(
+    tmp_path: Path, fasta: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "is_installed", lambda: False)
+    letters = fasta[0].split("\n")[1::2]
+    mouse, yeast = ["".join(f"{each},{tm + i}.5\n" for i, each in enumerate(letters)) for tm in (40, 41)]
+    recipe = looked(tmp_path, mouse_as_csv=f"sequence,Tm (C)\n{mouse}", yeast_as_csv=f"sequence,Tm (C)\n{yeast}")
+    assert [task.name for task in recipe.tasks] == ["Tm"]
+    labels = opened(tmp_path / "r.toml").tasks[0].labels
+    assert labels.spread is not None
+    assert (labels.spread > 0).all()  # replicates, not measurements under two conditions
