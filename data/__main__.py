@@ -11,10 +11,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from data.commands.arguments import parsers
+from data.commands.arguments import forget_options, parsers
 from data.disk_error import CLOSED, FULL, one_line
 from data.environment import use_standard_streams, use_writable_caches
-from data.recipe.option import use_options
 from data.safe_text import tell, tell_error
 
 
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell(f"error: {one_line(error)}")
         return 2
     finally:
-        use_options(None)
+        forget_options()
     return status
 
 

@@ -20,8 +20,7 @@ def open_on_every_rank(settings: DataSettings, engine: Engine) -> Corpora:
     Raises:
         ValueError: a file is at fault, or nodes hold different ones; `PeerError` on the other ranks.
     """
-    prepared = engine.on_each_node(lambda: prepare(settings))
-    corpora = open_corpora(settings, prepared)
+    corpora = open_corpora(settings, engine.on_each_node(lambda: prepare(settings)))
     seen = engine.gather((corpora.fingerprint, corpora.split_fingerprint))
     for rank, other in enumerate(seen):
         if other != seen[0]:

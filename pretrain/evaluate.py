@@ -107,7 +107,6 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
             except ValueError as error:
                 not_measured = [f"{missing}{error}"]
         groups, drawn = opened.groups()
-        rows = figures_of(sums, opened, groups, by)
         return Figures(
             model=name,
             origin=origin,
@@ -123,7 +122,7 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
             training=training or None,
             searched_by=searched_by,
             not_measured=tuple(not_measured),
-            rows=rows,
+            rows=figures_of(sums, opened, groups, by),
         )
 
     with WorkLine("relatives and intervals", after_s=2.0, speaks=engine.is_main):

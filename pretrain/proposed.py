@@ -212,8 +212,7 @@ def _about_time(request: Request, run: RunDirectory, kept: str, later: int | Non
     stays = f"its length stays that of about {duration(seconds)}"
     if request.budget_s <= seconds:
         return [stays]
-    total = round(tokens * (request.budget_s - rest_s) / steps_s)
-    longer = {"schedule.total_tokens": total}
+    longer = {"schedule.total_tokens": round(tokens * (request.budget_s - rest_s) / steps_s)}
     command = Start(run.recipe, request.overrides, _program()).command(longer, "--allow-schedule-change")
     return [f"{stays}; to train about {duration(request.budget_s)} in all: {command}"]
 
@@ -322,8 +321,7 @@ def _chosen(
 ) -> Proposal:
     """The same on every rank, because all that it depends on is."""
     given = {"run.directory": request.directory, "data.sources": list(request.sources), **request.given}
-    budget_s = request.budget_s or rules.DEFAULT_BUDGET_S
-    return choose(corpus, split, machine, budget_s, given, speeds, shape)
+    return choose(corpus, split, machine, request.budget_s or rules.DEFAULT_BUDGET_S, given, speeds, shape)
 
 
 def _in_short_steps(recipe: Recipe, proposal: Proposal, machine: Machine) -> Recipe:

@@ -69,15 +69,13 @@ def opening(
     length = f"{total_tokens:,} tokens, about {count(step + steps, 'step')}"
     if steps > 1:
         length += f" of {round((total_tokens - seen) / steps):,}"
-    rows = list(facts)
+    one_pass = ""
     if extent.tokens_per_pass:
-        about = "" if extent.is_exact else "about "
-        rows.append(("one pass", f"{about}{extent.tokens_per_pass:,} tokens"))
+        one_pass = f"{'' if extent.is_exact else 'about '}{extent.tokens_per_pass:,} tokens"
         length += f", {passes_in_words(total_tokens / extent.tokens_per_pass)}"
-    rows.append(("training", length))
-    if step:
-        rows.append(("done before", f"{seen:,} tokens, {step:,} steps"))
-    return aligned([*rows, ("run directory", str(directory))])
+    done = f"{seen:,} tokens, {step:,} steps" if step else ""
+    rows = (("one pass", one_pass), ("training", length), ("done before", done), ("run directory", str(directory)))
+    return aligned([*facts, *(row for row in rows if row[1])])
 
 
 def passes_in_words(passes: float) -> str:
@@ -141,21 +139,17 @@ def progress(
         left_s: seconds until the run ends; None if that is not known yet.
         shows_mfu: whether the peak is a datasheet's; one that was measured beside other programs is too low.
     """
-    about = "" if share >= 1 else "about "
-    parts = [
-        f"step {step:,} of {about}{max(step, steps):,}",
+    has_ended, mfu = share >= 1, report.mfu
+    parts = (
+        f"step {step:,} of {'' if has_ended else 'about '}{max(step, steps):,}",
         f"loss {'-' if report.loss is None else f'{report.loss:.3f}'}",
-    ]
-    for name, perplexity in report.perplexities:
-        parts.append(f"{name + ' ' if name else ''}perplexity {shown(perplexity)}")
-    if report.mfu is not None:
-        parts.append(f"{_rate(report.tokens_per_s)} tokens/s")
-    if report.mfu is not None and shows_mfu:
-        parts.append(f"MFU {100 * report.mfu:.0f} %")
-    parts.append("100 %" if share >= 1 else f"{math.floor(1000 * share) / 10:.1f} %")
-    if left_s is not None and share < 1:
-        parts.append(f"{clock_time(left_s)} left")
-    return " | ".join(parts)
+        *(f"{name + ' ' if name else ''}perplexity {shown(of)}" for name, of in report.perplexities),
+        f"{_rate(report.tokens_per_s)} tokens/s" if mfu is not None else "",
+        f"MFU {100 * mfu:.0f} %" if mfu is not None and shows_mfu else "",
+        "100 %" if has_ended else f"{math.floor(1000 * share) / 10:.1f} %",
+        f"{clock_time(left_s)} left" if left_s is not None and not has_ended else "",
+    )
+    return " | ".join(filter(None, parts))
 
 
 def perplexity_of(loss: float) -> float:

@@ -54,8 +54,7 @@ def timed_steps(
         seconds: about how long the timed steps take.
         least_tokens: tokens that are timed at least, however long they take.
     """
-    devices = [engine.device] if engine.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng([engine.device] if engine.device.type == "cuda" else []):
         tokens, took_s = _timed(recipe, open_job(recipe, engine), engine, seconds, least_tokens)
     engine.forget()
     return tokens / max(engine.gather(took_s))

@@ -51,6 +51,11 @@ def _prepared(word: str) -> str:
     return remembered(f"{name}{expanded(path)}", "on the command line")
 
 
+def forget_options() -> None:
+    """Have errors name settings as a recipe does again."""
+    use_options(None)
+
+
 def parsers() -> tuple[PathParser, dict[str, PathParser]]:
     """The parser that lists the commands, and the parser of each command."""
     reading = _reading_options()

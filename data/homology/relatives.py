@@ -272,8 +272,7 @@ def equal(
     store: "Store", records: NDArray[np.int64], against: "Store", among: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
     """(queries,) the first target that equals each query, -1 without one; the targets are read in blocks."""
-    digests = np.asarray(store.digests)[records]
-    sought, of_query = np.unique(digests, return_inverse=True)
+    sought, of_query = np.unique(np.asarray(store.digests)[records], return_inverse=True)
     found = np.full(len(sought), -1, np.int64)
     if not len(sought):
         return found

@@ -66,7 +66,6 @@ def tokens_per_pass(plan: Plan) -> int:
         )
     tokens, window = 0, 0
     while (items := sampler.window(0, window)) is not None:
-        residues = plan.num_residues(items.samples)
-        tokens += int(np.minimum(residues + SPECIAL_TOKENS, settings.crop_tokens).sum())
+        tokens += int(np.minimum(plan.num_residues(items.samples) + SPECIAL_TOKENS, settings.crop_tokens).sum())
         window += 1
     return tokens

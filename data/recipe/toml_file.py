@@ -131,13 +131,12 @@ def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
 def settings_help(recipe_class: type) -> str:
     """The end of --help of a command that trains: what the classes mean, then every setting, its text indented."""
     wrapped = partial(textwrap.fill, width=100, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    each = (f"  {name}\n{wrapped(text)}" for name, text in documented(recipe_class))
     return (
         "settings, [type, unit; default; class; with which value of another setting alone]:\n"
         "  identity     decides what is learned; a run is continued with the same value\n"
         "  schedule     may change when a run is continued, with --allow-schedule-change\n"
         "  operational  decides only how it is run; may change freely\n\n"
-    ) + "\n".join(each)
+    ) + "\n".join(f"  {name}\n{wrapped(text)}" for name, text in documented(recipe_class))
 
 
 def _declared(recipe_class: type, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:

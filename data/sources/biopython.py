@@ -72,8 +72,7 @@ class SeqIOSource(OneFile):
 
     def _entries(self, chunks: Iterator[bytes]) -> Iterator[Entry]:
         raw = _Pieces(chunks, self.location, lines=self.format != "uniprot-xml")
-        stream = _opened(raw, self.format)
-        parts = _parts(stream, self.format)
+        parts = _parts(_opened(raw, self.format), self.format)
         num_parts = number = num_contigs = 0
         last = b""
 

@@ -209,10 +209,9 @@ class _Building:
 
     def block(self, end: Position, bytes_read: int) -> Block:
         tokens = self.tokens[: self.num_tokens]
-        lengths = np.concatenate([np.empty(0, np.int64), *self.lengths])
         return Block(
             tokens=tokens,
-            lengths=lengths,
+            lengths=np.concatenate([np.empty(0, np.int64), *self.lengths]),
             headers=self.headers[: self.num_header_bytes],
             header_lengths=np.concatenate([np.empty(0, np.int64), *self.header_lengths]),
             rejected=tuple(self.rejected),

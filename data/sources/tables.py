@@ -227,8 +227,7 @@ class TableSource(OneFile):
             streams.append(stream := ByteStream(place))
             text: DelimitedText | None = None
             try:
-                chunks = within_line_cap(stream.chunks(), place)
-                text = DelimitedText(chunks, separator)
+                text = DelimitedText(within_line_cap(stream.chunks(), place), separator)
                 if not text.columns:
                     raise self._no_row()
                 sequence, name = self._sequence_column(text.columns), self._id_column(text.columns)

@@ -41,7 +41,6 @@ def results(found: Measurements, validated: str) -> list[EvalResult]:
 
 def _perplexity_results(evaluation: Figures, validated: str) -> list[EvalResult]:
     kind = kind_of(evaluation.held_out)
-    rows = [row for row in shown_rows(evaluation) if math.isfinite(row.perplexity)]
     return [
         EvalResult(
             task_type="fill-mask",
@@ -57,8 +56,8 @@ def _perplexity_results(evaluation: Figures, validated: str) -> list[EvalResult]
             metric_value=of.perplexity,
             metric_args=_known({name: getattr(of, name) for name in _ARGUMENTS}),
         )
-        for of in rows
-        if of.by != ALL or evaluation.set != validated
+        for of in shown_rows(evaluation)
+        if math.isfinite(of.perplexity) and (of.by != ALL or evaluation.set != validated)
     ]
 
 

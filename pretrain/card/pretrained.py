@@ -5,7 +5,7 @@ In: a run directory, the step that is exported. Out: README.md and the pictures 
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,6 @@ class Exported:
     weights: frozenset[str] = frozenset()
     """Content hashes of the weights, as the checkpoint has them and as they are stored."""
 
-    @property
-    def architecture(self) -> str:
-        """Its name for readers."""
-        return "ESM C" if self.is_modern else "ESM-2"
-
 
 def write_card(root: Path, exported: Exported, folder: Path) -> Path:
     """Write README.md and its pictures into a folder that is being made.
@@ -81,7 +76,7 @@ def write_card(root: Path, exported: Exported, folder: Path) -> Path:
     Raises:
         ValueError: it is no run directory.
     """
-    history = until(read_history(root), exported.step)
+    history = read_history(root, exported.step)
     found = measurements.read(root, exported.weights)
     if found.of_others:
         files = ", ".join(str(root / name) for name in found.of_others)
@@ -95,16 +90,6 @@ def write_card(root: Path, exported: Exported, folder: Path) -> Path:
 def was_measured(root: Path) -> bool:
     """Whether a run directory holds anything that was measured after the end of the run."""
     return measurements.is_any(root)
-
-
-def until(history: History, step: int) -> History:
-    """What was known of a run when it had taken `step` steps."""
-    kept = history.column("step") <= step
-    return replace(
-        history,
-        columns={name: column[kept] for name, column in history.columns.items()},
-        validations=tuple(each for each in history.validations if each.step <= step),
-    )
 
 
 def text(
@@ -128,7 +113,8 @@ def text(
     model = recipe.get("model") or {}
     validated = [each for each in history.validations if each.step == exported.step]
     scores, frozen = (validated[-1].scores, validated[-1].set) if validated else (None, "")
-    architecture, seen = exported.architecture, f"{exported.tokens:,} tokens (real ones, padding not counted)"
+    architecture = "ESM C" if exported.is_modern else "ESM-2"
+    seen = f"{exported.tokens:,} tokens (real ones, padding not counted)"
     parts = {
         "": [
             f"An {architecture} encoder, pretrained with Zymogen by masked language modelling on protein sequences.",

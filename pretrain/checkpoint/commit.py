@@ -127,8 +127,7 @@ def commit(
         if rank:
             receipt.leave(plan.temporary)
             return None
-        receipts = collect(plan.temporary, receipt, plan.topology.world_size, is_given_up)
-        return _publish(plan, staged, receipts)
+        return _publish(plan, staged, collect(plan.temporary, receipt, plan.topology.world_size, is_given_up))
     except (OSError, GivenUp) as error:
         raise _not_saved(plan, rank, error, f"free space or fix {plan.checkpoints_dir}") from error
     except BaseException:

@@ -88,8 +88,7 @@ def require_relative_path(path: str) -> None:
     Raises:
         InvalidCheckpoint: with the path.
     """
-    parts = path.split("/")
-    inside = all(part not in ("", ".", "..") for part in parts) and path.isprintable()
+    inside = all(part not in ("", ".", "..") for part in path.split("/")) and path.isprintable()
     if not inside or "\\" in path or ":" in path:
         raise InvalidCheckpoint(
             "path",

@@ -28,23 +28,20 @@ _SEED = 0
 def lines(found: ContactFigures) -> list[str]:
     """The table, and what it is of."""
     few = "" if len(found.fitted_on) == CHAINS else f" (the published regression: {CHAINS})"
-    said = [
+    constant = (
+        f"No attention map of {found.model} says enough of contacts to outweigh the penalty: every weight of the "
+        "regression is 0."
+    )
+    return [
         f"Regression fitted on {len(found.fitted_on)} chains{few}; scored on {len(found.chains)} chains of "
         f"{len(set(found.clusters))} clusters, none a relative at 30 % identity of those ({found.searched_by}).",
         f"Left out: {found.left_out_relatives} relatives, {found.undefined} without a contact at long range.",
         "",
         f"    long range (separation {LONG_RANGE} and more)   mean over chains   95 % interval",
+        *(_row(f"{who}, {what}", found.means[who][what]) for who in (found.model, CONTROL) for what in SHARES),
+        _row("chance, the share of pairs that touch", found.means[CHANCE][CHANCE]),
+        *(["", constant] if found.is_constant else []),
     ]
-    for who in (found.model, CONTROL):
-        said += [_row(f"{who}, {what}", found.means[who][what]) for what in SHARES]
-    said.append(_row("chance, the share of pairs that touch", found.means[CHANCE][CHANCE]))
-    if found.is_constant:
-        said += [
-            "",
-            f"No attention map of {found.model} says enough of contacts to outweigh the penalty: every weight of the "
-            "regression is 0.",
-        ]
-    return said
 
 
 def _row(title: str, found: Interval) -> str:

@@ -59,8 +59,7 @@ def scored_by(
     def autocast() -> AbstractContextManager[None]:
         return torch.autocast(engine.device.type, dtype=torch.bfloat16) if compute == "bfloat16" else nullcontext()
 
-    settings = BinSize.holding(scored.lengths, bin_tokens)
-    sums = sums_of(model, scored, settings, engine, unigram, autocast)
+    sums = sums_of(model, scored, BinSize.holding(scored.lengths, bin_tokens), engine, unigram, autocast)
     found = {}
     for name, parts in sums.items():
         rows = merged(parts)

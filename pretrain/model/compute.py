@@ -62,13 +62,15 @@ def configure(
     implementation, passed_over = take(settings.attention, gather(on_gpu))
     lines += passed_over
     compiles, more = _compile(encoder, settings, device, dtype, backend, compile_obstacle, gather, num_slots)
-    chosen = [launched] if launched else []
-    chosen += [_device(device), _precision(settings, device, dtype)]
-    chosen += [f"attention {backend}" + (f" ({implementation})" if backend == "varlen" else "")]
-    chosen += ["compiled" if compiles else "not compiled"]
-    if settings.checkpointing != "none":
-        chosen += [f"checkpointing {settings.checkpointing}"]
-    return [f"compute: {', '.join(chosen)}", *lines, *more, *_slow(device, dtype)]
+    chosen = (
+        launched,
+        _device(device),
+        _precision(settings, device, dtype),
+        f"attention {backend}" + (f" ({implementation})" if backend == "varlen" else ""),
+        "compiled" if compiles else "not compiled",
+        f"checkpointing {settings.checkpointing}" if settings.checkpointing != "none" else "",
+    )
+    return [f"compute: {', '.join(filter(None, chosen))}", *lines, *more, *_slow(device, dtype)]
 
 
 def _compile(

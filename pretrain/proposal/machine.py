@@ -63,5 +63,4 @@ def _gpu() -> tuple[str, float, float] | None:
     from pretrain.telemetry.peak import known_peak
 
     about = torch.cuda.get_device_properties(0)
-    peak = known_peak(about.name, torch.bfloat16) or rules.GPU_FLOPS
-    return about.name, float(about.total_memory), peak
+    return about.name, float(about.total_memory), known_peak(about.name, torch.bfloat16) or rules.GPU_FLOPS

@@ -136,13 +136,13 @@ def toml_value(value: Any) -> str:
 
 def _rate(values: Mapping[str, Any]) -> str:
     """The learning rate; settings that were taken out are not mentioned."""
-    peak = values.get("schedule.peak_lr")
-    parts = ["peak of weights that are trained already" if peak is None else f"peak {peak:g}"]
-    if (warmup := values.get("schedule.warmup")) is not None:
-        parts.append(f"a warm-up over {warmup:.0%} of the tokens")
-    if (start := values.get("schedule.decay_start")) is not None:
-        parts.append(f"falling after {start:.0%} of them")
-    return ", ".join(parts)
+    peak, warmup, start = (values.get(f"schedule.{name}") for name in ("peak_lr", "warmup", "decay_start"))
+    parts = (
+        "peak of weights that are trained already" if peak is None else f"peak {peak:g}",
+        "" if warmup is None else f"a warm-up over {warmup:.0%} of the tokens",
+        "" if start is None else f"falling after {start:.0%} of them",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _saves(values: Mapping[str, Any]) -> str:

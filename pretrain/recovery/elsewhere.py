@@ -63,7 +63,7 @@ class Elsewhere:
             StorageError: the store does not answer.
         """
         newest, here = newest_step(self._run.checkpoints), AttemptRecords.read(self._run)
-        self._has_records = bool(here.last)
+        self._has_records = bool(here.attempts)
         if self._bucket:
             with _answered(self._bucket.url):
                 newest = max([newest, *(saved.step for saved in _whole(self._bucket))])

@@ -268,8 +268,7 @@ def as_svg(figure: Any, name: str, title: str, summary: str) -> str:
         text.set_parse_math(False)
         text.set_text(printable(text.get_text()))
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(written, format="svg", metadata=empty)
+        figure.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     drawn = written.getvalue()
     inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
     inside = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", inside, flags=re.S)

@@ -7,7 +7,7 @@ import textwrap
 from datetime import UTC, datetime
 from typing import Any
 
-from data.recipe.setting import flat
+from data.recipe.setting import flat, listed
 from data.recipe.wording import count, duration
 from data.safe_text import printable
 from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
@@ -29,13 +29,14 @@ def subtitle(history: History) -> str:
     """What was trained, in a line."""
     model, data = history.described.model, history.recipe.get("data", {})
     start = history.recipe.get("model") or {}
-    parts = [str(start.get("preset") or start.get("init") or "model")]
-    if history.described.parameters:
-        parts.append(f"{short(history.described.parameters)} parameters")
-    if "layers" in model:
-        parts.append(f"{model['layers']} layers of width {model.get('dim')}")
-    sources = [source for corpus in data.get("mixture") or [data] for source in corpus.get("sources") or []]
-    return ", ".join([*parts, *map(str, sources[:3])]) + (f" and {len(sources) - 3} more sources" * (len(sources) > 3))
+    sources = [str(source) for corpus in data.get("mixture") or [data] for source in corpus.get("sources") or []]
+    parts = (
+        str(start.get("preset") or start.get("init") or "model"),
+        f"{short(history.described.parameters)} parameters" if history.described.parameters else "",
+        f"{model['layers']} layers of width {model.get('dim')}" if "layers" in model else "",
+        listed(sources, 3, "more sources"),
+    )
+    return ", ".join(filter(None, parts))
 
 
 def state(history: History) -> str:
@@ -72,23 +73,25 @@ def verdict_on(history: History) -> Verdict | None:
 
 def keys(history: History) -> list[Key]:
     """The numbers that a reader looks for first."""
-    found = []
     scores = history.validations[-1].scores if history.validations else {}
     name = "mask_all" if "mask_all" in scores else next(iter(scores), "")
-    of = scores.get(name, {})
+    of, found = scores.get(name, {}), list[Key]()
     if "perplexity" in of:
         low, high = of.get("low"), of.get("high")
         interval = "no interval" if low is None or high is None else f"{shown(low)} to {shown(high)} (95 %)"
-        found.append(Key("Perplexity", shown(of.get("perplexity")), f"{TITLES.get(name, name)}, {interval}"))
-        found.append(Key("Frequencies", shown(of.get("unigram")), "of residues, without a model"))
-        if of.get("floor") is not None:
-            found.append(Key("Floor", shown(of["floor"]), "no model can go below"))
+        found += [
+            Key("Perplexity", shown(of.get("perplexity")), f"{TITLES.get(name, name)}, {interval}"),
+            Key("Frequencies", shown(of.get("unigram")), "of residues, without a model"),
+            *([Key("Floor", shown(of["floor"]), "no model can go below")] if of.get("floor") is not None else []),
+        ]
     if steps := history.course.steps:
         proteins = history.described.corpus.get("training_records")
-        found.append(Key("Tokens seen", short(history.tokens), f"of {proteins:,} proteins" if proteins else ""))
-        found.append(Key("Steps", f"{steps:,}", f"{short(history.tokens / steps)} tokens each"))
         seconds = sum(start.ended - start.began for start in history.starts)
-        found.append(Key("Time", duration(seconds), f"in {count(len(history.starts), 'attempt')}"))
+        found += [
+            Key("Tokens seen", short(history.tokens), f"of {proteins:,} proteins" if proteins else ""),
+            Key("Steps", f"{steps:,}", f"{short(history.tokens / steps)} tokens each"),
+            Key("Time", duration(seconds), f"in {count(len(history.starts), 'attempt')}"),
+        ]
     return found
 
 

@@ -124,7 +124,6 @@ def time_line(history: History) -> Rows | None:
         f"{count(len(failed), 'failed save')}, {count(len(validated), 'validation')}."
     )
     named = ["attempts that were killed or failed"] * bool(ends) + ["saves that failed"] * bool(failed)
-    crosses = f" Crosses are {' and '.join(named)}." if named else ""
     return Rows(
         name="time",
         title="Attempts, saves and validations",
@@ -132,7 +131,7 @@ def time_line(history: History) -> Rows | None:
         x_title=f"{unit} since the first start",
         number="{:g}".format,
         in_words=summary,
-        note=summary + crosses,
+        note=summary + (f" Crosses are {' and '.join(named)}." if named else ""),
     )
 
 
@@ -147,11 +146,10 @@ def column_chart(
     """A chart of one column, with `more` fields; None where it was never logged."""
     if column not in history.columns:
         return None
-    line = Line("", history.column("tokens"), history.column(column), "blue")
     return Chart(
         name=column.replace("_", "-"),
         title=title,
-        lines=(line,),
+        lines=(Line("", history.column("tokens"), history.column(column), "blue"),),
         x_title=X_TITLE,
         y_title=y_title,
         value=value,

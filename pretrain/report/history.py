@@ -4,6 +4,7 @@ In: run.json, metrics.jsonl, what is recorded of the starts, predictions.json. O
 nothing. Lines that are damaged or half-written are left out, and so are steps that were lost in a restart.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,8 +89,8 @@ class History:
         return bool(self.starts) and self.starts[-1].exit != KILLED
 
 
-def read_history(root: Path) -> History:
-    """Read a run directory; a process may be writing in it.
+def read_history(root: Path, last_step: float = math.inf) -> History:
+    """Read a run directory, in which a process may be writing, up to a step.
 
     Raises:
         ValueError: it is no run directory of this program.
@@ -98,7 +99,7 @@ def read_history(root: Path) -> History:
     described, predictions = run.read(), whole(Predictions, run.predictions)
     lines = read_metrics(run.metrics)
     all_starts = starts(AttemptRecords.read(run), lines)
-    kept = lasting(lines, all_starts)
+    kept = [line for line in lasting(lines, all_starts) if line["step"] <= last_step]
     return History(
         root=root,
         described=described,

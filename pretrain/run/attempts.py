@@ -64,18 +64,14 @@ class AttemptRecords(NamedTuple):
         of_ranks = sorted(run.rank_file(0).parent.glob("rank-*.jsonl"))
         return cls(_lines(run.attempts), _lines(*of_ranks), _lines(run.faults))
 
-    @property
-    def last(self) -> int:
-        """The number of the last attempt; 0 without any."""
-        return max((line["attempt"] for line in self.attempts), default=0)
-
     def after(self, attempt: int) -> Self:
         """Return the lines of later attempts."""
         return type(self)(*([line for line in lines if line["attempt"] > attempt] for lines in self))
 
     def followed_by(self, other: Self) -> Self:
         """Return these lines, then those of `other` that are about later attempts."""
-        return type(self)(*(mine + newer for mine, newer in zip(self, other.after(self.last), strict=True)))
+        last = max((line["attempt"] for line in self.attempts), default=0)
+        return type(self)(*(mine + newer for mine, newer in zip(self, other.after(last), strict=True)))
 
     def append_to(self, run: RunDirectory) -> None:
         """Append all lines to the files of a run directory."""

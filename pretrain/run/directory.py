@@ -279,13 +279,12 @@ class RunDirectory:
         ended = {line["attempt"]: line["exit"] for line in lines if "exit" in line}
         how = ended.get(attempt - 1, "killed")
         how = f"was {how}" if how.startswith("stopped") else f"ended as {how}"
-        cause = "fresh" if attempt == 1 else f"continued: attempt {attempt - 1} {how}"
         line = {
             "attempt": attempt,
             "time": records.now(),
             "world_size": world_size,
             "base_step": step,
-            "cause": cause,
+            "cause": "fresh" if attempt == 1 else f"continued: attempt {attempt - 1} {how}",
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }

@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard
 
 from pretrain.__main__ import main
 from pretrain.card import text as card_text
-from pretrain.card.pretrained import Exported, text, until, write_card
+from pretrain.card.pretrained import Exported, text, write_card
 from pretrain.card.text import FOLDER, hub_model
 from pretrain.evaluation.scores import shown
 from pretrain.report.figures import loss_figure
@@ -118,7 +118,7 @@ def card_of(root: Path, step: int | None = None, contacts: str = NOT_FITTED) -> 
     exported = Exported(step=step, tokens=step * TOKENS_A_STEP, is_modern=False, dtype="float32", contacts=contacts)
     loss = loss_figure(history)
     pictures = {"loss.svg": loss} if loss else {}
-    return text(root.name, until(history, step), exported, pictures, read(root, {WEIGHTS}))
+    return text(root.name, read_history(root, step), exported, pictures, read(root, {WEIGHTS}))
 
 
 def change(root: Path, **parts: Any) -> None:
