@@ -66,14 +66,17 @@ def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[st
 
 
 def _doubts(roles: Roles) -> list[str]:
-    """Which tasks may have been computed or set, and what to type if so."""
-    if not roles.unsure:
-        return []
-    sure = [task.columns[0] for task in roles.tasks if task.columns[0] not in roles.unsure]
-    named = shlex.join([word for name in sure[:_MOST_TASKS] for word in ("--task", name)])
-    instead = f"{named} learns without" if sure else "--task names what was measured"
-    said = f"{listed(roles.unsure, _NAMED)}: a guess, as no name, unit or bound says that this was measured; {instead}"
-    return ["", *_aligned([("note", said)], name_columns=11)]
+    """Which tasks may have been computed or set, which columns a name alone left out, and what to type if so."""
+    rows = []
+    if roles.unsure:
+        sure = [task.columns[0] for task in roles.tasks if task.columns[0] not in roles.unsure]
+        named = shlex.join([word for name in sure[:_MOST_TASKS] for word in ("--task", name)])
+        instead = f"{named} learns without" if sure else "--task names what was measured"
+        said = f"{listed(roles.unsure, _NAMED)}: a guess, as no name, unit or bound says that this was measured"
+        rows.append(("note", f"{said}; {instead}"))
+    if left := [name for name, (_, reason) in roles.of.items() if "by its name" in reason]:
+        rows.append(("note", f"{listed(left, _NAMED)}: left out by name alone; --task COLUMN learns one of them"))
+    return ["", *_lines(rows)] if rows else []
 
 
 def of_proteins(table: Table, found: Opened, place: Place) -> list[str]:
