@@ -46,12 +46,7 @@ def evaluate(
         engine: to whose ranks the bins are dealt.
     """
     predictions, losses = predict_together(model, assays, objectives, records, engine)
-
-    def scored() -> FineTuneScores:
-        each = [ranked(o, p) for o, p in zip(objectives, predictions, strict=True)]
-        return FineTuneScores(Scores.joined(each), losses, part)
-
-    return engine.on_main(scored)
+    return engine.on_main(lambda: FineTuneScores(Scores.joined(map(ranked, objectives, predictions)), losses, part))
 
 
 @torch.no_grad()

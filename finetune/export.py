@@ -34,6 +34,8 @@ def _export(options: argparse.Namespace) -> None:
     if others:
         raise ValueError(f"{options.bundle} has {len(others) + 1} models; export one of them, such as {folder}")
     bundle, out = open_folder(folder), options.output
+    if os.path.lexists(out):
+        raise ValueError(f"{out} exists; an export is written to a new folder: choose another, or remove this one")
     if options.adapter is None:
         with WorkLine(f"exporting {folder}, and comparing with it what transformers loads", after_s=2.0):
             export(bundle, out, options.base)
@@ -52,11 +54,11 @@ def export(bundle: "Bundle", folder: Path, base: str | None = None) -> None:
 
     Args:
         bundle: whose heads have the form "transformers".
-        folder: to be made.
+        folder: to be made; nothing is there.
         base: where the weights are that it was trained on; None for where they were then.
 
     Raises:
-        ValueError: transformers has no such model, the folder exists, the base is not the one, weights are NaN or
+        ValueError: transformers has no such model, the base is not the one, weights are NaN or
             infinite, or what transformers reads is not what was trained.
     """
     from data.durable import published
@@ -65,8 +67,6 @@ def export(bundle: "Bundle", folder: Path, base: str | None = None) -> None:
     from pretrain.model.weights.finite import require_finite
 
     objective = exportable(bundle)
-    if os.path.lexists(folder):
-        raise ValueError(f"{folder} exists; an export is written to a new folder: choose another, or remove this one")
     parameters = merged_parameters(bundle, base)
     require_finite(parameters, bundle.folder, _DIVERGED)
     with published(folder) as building:

@@ -74,19 +74,17 @@ def write_adapter(adapter: Adapter, shape: EsmShape, folder: Path, class_name: s
     Args:
         adapter: of a model of ours.
         shape: the shape of its encoder.
-        folder: made by this.
+        folder: made by this; nothing is there.
         class_name: one of `CLASSES`: the class that peft will put the adapter into.
         base: directory or Hub name of the model that it was trained on, for its config.
 
     Raises:
-        ValueError: the class is none of this architecture, or the folder exists or cannot be written.
+        ValueError: the class is none of this architecture, or the folder cannot be written.
     """
     from peft import LoraConfig  # takes seconds to import
 
     classes = CLASSES[shape.architecture]
     require_word("class of the exported adapter", class_name, classes)
-    if folder.exists():
-        raise ValueError(f"{folder} exists; an adapter is written to a new folder: choose another, or remove this one")
     plan, prefix = adapter.plan, classes[class_name]
     maps = {prefix + name: low for path, of_map in _theirs(shape).items() for name, low in _cut(adapter, path, of_map)}
     sizes = {name: (len(low.a), plan.alpha(MapPlan(len(low.a), low.scale))) for name, low in maps.items()}

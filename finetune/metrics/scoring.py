@@ -298,10 +298,8 @@ def _mean(
     def statistic(weights: Floats) -> Floats:
         return weighted.mean_of_defined(np.stack([one(weights[rows]) for rows, one in curves]))
 
-    def mean_of(name: str) -> float:
-        return float(np.mean([task.values[name] for task in defined]))
-
     notes = (f"mean of {len(defined)} of {len(columns)} columns",)
-    values = {name: mean_of(name) for name in ("ap", "positive_ratio", "mcc", "f1")}
+    names = "ap", "positive_ratio", "mcc", "f1"
+    values = {name: float(np.mean([task.values[name] for task in defined])) for name in names}
     value = float(np.mean([task.value for task in defined if task.value is not None]))
     return made("mean_auroc", value, statistic, values=values, notes=notes)

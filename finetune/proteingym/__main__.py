@@ -16,7 +16,7 @@ from pathlib import Path
 from data.durable import write_csv
 from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
-from finetune.proteingym.figures import FIGURES, TITLES, Figures, all_means
+from finetune.proteingym.figures import FIGURES, TITLES, Figures, means
 from finetune.proteingym.folder import Folder, score
 from finetune.proteingym.reference import Assay, by_target, chosen, read_reference
 from finetune.score.schemes import SCHEMES, Scheme, column
@@ -109,7 +109,7 @@ def work(assays: Sequence[Assay], folder: Folder | None) -> list[str]:
 
 def said(name: str, figures: dict[Assay, Figures]) -> list[str]:
     """The means of a column as lines."""
-    of = all_means(figures)
+    of = {each: means((assay, found[each]) for assay, found in figures.items()) for each in FIGURES}
     selections = sorted({selection for each in of.values() for selection in each.of_selection})
     variants = sum(int(each["variants"]) for each in figures.values())
     lines = [

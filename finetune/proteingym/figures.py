@@ -90,8 +90,3 @@ def means(values: Iterable[tuple[Assay, float]]) -> Means:
     if not every:
         return Means(NAN, {}, NAN, 0)
     return Means(float(np.mean(list(of_selection.values()))), of_selection, float(np.mean(every)), len(every))
-
-
-def all_means(figures: Mapping[Assay, Figures]) -> dict[str, Means]:
-    """The means of each figure by its name."""
-    return {name: means((assay, of[name]) for assay, of in figures.items()) for name in FIGURES}

@@ -57,12 +57,10 @@ def chosen(assays: Sequence[Assay], names: Sequence[str] | None) -> list[Assay]:
     Raises:
         ValueError: there is no such assay; the nearest one is named.
     """
-    if not names:
-        return list(assays)
     known = {assay.name: assay for assay in assays}
-    for name in names:
+    for name in names or ():
         require_word("--assays", name, known)
-    return [known[name] for name in dict.fromkeys(names)]
+    return [known[name] for name in dict.fromkeys(names or known)]
 
 
 def by_target(assays: Sequence[Assay]) -> dict[str, list[Assay]]:

@@ -144,10 +144,9 @@ def scaffolds(smiles: list[str]) -> list[str | None]:
     except ImportError:
         raise ValueError("split.by = 'scaffold' needs rdkit: pip install 'zymogen[molecules]'") from None
     scaffold_of: Any = MurckoScaffoldSmiles
-    known: dict[str, str | None] = {}
     with BlockLogs():  # rdkit writes a line for each text that is no molecule
-        for text in smiles:
-            if text not in known:
-                molecule = Chem.MolFromSmiles(text) if text else None
-                known[text] = None if molecule is None else scaffold_of(mol=molecule)
+        known: dict[str, str | None] = {
+            text: scaffold_of(mol=molecule) if text and (molecule := Chem.MolFromSmiles(text)) is not None else None
+            for text in dict.fromkeys(smiles)
+        }
     return [known[text] for text in smiles]

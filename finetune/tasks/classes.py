@@ -54,9 +54,7 @@ def classes_of(settings: TaskSettings, texts: Sequence[str]) -> tuple[str, ...]:
         return _two(settings, texts)
     numbers = [number_of(text) for text in texts]
     if all(number is not None for number in numbers):
-        first: dict[float | None, str] = {}
-        for number, text in zip(numbers, texts, strict=True):
-            first.setdefault(number, text)  # '1' and '1.0' are one class
+        first = dict(zip(reversed(numbers), reversed(texts), strict=True))  # '1' and '1.0' are one class
         return tuple(first[number] for number in sorted(first, key=lambda number: number or 0.0))
     if settings.type == "ordinal":
         raise ValueError(

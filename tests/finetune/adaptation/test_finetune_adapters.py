@@ -255,9 +255,6 @@ def test_other_refusals(tmp_path: Path) -> None:
     gone = adapter_of(made.parameters, made.plan)
     with pytest.raises(ValueError, match=r"'EsmcModel'; the nearest is 'EsmModel'"):
         write_adapter(gone, ESM2, tmp_path / "out", "EsmcModel")
-    (tmp_path / "there").mkdir()
-    with pytest.raises(ValueError, match="there exists; an adapter is written to a new folder"):
-        write_adapter(gone, ESM2, tmp_path / "there", "EsmModel")
     write_adapter(gone, ESM2, tmp_path / "out", "EsmModel")
     with pytest.raises(ValueError, match="'classifier'; allowed are"):
         read_adapter(tmp_path / "out", ESM2, without=("classifier",))

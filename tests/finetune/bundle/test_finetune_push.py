@@ -41,12 +41,16 @@ def test_a_bundle_is_pushed_and_opens_where_it_was_downloaded(hub: Hub, folder: 
     assert not (there / CHECKSUMS).exists()  # they are of the folder here
 
 
-def test_an_adapter_is_pushed_and_loads_in_peft(hub: Hub, folder: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_pushed_and_loads_in_peft(
+    hub: Hub, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from peft import PeftConfig
     from peft.utils import load_peft_weights
 
     out = tmp_path / "adapter"
-    assert export([str(folder / "run"), "-o", str(out), "--adapter", "EsmModel"]) == 0
+    words = [str(folder / "run"), "-o", str(out), "--adapter", "EsmModel"]
+    assert (export(words), export(words)) == (0, 78)
+    assert f"{out} exists; an export is written to a new folder" in capsys.readouterr().err
     assert main([str(out), NAME]) == 0
     there = snapshot_download(NAME, cache_dir=tmp_path / "cache", endpoint=hub.url)
     assert contents(out).items() <= contents(Path(there)).items()
