@@ -81,15 +81,15 @@ class Scorer:
                 plan = plan_of(target, [variants[number] for number in chunk], scheme, self.window_tokens)
                 values[chunk] = self._values(plan)
                 notes |= {chunk[number]: note for number, note in plan.notes.items()}
-                documents += plan.num_documents
-                tokens += plan.num_tokens
+                documents += len(plan.lengths)
+                tokens += int(plan.lengths.sum())
         values[list(notes)] = np.nan
         return Scored(values, notes, documents, tokens)
 
     @torch.no_grad()
     def _values(self, plan: Plan) -> NDArray[np.float64]:
         """(variants,) sums of the terms of each."""
-        if not plan.num_documents:
+        if not len(plan.lengths):
             return np.zeros(plan.num_variants)
         device = next(self.model.parameters()).device
         of_read = np.argsort(plan.term_read, kind="stable")

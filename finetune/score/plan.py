@@ -51,16 +51,6 @@ class Plan:
     notes: dict[int, str]
     """Variant -> why it has no score."""
 
-    @property
-    def num_documents(self) -> int:
-        """Sequences that pass through the model, or windows of them."""
-        return len(self.lengths)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all documents."""
-        return int(self.lengths.sum())
-
 
 def plan_of(
     target: str, variants: Sequence[Variant], scheme: Scheme, window_tokens: int | None = WINDOW_TOKENS
