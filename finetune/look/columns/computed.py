@@ -22,6 +22,7 @@ _LEAST_TESTED = 8
 _LEFT = 0.005
 """Share of the variance of records that were not fitted, up to which numbers are computed: digits were cut off."""
 _LETTER = re.compile(rf"(?:^| )([a-z]|{'|'.join(sorted(words.THREE_LETTERS))})(?: |$)")
+_PAIR = re.compile(r"(?:^| )[acdefghiklmnpqrstvwy]{2}$")
 _LETTERS = {*STANDARD_RESIDUES.lower(), *words.THREE_LETTERS}
 _LEAST_OF_A_FAMILY = 10
 """Amino acids of which there is a column each."""
@@ -34,16 +35,18 @@ _SAID = "computed from the residues: their sum or their mean gives it, and it wa
 
 
 def of_amino_acids(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
-    """Columns of numbers whose names differ in an amino acid alone, of which there is nearly each."""
+    """Columns of numbers whose names differ in an amino acid, or two neighbours, alone, of which there are most."""
     families: dict[str, dict[str, str]] = {}
     for each in (column for column in columns if column.numbers is not None):
         name = words.plain(each.name)
         if letter := _LETTER.search(name):
             families.setdefault(name.replace(letter[0], " ", 1), {})[letter[1]] = each.name
+        elif pair := _PAIR.search(name):
+            families.setdefault(f"pairs {name.removesuffix(pair[0])}", {})[pair[0]] = each.name
     return {
         name: ("descriptor", f"one of {len(family)} columns, each of an amino acid")
-        for family in families.values()
-        if len(family) >= _LEAST_OF_A_FAMILY and family.keys() <= _LETTERS
+        for base, family in families.items()
+        if len(family) >= _LEAST_OF_A_FAMILY and (base.startswith("pairs") or family.keys() <= _LETTERS)
         for name in family.values()
     }
 
