@@ -29,6 +29,7 @@ from finetune.look.columns.relations import (
     units_and_bounds,
 )
 from finetune.look.guess import Guess, guess, is_along
+from finetune.tables.fasta import ID, PREFIX
 from finetune.tables.numbers import MISSING
 from finetune.tables.table import SOURCE_TABLE
 from finetune.tables.units import molar
@@ -146,7 +147,8 @@ def roles_of(
     for task in roles.tasks:
         if task.settings["type"] in ("binary", "multiclass") and task.settings.get("level") != "residue":
             classes = next(column for column in columns if column.name in task.columns)
-            task.reason += told_by(classes, [each for each in sources if each is not classes], residues)
+            made_of = (PREFIX, ID) if classes.name == PREFIX else (classes.name,)
+            task.reason += told_by(classes, [each for each in sources if each.name not in made_of], residues)
         label = next((varying[name] for name in task.columns if name in varying), None)
         if label is not None and task.settings.get("columns_are") != "lists":
             give_conditions(task, label, conditions, records)

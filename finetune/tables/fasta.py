@@ -7,6 +7,7 @@ nothing. Headers may be written as
     >Q9H400 Cell.membrane-M test                          as DeepLoc writes them: location, and membrane M, S or U
     >0|beta-lactamase_P20P|1.581                          fields between bars: header 1, header 2, header 3
     >Q9H400 | Homo sapiens | 7.1                          the same
+    >non-AMP_12                                           prefix, if nothing else stands in any header
 
 Where nearly all records have a second line as long as the sequence and of few kinds of letters, it is the column
 ``labels``, as SignalP, DeepTMHMM and TMbed write it.
@@ -14,6 +15,7 @@ Where nearly all records have a second line as long as the sequence and of few k
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, dropwhile, islice
@@ -22,13 +24,18 @@ from typing import NamedTuple
 from data.sources.fasta_text import label_lines
 from finetune.tables.table import Table
 
-ID, SEQUENCE, LABELS, MASK = "id", "sequence", "labels", "mask"
+ID, SEQUENCE, LABELS, MASK, PREFIX = "id", "sequence", "labels", "mask", "prefix"
 UNLABELLED = "-"
 """What stands for a residue whose label is masked."""
 
 _ATTRIBUTE = re.compile(r"(?:^|[\s;])([A-Za-z_]\w*)=(.*?)(?=[\s;]+[A-Za-z_]\w*=|[\s;]*$)")
 _DEEPLOC = re.compile(r"(?P<location>\S+)-(?P<membrane>[MSU])(?:\s+(?P<rest>.*))?")
 _UNIPROT = ("sp|", "tr|", "gi|", "ref|", "pdb|", "gb|", "UniRef")
+_COUNTED = re.compile(r"(?P<word>.*?[^\W\d_].*?)[\W_]*(?P<number>\d+)")
+_MOST_WORDS, _LEAST_OF_A_WORD = 10, 10
+"""Words with which ids begin, at most, and ids of each, at least, that are classes: ``AMP_1``, ``non-AMP_2``."""
+_SPARSE = 10
+"""Largest number in such ids over the number of records: more is that of a database."""
 _JUDGED = 1000
 """Records that show whether labels stand below the sequences."""
 
@@ -47,9 +54,9 @@ def fasta_table(name: str, text: str) -> Table:
     """The records of a FASTA file as rows.
 
     Raises:
-        ValueError: it is empty or no FASTA; a record has no id, or one that another record has.
+        ValueError: it is empty or no FASTA; a record has no id.
     """
-    records = fasta_records(name, text)
+    records = list(fasta_stream(name, io.StringIO(text.lstrip())))
     layout = HeaderLayout(records)
     return replace(record_table(name, records, layout, 1), said=layout.said)
 
@@ -70,6 +77,8 @@ def record_table(name: str, records: Sequence[Record], layout: "HeaderLayout", f
         SEQUENCE: [record.letters for record in records],
     }
     columns |= layout.columns([record.header for record in records])
+    if layout.are_words:
+        del columns[ID]
     if layout.has_labels:
         columns[LABELS] = [record.labels for record in records]
     arrays = {column: pa.array(cells, pa.string()) for column, cells in columns.items()}
@@ -77,7 +86,7 @@ def record_table(name: str, records: Sequence[Record], layout: "HeaderLayout", f
 
 
 def fasta_records(name: str, text: str) -> list[Record]:
-    """Each record.
+    """Each record, of which no two have one id.
 
     Raises:
         ValueError: it is empty or no FASTA; a record has no id, or one that another record has.
@@ -241,6 +250,8 @@ class HeaderLayout:
         self._names: dict[str, None] = {}
         self._bars: set[int] = set()
         self._num = 0
+        self._prefixes = Counter[str]()
+        self._largest = 0
         self._are_deeploc = True
         self._are_uniprot = True
         self._has_words = False
@@ -257,6 +268,10 @@ class HeaderLayout:
         words = _ATTRIBUTE.sub("", rest).strip()
         match = _DEEPLOC.fullmatch(words)
         self._num += 1
+        if len(self._prefixes) <= _MOST_WORDS:
+            self._prefixes[_prefix(record_id)] += 1
+            counted = _COUNTED.fullmatch(record_id)
+            self._largest = max(self._largest, int(counted["number"]) if counted else 0)
         self._names |= dict.fromkeys(name for name, _ in _ATTRIBUTE.findall(rest))
         self._are_deeploc &= match is not None
         self._has_words |= bool(words)
@@ -267,7 +282,22 @@ class HeaderLayout:
     @property
     def said(self) -> tuple[str, ...]:
         """What was decided, for the user."""
-        return (f"labels stand below the sequences; they are the column {LABELS!r}",) * self.has_labels
+        shown = ", ".join(map(repr, sorted(self._prefixes)))
+        said = f"ids begin with {shown}; that is the column {PREFIX!r}"
+        labels = f"labels stand below the sequences; they are the column {LABELS!r}"
+        return (*(said,) * self._has_prefixes, *(labels,) * self.has_labels)
+
+    @property
+    def are_words(self) -> bool:
+        """Whether ids are words alone, such as ``positive``, that tell no record from another."""
+        return self._has_prefixes and not self._largest
+
+    @property
+    def _has_prefixes(self) -> bool:
+        """Whether ids begin with few words, of which each is counted; and nothing else stands in the headers."""
+        is_all = not (self._names or self._has_words or self.has_labels) and self._bars == {0}
+        are_few = 2 <= len(self._prefixes) <= _MOST_WORDS and min(self._prefixes.values()) >= _LEAST_OF_A_WORD
+        return is_all and are_few and self._largest <= _SPARSE * self._num
 
     def columns(self, headers: Sequence[str]) -> dict[str, list[str | None]]:
         """The columns of some headers of the file."""
@@ -287,6 +317,8 @@ class HeaderLayout:
         are_spaced = has_fields and any(" | " in header for header in headers)
         if not are_spaced and (self._has_words_of_deeploc if is_deeploc else self._has_words):
             columns["description"] = [text or None for text in words]
+        if self._has_prefixes:
+            columns[PREFIX] = [_prefix(_id(header)) for header in headers]
         if has_fields:
             for at in range(min(self._bars) + 1):
                 columns[f"header {at + 1}"] = [_fields(header)[at] for header in headers]
@@ -296,6 +328,12 @@ class HeaderLayout:
 def _fields(header: str) -> list[str]:
     """The fields between the bars of a header: of all of it where blanks stand around them, else of its id."""
     return [each.strip() for each in (header if " | " in header else _id(header)).split("|")]
+
+
+def _prefix(record_id: str) -> str:
+    """An id without the number at its end; all of it where it is a word, or a number."""
+    found = _COUNTED.fullmatch(record_id)
+    return found["word"] if found else record_id
 
 
 def _rest(header: str) -> str:

@@ -83,7 +83,7 @@ def test_labels_and_masks_are_joined_by_id_in_any_order(tmp_path: Path) -> None:
         (">a\nCCC\n>b\nHH\n>c\nHH\n", "", "l.fasta: record 3: 'c' is not in"),
         (">a\nCCC\n>b\nHH\n", ">a\n01\n>b\n11\n", "m.fasta: 'a' has a mask of 2 and 3 labels"),
         (">a\nCCC\n>b\nHH\n", ">a\n012\n>b\n11\n", "m.fasta: 'a' has other letters than 0 (no label) and 1"),
-        (">a\nCCC\n>a\nHH\n", "", "l.fasta: records 1 and 2 are both called 'a'"),
+        (">a\nCCC\n>a\nHH\n", "", "l.fasta: record 2: the id 'a' stands twice; files are joined by distinct ids"),
         ("a\nCCC\n", "", "l.fasta: not FASTA: the first line is 'a'"),
         ("", "", "l.fasta: not FASTA: the first line is nothing: it is empty"),
     ],
