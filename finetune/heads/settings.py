@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 
 from data.recipe.setting import IDENTITY, Section, setting
 
-Form = Literal["mlp", "transformers"]
 PoolingRequest = Literal["auto", "mean", "attention", "begin"]
 
 
@@ -17,7 +16,7 @@ class HeadSettings(Section):
     """Heads of all tasks: how a sequence becomes one vector, and what maps a vector to numbers."""
 
     section: ClassVar = "heads"
-    form: Form = setting(
+    form: Literal["mlp", "transformers"] = setting(
         IDENTITY,
         "'mlp': LayerNorm and two maps; 'transformers': as in EsmForSequenceClassification, EsmForTokenClassification",
         "mlp",

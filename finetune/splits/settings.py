@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
 
 By = Literal["homology", "column", "time", "scaffold", "group", "position", "distance", "random", "file"]
-Conflict = Literal["refuse", "held_out", "unused"]
 
 IDENTITIES = (0.3, 0.5, 0.9)
 """Identities at which every audit counts relatives."""
@@ -50,7 +49,7 @@ class SplitSettings(Section):
         None,
         only=_BY_COLUMN,
     )
-    conflict: Conflict = setting(
+    conflict: Literal["refuse", "held_out", "unused"] = setting(
         IDENTITY,
         "by column: what becomes of a sequence with rows in two parts: an error, the part that is held out more "
         "(test, then validation), or no part; by group: 'unused' leaves out sequences with rows in two groups, which "

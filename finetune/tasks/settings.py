@@ -12,9 +12,6 @@ from finetune.tables.numbers import MISSING
 TaskType = Literal["regression", "binary", "multiclass", "ordinal", "multilabel"]
 Level = Literal["sequence", "residue", "pair"]
 Transform = Literal["none", "log10", "p"]
-Replicates = Literal["mean", "median", "refuse", "leave_out"]
-Imbalance = Literal["none", "pos_weight", "focal"]
-ColumnsAre = Literal["tasks", "replicates", "lists"]
 
 _OF_NUMBERS = ("type", ("regression",))
 _OF_CLASSES = ("type", ("binary", "multiclass", "ordinal", "multilabel"))
@@ -29,7 +26,7 @@ class TaskSettings(Section):
     columns: tuple[str, ...] = setting(
         IDENTITY, "columns of its labels, or patterns such as 'CHEMBL*'; the name, where none is given", ()
     )
-    columns_are: ColumnsAre = setting(
+    columns_are: Literal["tasks", "replicates", "lists"] = setting(
         IDENTITY,
         "what columns are: tasks of their own, replicates of one task, or one column of 'lists' of labels such as "
         "'A; B', each label of which is an output",
@@ -60,7 +57,7 @@ class TaskSettings(Section):
         "none",
         only=_OF_NUMBERS,
     )
-    replicates: Replicates = setting(
+    replicates: Literal["mean", "median", "refuse", "leave_out"] = setting(
         IDENTITY,
         "what becomes of several measurements of one sequence: their mean, median, an error, or their mean with no "
         "label where they contradict each other",
@@ -80,7 +77,7 @@ class TaskSettings(Section):
         only=_OF_CLASSES,
     )
     weight: float = setting(IDENTITY, "factor of its mean loss in the loss that is minimised", 1.0, above=0)
-    imbalance: Imbalance = setting(
+    imbalance: Literal["none", "pos_weight", "focal"] = setting(
         IDENTITY,
         "how a rare class counts: as it is, by its inverse frequency, or by focal loss",
         "none",
