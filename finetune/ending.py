@@ -10,7 +10,7 @@ that is started again computes nothing again.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -276,17 +276,13 @@ def _fits(
         for number in range(len(objectives)):
             labels = assays.tasks[number].labels
             for fold in (each for each in folds if len(each.assays.records(each.part))):
-                step = partial(_step, kept, number, fold.number or 0)
+                step = partial(kept.baseline, f"{number}-{fold.number or 0}")
                 parts = Parts(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
                 objective = fold.objectives[number]
                 of_level = vectors[objective.settings.level]
                 for name, baseline in beside(objective, labels, parts, sequences, of_level, began, search, step):
                     found.setdefault(name, {}).setdefault(number, {})[fold.number] = baseline
     return found
-
-
-def _step(kept: Kept, objective: int, fold: int, name: str, fit: Callable[[], Baseline]) -> Baseline:
-    return kept.baseline(f"{name}-{objective}-{fold}", fit)
 
 
 def _baselines(

@@ -75,16 +75,16 @@ class Kept:
         ]
         return int(found["number"]), lists
 
-    def baseline(self, step: str, make: Callable[[], Baseline]) -> Baseline:
-        """A baseline."""
+    def baseline(self, of: str, name: str, make: Callable[[], Baseline]) -> Baseline:
+        """A baseline, by what it is of, such as a fold, and its name."""
 
         def packed() -> Arrays:
             one = make()
             said = {"name": np.array(one.name), "description": np.array(one.description)}
             return {**said, "seconds": np.array(one.seconds), **_packed(one.predictions, "")}
 
-        found = self.arrays(step, packed)
-        name, description = (str(found[of]) for of in ("name", "description"))
+        found = self.arrays(f"{name}-{of}", packed)
+        name, description = (str(found[each]) for each in ("name", "description"))
         return Baseline(name, description, _unpacked(found, ""), float(found["seconds"]))
 
     def remove(self) -> None:

@@ -154,9 +154,8 @@ def audit(
     comparisons = [_counted(name, tested, each, at) for name, each in found.items()]
     of_training = next(iter(found.values()))
     corpora, notes = pretraining_stores(init)
-    for corpus in corpora:
-        wanted = identities if search_pretraining else ()
-        comparisons.append(compare(f"{PRETRAINING}{corpus.folder}", store, tested, corpus, None, wanted))
+    wanted = identities if search_pretraining else ()
+    comparisons += [compare(f"{PRETRAINING}{each.folder}", store, tested, each, None, wanted) for each in corpora]
     by = searched_by() if at or (search_pretraining and corpora) else "equal sequences"
     is_approximate = by != "equal sequences" and bool(obstacle()) and bool((store.num_residues(tested) >= SHORT).any())
     of_tasks = [

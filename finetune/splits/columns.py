@@ -34,10 +34,9 @@ def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int
         ValueError: a value is no part; or a record is in two and `split.conflict` is "refuse". The message names rows.
     """
     of_row = _of_rows(records, settings)
-    notes = []
     empty = np.flatnonzero((of_row == UNUSED) & (records.of_row >= 0))
-    if len(empty):
-        notes.append(f"{len(empty):,} rows are in no part and give no label ({records.rows(empty)})")
+    note = f"{len(empty):,} rows are in no part and give no label ({records.rows(empty)})"
+    notes = [note] if len(empty) else []
     part, used = records.most_held_out(of_row)
     others = (of_row != UNUSED) & (records.of_row >= 0) & ~used
     torn = np.unique(records.of_row[others])

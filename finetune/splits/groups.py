@@ -65,14 +65,12 @@ def by_scaffold(records: Records, settings: SplitSettings) -> tuple[NDArray[np.i
     found = scaffolds([text or "" for text in texts])
     unreadable = [row for row, scaffold in enumerate(found) if scaffold is None]
     read = np.array([scaffold is not None for scaffold in found], np.bool_) & (records.of_row >= 0)
-    notes = []
-    if unreadable:
-        notes.append(
-            f"{len(unreadable):,} rows have no SMILES that can be read in {settings.column!r}, and give no label "
-            f"({records.rows(unreadable)}); {records.count - len(np.unique(records.of_row[read])):,} records are "
-            "unused for it"
-        )
-    return joined(records, found), notes, read
+    unused = records.count - len(np.unique(records.of_row[read]))
+    note = (
+        f"{len(unreadable):,} rows have no SMILES that can be read in {settings.column!r}, and give no label "
+        f"({records.rows(unreadable)}); {unused:,} records are unused for it"
+    )
+    return joined(records, found), [note] if unreadable else [], read
 
 
 def by_homology(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], str, bool]:

@@ -35,14 +35,14 @@ def test_a_step_is_taken_once_and_its_arrays_come_back(tmp_path: Path) -> None:
     kept = Kept(tmp_path, INPUTS)
     assert kept.predictions("model-", lambda: (12, lists))[0] == 12
     made = Baseline("mean", "each task: its mean", predictions(1), 0.5)
-    assert kept.baseline("mean or prevalence-0-0", lambda: made).description == made.description
+    assert kept.baseline("0-0", "mean or prevalence", lambda: made).description == made.description
     again = Kept(tmp_path, INPUTS)
     step, found = again.predictions("model-", lambda: (never().seconds, []))  # type: ignore[arg-type]
     assert step == 12
     assert [len(each) for each in found] == [2, 1]
     wanted = [one for each in lists for one in each]
     assert all(same(mine, theirs) for mine, theirs in zip(wanted, [*found[0], *found[1]], strict=True))
-    back = again.baseline("mean or prevalence-0-0", never)
+    back = again.baseline("0-0", "mean or prevalence", never)
     assert (back.name, back.description, back.seconds) == ("mean", "each task: its mean", 0.5)
     assert same(back.predictions, made.predictions)
     again.remove()
@@ -52,13 +52,13 @@ def test_a_step_is_taken_once_and_its_arrays_come_back(tmp_path: Path) -> None:
 def test_nothing_damaged_and_nothing_of_other_inputs_is_taken(tmp_path: Path) -> None:
     first, second = (Baseline("mean", "", predictions(begin), 1.0) for begin in (1, 2))
     (tmp_path / "ending-notes").mkdir()  # of somebody else
-    path = Kept(tmp_path, INPUTS).folder / "a.npz"
-    assert Kept(tmp_path, INPUTS).baseline("a", lambda: first).predictions.rows.records[0] == 1
+    path = Kept(tmp_path, INPUTS).folder / "a-0.npz"
+    assert Kept(tmp_path, INPUTS).baseline("0", "a", lambda: first).predictions.rows.records[0] == 1
     path.write_bytes(path.read_bytes()[:-30])
-    assert Kept(tmp_path, INPUTS).baseline("a", lambda: second).predictions.rows.records[0] == 2
-    assert Kept(tmp_path, INPUTS).baseline("a", never).predictions.rows.records[0] == 2
+    assert Kept(tmp_path, INPUTS).baseline("0", "a", lambda: second).predictions.rows.records[0] == 2
+    assert Kept(tmp_path, INPUTS).baseline("0", "a", never).predictions.rows.records[0] == 2
     other = Kept(tmp_path, INPUTS[::-1])
     assert sorted(each.name for each in tmp_path.iterdir()) == ["ending-fedcba9876543210", "ending-notes"]
-    other.baseline("a", lambda: first)
+    other.baseline("0", "a", lambda: first)
     with pytest.raises(AssertionError, match="taken before"):
-        Kept(tmp_path, INPUTS[::-1], again=True).baseline("a", never)
+        Kept(tmp_path, INPUTS[::-1], again=True).baseline("0", "a", never)
