@@ -201,22 +201,20 @@ class Corpora:
 
     def description(self) -> dict[str, Any]:
         """The description for run.json; counts are None for a corpus that is still being read."""
-        parts = []
-        for part in self.parts:
-            growing = part.store.is_growing
-            parts.append(
-                {
-                    "store": str(part.store.folder),
-                    "records": None if growing else part.store.num_records,
-                    "residues": None if growing else int(part.store.facts["residues"]),
-                    "training_records": None if growing else part.split.num_training,
-                    "validation_records": len(part.split.validation),
-                    "excluded_records": len(part.split.excluded),
-                    "copies_of_validation": part.split.copies_of_validation,
-                    "copies_of_excluded": part.split.copies_of_excluded,
-                    "unknown_letters": None if growing else part.store.unknown_letters,
-                }
-            )
+        parts = [
+            {
+                "store": str(part.store.folder),
+                "records": None if part.store.is_growing else part.store.num_records,
+                "residues": None if part.store.is_growing else int(part.store.facts["residues"]),
+                "training_records": None if part.store.is_growing else part.split.num_training,
+                "validation_records": len(part.split.validation),
+                "excluded_records": len(part.split.excluded),
+                "copies_of_validation": part.split.copies_of_validation,
+                "copies_of_excluded": part.split.copies_of_excluded,
+                "unknown_letters": None if part.store.is_growing else part.store.unknown_letters,
+            }
+            for part in self.parts
+        ]
         facts = {"fingerprint": self.fingerprint, "split": self.split_fingerprint}
         return facts | (parts[0] if len(parts) == 1 else {"mixture": parts})
 

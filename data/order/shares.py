@@ -69,10 +69,11 @@ class Shares:
 
     def distinct(self, passes: int) -> int:
         """Number of different samples that the first passes draw."""
-        seen = [np.zeros(0, np.int64)]
-        for number, (group, draws) in enumerate(zip(self.groups, self.draws, strict=True)):
-            seen.append(self._drawn(number, np.arange(min(len(group), passes * draws))).samples)
-        return len(np.unique(np.concatenate(seen)))
+        seen = (
+            self._drawn(number, np.arange(min(len(group), passes * draws))).samples
+            for number, (group, draws) in enumerate(zip(self.groups, self.draws, strict=True))
+        )
+        return len(np.unique(np.concatenate([np.zeros(0, np.int64), *seen])))
 
     @property
     def is_below_a_window(self) -> bool:

@@ -181,11 +181,6 @@ def member_id(family: int, member: int) -> str:
     return f"UniRef90_SYN{family:05d}{member:03d}"
 
 
-def cluster_id(family: int) -> str:
-    """Name of the family in `clusters.tsv`."""
-    return f"UniRef50_SYN{family:05d}"
-
-
 def _records(families: Families) -> Iterator[bytes]:
     """FASTA records: the first members of all families, then all second ones, so that a prefix has every family."""
     ancestors = [ancestor(families, family) for family in range(families.num_families)]
@@ -220,7 +215,7 @@ def write_corpus(folder: Path, families: Families) -> tuple[Path, Path]:
                 packed.writelines(_records(families))
             (building / clusters).write_text(
                 "".join(
-                    f"{cluster_id(family)}\t{member_id(family, member)}\n"
+                    f"UniRef50_SYN{family:05d}\t{member_id(family, member)}\n"
                     for family in range(families.num_families)
                     for member in range(families.members_per_family)
                 )

@@ -91,13 +91,13 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """The table, and the judgement."""
-        rows = [("", "metric", "A", "B", f"gain of B, {self.unit} (95 % interval)", "labels", "groups")]
-        for each in self.differences:
-            a, b = each.values
-            counts = f"{each.labels:,}", f"{each.groups:,}"
-            rows.append((each.name, each.metric, f"{a:.4g}", f"{b:.4g}", each.shown, *counts))
+        head = ("", "metric", "A", "B", f"gain of B, {self.unit} (95 % interval)", "labels", "groups")
+        rows = [
+            (of.name, of.metric, *(f"{value:.4g}" for value in of.values), of.shown, f"{of.labels:,}", f"{of.groups:,}")
+            for of in self.differences
+        ]
         said = [f"A: {self.models[0]}", f"B: {self.models[1]}", f"on {self.on}: {self.set}", ""]
-        return [*said, *(f"    {line}" for line in in_columns(rows)), *self.notes, "", self.line()]
+        return [*said, *(f"    {line}" for line in in_columns([head, *rows])), *self.notes, "", self.line()]
 
 
 def comparing(

@@ -114,11 +114,8 @@ def level(points: Sequence[Point]) -> tuple[float, float] | None:
 
 
 def _scores(validated: Sequence[Mapping[str, Any]], corruption: str) -> tuple[Point, ...]:
-    points = []
-    for line in validated:
-        perplexity = number(line["validation"].get(corruption, {}).get("perplexity"))
-        points.append((line["tokens"], math.log(perplexity) if perplexity > 0 else math.nan))
-    return tuple(points)
+    found = ((line["tokens"], number(line["validation"].get(corruption, {}).get("perplexity"))) for line in validated)
+    return tuple((tokens, math.log(perplexity) if perplexity > 0 else math.nan) for tokens, perplexity in found)
 
 
 def number(value: Any) -> float:

@@ -137,12 +137,12 @@ def _row(start: Start, is_last: bool) -> tuple[str, ...]:
 
 def recipe(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
     """Each section of the recipe with its settings."""
-    found = []
-    for section, settings in history.recipe.items():
-        for each in settings if isinstance(settings, list) else [settings]:  # a list is one of tables of one name
-            if isinstance(each, dict):
-                found.append((section, [(name, _text(value)) for name, value in flat(each).items()]))
-    return found
+    return [
+        (section, [(name, _text(value)) for name, value in flat(each).items()])
+        for section, settings in history.recipe.items()
+        for each in (settings if isinstance(settings, list) else [settings])  # a list is one of tables of one name
+        if isinstance(each, dict)
+    ]
 
 
 def environment(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
