@@ -15,13 +15,14 @@ from finetune.look import words
 from finetune.look.column import Column
 from finetune.look.columns.computed import computed, of_amino_acids
 from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, told_by, varies
+from finetune.look.columns.derived import derived
 from finetune.look.columns.evidence import HIDDEN, of_text, own_role
 from finetune.look.columns.own_split import OwnSplit, own_split
 from finetune.look.columns.relations import (
     copies,
     counts_of_rates,
-    derived,
     fits,
+    is_coarser,
     is_cut,
     of_no_label,
     renamed,
@@ -284,6 +285,7 @@ def _without_doubtful(tasks: list[Guess], columns: Sequence[Column], roles: Role
             kept.append(task)
     made_of = derived([by_name[task.columns[0]] for task in kept if len(task.columns) == 1])
     numeric = [by_name[task.columns[0]] for task in kept if is_number[task.columns[0]]]
+    of_classes = [by_name[task.columns[0]] for task in kept if task.settings["type"] == "multiclass"]
     for task in kept:
         if said := made_of.get(task.columns[0]):
             task.reason += f"; {said}, and so no measurement of its own"
@@ -291,6 +293,8 @@ def _without_doubtful(tasks: list[Guess], columns: Sequence[Column], roles: Role
             classes = numbered(by_name[task.columns[0]])
             cut = next((each.name for each in numeric if is_cut(each.values, classes)), None)
             task.reason += f"; a threshold in {cut!r} gives it" if cut else ""
+            finer = next((each.name for each in of_classes if is_coarser(classes, numbered(each))), None)
+            task.reason += f"; the class of {finer!r} gives it" if finer else ""
     return kept
 
 

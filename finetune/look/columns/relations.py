@@ -5,7 +5,7 @@ In: columns, in an order of their own. Out: which column belongs to which. Kept:
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import combinations, permutations
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,6 @@ _LEAST_ROWS = 20
 """Rows from which on numbers in one order are those of one measurement."""
 _RATE = 0.9
 """Correlation of a rate with the share of one count in another."""
-_UNEXPLAINED, _MOST_DERIVED, _MOST_OF_A_BASIS, _MOST_FITTED = 0.01, 20, 10, 300
-"""Share of what one column leaves that two may leave; columns that are explained, columns and rows that explain."""
 _MOST_COMPARED = 60
 """Columns of numbers up to which each is compared with each; of more, equal ones are found alone."""
 _ENDS = ("upper", "lower", "censored")
@@ -169,7 +167,7 @@ def renamed(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
     kept: dict[bytes, str] = {}
     roles: dict[str, tuple[str, str]] = {}
     has_no_name = {each.name: words.WITHOUT_NAME.search(words.plain(each.name)) is not None for each in columns}
-    for column in sorted(columns, key=lambda each: (has_no_name[each.name], len(each.name))):
+    for column in sorted(columns, key=lambda each: (has_no_name[each.name], _are_codes(each), len(each.name))):
         of_rows = numbered(column)
         _, first, codes = np.unique(of_rows, return_index=True, return_inverse=True)
         in_order = np.argsort(np.argsort(first))[codes]  # numbered from the first row on, whatever their texts are
@@ -182,6 +180,18 @@ def renamed(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
             if whole.num_measured > column.num_measured and _are_renamed(numbered(column), numbered(whole)):
                 roles[column.name] = "copy", f"the same classes as in {whole.name!r}, with gaps"
     return roles
+
+
+def _are_codes(column: Column) -> bool:
+    """Whether numbers are 0, 1, 2 and so on, which may stand for classes that another column names."""
+    return column.numbers is not None and 2 < len(column.texts) == np.ptp(column.values[~np.isnan(column.values)]) + 1
+
+
+def is_coarser(classes: NDArray[np.int64], others: NDArray[np.int64]) -> bool:
+    """Whether each class of another column, of which there are more, is in one of these; in all rows that have one."""
+    pairs = np.stack([classes, others])[:, classes >= 0]
+    kinds = [len(np.unique(each)) for each in pairs]
+    return bool((pairs >= 0).all() and 1 < kinds[0] < kinds[1] == np.unique(pairs, axis=1).shape[1])
 
 
 def _are_renamed(part: NDArray[np.int64], whole: NDArray[np.int64]) -> bool:
@@ -349,48 +359,6 @@ def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     if not np.ptp(a) or not np.ptp(b):
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])
-
-
-def derived(columns: Sequence[Column]) -> dict[str, str]:
-    """Columns that follow from two others, or from all, in words. Those whose names are of such numbers come last."""
-    found: dict[str, str] = {}
-    basis: list[Column] = []
-    numeric = [column for column in columns if column.numbers is not None][:_MOST_DERIVED]
-    for column in sorted(
-        numeric, key=lambda each: (words.DERIVED.search(words.plain(each.name)) is not None, each.name)
-    ):
-        for some in [*combinations(basis, 2), *([basis] if len(basis) > 2 else [])]:
-            if column.name not in found and (said := _formula(column.values, [each.values for each in some])):
-                names = " and ".join(repr(each.name) for each in some) if len(some) == 2 else f"{len(some)} others"
-                found[column.name] = f"{said} {names}"
-        if column.name not in found and len(basis) < _MOST_OF_A_BASIS:
-            basis.append(column)
-    return found
-
-
-def _formula(values: NDArray[np.float64], others: Sequence[NDArray[np.float64]]) -> str:
-    """How numbers follow from others, in words; empty if they do not, or nearly follow from one of them alone."""
-    known = np.flatnonzero(~np.isnan([values, *others]).any(axis=0))[:_MOST_FITTED]
-    if len(known) < _LEAST_ROWS + len(others):
-        return ""
-    a, b = values[known], np.array(others)[:, known]
-    log_a, logs = (np.log(np.where(each > 0, each, 1)) for each in (a, b))
-    forms = {
-        "a sum or difference of": (a, b),
-        "the largest of": (a, b.max(axis=0)),
-        "the smallest of": (a, b.min(axis=0)),
-        "a ratio or product of": (log_a, logs),
-        "the logarithm of a ratio or product of": (a, logs),
-    }
-    least = 1 - (1 - max(abs(correlation(a, each)) for each in b)) * _UNEXPLAINED
-    fit = (said for said, of in forms.items() if correlation(of[0], _fitted(*of)) > max(_ONE, least))
-    return next(fit, "")
-
-
-def _fitted(target: NDArray[np.float64], terms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The weighted sum of terms and a constant that is nearest to the target."""
-    design = np.column_stack([*np.atleast_2d(terms), np.ones(len(target))])
-    return np.asarray(design @ np.linalg.lstsq(design, target, rcond=None)[0])
 
 
 def fits(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:

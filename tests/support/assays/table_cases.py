@@ -81,6 +81,7 @@ class GeneratedTable:
             "distance": lambda: [_differing(letters, self.wild_type(len(letters))) for letters in self._proteins()],
             "plus": lambda: self._numbers(rest[0]) + self._numbers(rest[1]),
             "larger": lambda: np.maximum(self._numbers(rest[0]), self._numbers(rest[1])),
+            "logratio": lambda: np.log2(self._numbers(rest[0]) / self._numbers(rest[1])),
             "ranked": lambda: np.argsort(np.argsort(self._numbers(rest[0]))),
             "longer": lambda: [len(letters) > int(rest[0]) for letters in self._proteins()],
             "near": lambda: self._numbers(rest[0]) + draw.normal(0, float(rest[1]), count),
