@@ -13,7 +13,7 @@ from finetune.labels.differing import OtherColumns
 from finetune.tables.proteins import Proteins
 from finetune.tables.table import Table
 from finetune.tasks.cells import Cells
-from finetune.tasks.residues import along, pairs
+from finetune.tasks.residues import along, listed, pairs
 from finetune.tasks.settings import TaskSettings
 
 
@@ -62,6 +62,9 @@ def placed(column: Column, settings: TaskSettings, missing: Collection[str]) -> 
     places = column.rows.residues
     assert places is not None, "labels of residues need proteins"
     if settings.level == "residue":
+        if settings.residue_numbers != "none":
+            lengths = places.whole_residues[cells.rows] - np.diff(places.linkers)[column.rows.records[cells.rows], 0]
+            cells = listed(cells, int(settings.residue_numbers == "from_1"), lengths, column.where)
         labels, counts = along(cells, of_numbers=settings.is_number)
         labels = _beside_linkers(labels, cells.rows, counts, column, places)
     else:

@@ -6,6 +6,7 @@ In: a column, the lengths of its rows' proteins. Out: `Guess`: settings of a tas
 import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,10 @@ _CASES = 0.95
 _SAMPLE = 300
 _LEAST_LISTS, _SHARED = 0.05, 0.8
 """Share of cells of several labels from which on cells are lists; share of labels that stand in several lists."""
+_NUMBERS = re.compile(r"[\[({]?\s*(?:\d+(?:\s*[,;|\s]\s*\d+)*)?\s*[\])}]?")
+_NUMBER = re.compile(r"\d+")
+_LEAST_NUMBERS, _LEAST_LONG = 20, 0.1
+"""Distinct numbers of residues that are listed, and share of lists of more than two, at least."""
 _LEAST_ALONG = 8
 """Residues of a protein from which on as many digits are labels of its residues."""
 
@@ -63,7 +68,7 @@ def guess(column: Column, residues: NDArray[np.int64], *, is_named: bool = False
     """
     if not column.num_measured:
         return None
-    found = _of_residues(column, residues)
+    found = _of_residues(column, residues) or _of_residue_numbers(column, residues)
     if found is None:
         found = _of_numbers(column) if column.numbers is not None else _of_words(column, is_named)
     if found is not None and column.missing:
@@ -71,6 +76,31 @@ def guess(column: Column, residues: NDArray[np.int64], *, is_named: bool = False
         shown = ", ".join(map(repr, column.missing[:6]))
         found.reason += f"; {shown} {'is' if len(column.missing) == 1 else 'are'} taken for not measured"
     return found
+
+
+def _of_residue_numbers(column: Column, residues: NDArray[np.int64]) -> Guess | None:
+    """Lists of rising numbers of residues, such as sites, of proteins of many lengths, over all of which they lie.
+
+    Of variants of one protein such numbers may be those of their mutations.
+    """
+    cells = column.all.without(column.not_measured)
+    lengths, sample = residues[cells.rows], [len(_NUMBER.findall(text)) > 2 for text in cells.texts[:_SAMPLE]]
+    if sum(sample) < _LEAST_LONG * len(sample) or not all(map(_NUMBERS.fullmatch, cells.texts)) or not lengths.any():
+        return None
+    lists = [[*map(int, _NUMBER.findall(text))] for text in cells.texts]
+    numbers = {number for each in lists for number in each}
+    if len(numbers) < _LEAST_NUMBERS or not all(a < b for each in lists for a, b in pairwise(each)):
+        return None
+    first = int(0 not in numbers)
+    last = np.array([max(each, default=0) for each in lists])[cells.which]
+    are_one_length = np.bincount(lengths).max() > len(lengths) / 2
+    if are_one_length or (last - first >= lengths)[lengths > 0].any() or 2 * last.max() < lengths.max():
+        return None
+    how = "from_1" if first else "from_0"
+    why = "one of them is 0" if not first else "one is that of the last residue"
+    why = why if not first or (last == lengths).any() else "none is 0, which is a guess"
+    said = f"lists of numbers of residues, counted from {first}, as {why}; residues that are not listed are 0"
+    return Guess((column.name,), {"type": "binary", "level": "residue", "residue_numbers": how}, column.name, said)
 
 
 def is_along(column: Column, residues: NDArray[np.int64]) -> bool:

@@ -289,7 +289,7 @@ def _without_doubtful(tasks: list[Guess], columns: Sequence[Column], roles: Role
     for task in kept:
         if said := made_of.get(task.columns[0]):
             task.reason += f"; {said}, and so no measurement of its own"
-        if not is_number[task.columns[0]]:
+        if not is_number[task.columns[0]] and task.settings.get("level") != "residue":
             classes = numbered(by_name[task.columns[0]])
             cut = next((each.name for each in numeric if is_cut(each.values, classes)), None)
             task.reason += f"; a threshold in {cut!r} gives it" if cut else ""

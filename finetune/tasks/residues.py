@@ -1,7 +1,7 @@
 """Cells with a label for each residue, or for pairs of residues.
 
-In: cells such as ``HHHEEC``, ``0.1 0.3 - 0.2`` or ``3-17:8.2; 5-9:4.1``. Out: a cell for each label, with its place.
-Kept: nothing.
+In: cells such as ``HHHEEC``, ``0.1 0.3 - 0.2``, ``3, 17`` or ``3-17:8.2; 5-9:4.1``. Out: a cell for each label,
+with its place. Kept: nothing.
 """
 
 import re
@@ -37,6 +37,30 @@ def along(cells: Cells, *, of_numbers: bool) -> tuple[Cells, NDArray[np.int64]]:
     positions = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     which = np.concatenate(each) if each else np.zeros(0, np.int64)
     return Cells(np.repeat(cells.rows, counts), which, tuple(numbers), positions.astype(np.int32)), counts
+
+
+def listed(cells: Cells, first: int, residues: NDArray[np.int64], where: Callable[[int], str]) -> Cells:
+    """A letter for each residue of cells that list numbers, as ``3, 17``: 1 for those that are listed, 0 for others.
+
+    Args:
+        cells: of the column.
+        first: number of the first residue.
+        residues: (cells,) residues of each cell's protein.
+        where: the place of a row, for errors.
+
+    Raises:
+        ValueError: an item is no number of a residue; the message gives its place.
+    """
+    texts = []
+    for row, which, length in zip(cells.rows.tolist(), cells.which.tolist(), residues.tolist(), strict=True):
+        letters = ["0"] * length
+        for item in filter(None, items(cells.texts[which], ";|, ")):
+            at = int(item) - first if item.isdecimal() else -1
+            if not 0 <= at < length:
+                raise ValueError(f"{where(row)}: {item!r} is none of {length} residues, counted from {first}")
+            letters[at] = "1"
+        texts.append("".join(letters))
+    return Cells(cells.rows, np.arange(len(texts)), tuple(texts))
 
 
 def pairs(cells: Cells, where: Callable[[int], str]) -> Cells:

@@ -34,6 +34,12 @@ class TaskSettings(Section):
     )
     type: TaskType = setting(IDENTITY, "what a label is: a number, yes or no, one of several classes, ...")
     level: Level = setting(IDENTITY, "what has a label: a sequence, each residue, each pair of residues", "sequence")
+    residue_numbers: Literal["none", "from_0", "from_1"] = setting(
+        IDENTITY,
+        "cells list numbers of residues, counted from 0 or from 1: those that are listed are 1, all others 0",
+        "none",
+        only=("level", ("residue",)),
+    )
     unit: str = setting(IDENTITY, "unit of the labels, such as 'nM'", "")
     unit_column: str | None = setting(IDENTITY, "column that holds the unit of each row's label", None)
     bound_column: str | None = setting(

@@ -200,6 +200,21 @@ def test_residue_strings_of_wrong_length_are_refused() -> None:
         residue_labels(["HH", "HHHH"], [2, 5], type="multiclass")
 
 
+def test_lists_of_residue_numbers() -> None:
+    settings = task(type="binary", level="residue", residue_numbers="from_1")
+    labels = read_task(rows_of({"y": ["1, 3", "[]", None]}, lengths=[3, 2, 4]), settings).labels
+    assert labels.values.tolist() == [1, 0, 1, 0, 0]
+    from_0 = task(type="binary", level="residue", residue_numbers="from_0")
+    assert read_task(rows_of({"y": ["0;2"]}, lengths=[3]), from_0).labels.values.tolist() == [1, 0, 1]
+    for text, said in (
+        ("0", "'0' is none of 3 residues, counted from 1"),
+        ("1;4", "'4' is none"),
+        ("1;x", "'x' is none"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read_task(rows_of({"y": [text]}, lengths=[3]), settings)
+
+
 def test_labels_of_pairs() -> None:
     settings = task(level="pair")
     labels = read_task(rows_of({"y": ["3-1:8.5; 1-2:<4", None]}, lengths=[3, 2]), settings).labels
