@@ -18,7 +18,7 @@ from finetune.look.columns.evidence import FREE_TEXT, HIDDEN, OF_RESIDUES
 from finetune.look.dividing import Divided, divided
 from finetune.look.opened import Opened, opened, proteins_for
 from finetune.look.protein import Place, place_of
-from finetune.look.roles import Roles, roles_of
+from finetune.look.roles import Roles, roles_of, unread_labels
 from finetune.look.sizes import Sizes, crop_of, sizes
 from finetune.look.timing import ROWS, Expected, bins_of_rows, expected, measured
 from finetune.look.told import of_columns, of_proposal, of_proteins, of_relatives
@@ -161,7 +161,8 @@ def _proposal(
 
 def _without_task(table: AssayTable, columns: Sequence[Column], roles: Roles) -> str:
     """The words for a table without anything to learn, with a column that hides labels where there is one."""
-    hidden = [(name, kind, why) for name, (kind, why) in roles.of.items() if kind in HIDDEN]
+    unread = unread_labels(roles.of)
+    hidden = [(name, kind, why) for name, (kind, why) in roles.of.items() if kind in HIDDEN or name in unread]
     shown = ", ".join(table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
     said = f"none of its columns is one: {shown}"
     if {kind for kind, _ in roles.of.values()} - _NEVER:

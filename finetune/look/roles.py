@@ -46,6 +46,7 @@ _LEAST_CELLS, _FULLER = 10, 0.1
 _CONDITIONS = ("condition", "molecule", "sequence, not read")
 _SOURCES = ("condition", "date", "descriptor", "group", "id", "note", "text")
 _OF_PROTEINS = ("wild type", "sequence, not read")
+_OF_EXCHANGES = "the same in nearly all rows with one residue, or with one exchange of residues"
 _OF_SITES = "the same in nearly all mutations of a residue: of the residue, and not of the mutation"
 
 
@@ -134,6 +135,14 @@ def roles_of(
             for column in free
             if column.name not in named and any(follows(numbered(column), groups) for groups in within)
         }
+    pieces = [column for column in columns if roles.of.get(column.name, ("",))[0] in ("residue", "mutation")]
+    pieces = [column for column in pieces if column.texts and max(map(len, column.texts)) == 1]
+    exchanges = [each for one in pieces for each in (numbered(one), *_within(numbered(one), pieces))]
+    roles.of |= {
+        column.name: ("descriptor", _OF_EXCHANGES)
+        for column in free
+        if column.name not in (*named, *roles.of) and any(follows(numbered(column), groups) for groups in exchanges)
+    }
     free = [column for column in free if column.name not in roles.of or column.name in named]
     if named:
         roles.of |= {column.name: ("not named", "--task names others") for column in free if column.name not in named}
@@ -298,6 +307,11 @@ def _without_doubtful(tasks: list[Guess], columns: Sequence[Column], roles: Role
     return kept
 
 
+def unread_labels(of: dict[str, tuple[str, str]]) -> list[str]:
+    """Columns of too many texts for classes whose names are those of what is measured."""
+    return [name for name, (role, _) in of.items() if role == "text" and words.MEASURED.search(words.plain(name))]
+
+
 def _others(column: Column) -> int:
     """Cells that hold another number than the most frequent one."""
     counts = np.unique(column.values[~np.isnan(column.values)], return_counts=True)[1]
@@ -314,8 +328,8 @@ def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.in
             of_files.reason += "; by the names of the files, as no other column holds labels: a guess"
             return [of_files]
     is_hidden = any(role in HIDDEN for role, _ in roles.of.values())
-    if sum(role == "prediction" for role, _ in roles.of.values()) >= _MANY_PREDICTIONS:
-        return []  # what programs wrote of designs
+    if sum(role == "prediction" for role, _ in roles.of.values()) >= _MANY_PREDICTIONS or unread_labels(roles.of):
+        return []  # what programs wrote of designs, or labels that cannot be read
     for role in _WEAK[:1] if is_hidden else _WEAK:
         names = {column.name: words.plain(column.name) for column in columns if roles.of[column.name][0] == role}
         among = [column for column in columns if column.name in names and not words.NUMBERED.search(names[column.name])]

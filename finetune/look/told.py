@@ -74,7 +74,7 @@ def _doubts(roles: Roles) -> list[str]:
         instead = f"{named} learns without" if sure else "--task names what was measured"
         said = f"{listed(roles.unsure, _NAMED)}: a guess, as no name, unit or bound says that this was measured"
         rows.append(("note", f"{said}; {instead}"))
-    if left := [name for name, (_, reason) in roles.of.items() if "by its name" in reason]:
+    if left := [name for name, (kind, reason) in roles.of.items() if kind != "task" and "by its name" in reason]:
         rows.append(("note", f"{listed(left, _NAMED)}: left out by name alone; --task COLUMN learns one of them"))
     return ["", *_lines(rows)] if rows else []
 

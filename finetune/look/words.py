@@ -51,9 +51,9 @@ PROBABILITY = re.compile(
     r"\b[pq] ?(?:val(?:ue)?s?|adj(?:usted)?)\b|\badj(?:usted)? ?[pq]\b|\bfdr\b|\bbonferroni\b|^[pq]$"
 )
 UNCERTAINTY = re.compile(
-    r"\b(?:sd|std|stdev|std ?dev\w*|sem|se|std ?err\w*|stderr|err|errors?|(?:\d\d%? ?)?ci ?(?:\d\d)?%?|cv|var|variance"
-    r"|conf\w* (?:int\w*|limits?|bounds?)|uncertainty|epsilon|sigma|mad|iqr"
-    r"|(?:lower|upper) (?:bound|limit|ci))(?:\b|$)|±"
+    r"\b(?:log\d*)?(?:sd|std|stdev|std ?dev\w*|sem|se|std ?err\w*|stderr|err|errors?|(?:\d\d%? ?)?ci ?(?:\d\d)?%?"
+    r"|cv|var|variance|conf\w* (?:int\w*|limits?|bounds?)|uncertainty|epsilon|sigma|mad|iqr"
+    r"|(?:lower|upper) (?:bound|limit|ci)|n?msr|rmse|rss|chi ?(?:2|sq\w*)|r2|r ?sq\w*)(?:\b|$)|±"
 )
 SIGNED = re.compile(r"ci\b|ci ?\d|conf|bound|limit|±")
 """Names of uncertainties that may be below 0: ends of an interval."""
@@ -63,7 +63,7 @@ COUNTS = re.compile(
     r"|\b(?:n|exp(?:erimen)?ts)$|^(?:n|num|number|nr) (?:of )?\w+(?: \w+)*$"
     r"|\b(?:edit|hamming|lev(?:enshtein)?) ?distance\b"
 )
-READS = re.compile(r"\b(?:reads?|counts?|times ?seen)\b")
+READS = re.compile(r"\b(?:\w*(?:reads?|counts?)|times ?seen|\w+ call support)\b")
 YEAR = re.compile(r"\byear\b")
 DESCRIPTORS = re.compile(
     r"^(?:(?:seq\w*|calc\w*|computed|theor\w*) )?"
@@ -181,13 +181,14 @@ FITTED = re.compile(r"^(?:k ?m|v ?max|k ?cat|ec ?50|ic ?50|hill\w*|slope|auc|top
 """Constants that are fitted to a series of doses; on their own they are what was measured."""
 MEASURED = re.compile(
     r"^(?:score|y|tm\w*|k ?(?:m|d|i|a|on|off|cat)|d+ ?g|rt|ee|va|fc|od|class(?:es)?|function\w*|topt|t ?50|ss\w?)\b"
-    r"|\b(?:(?:log|ln|p)? ?(?:[a-z]?[a-z][cdi] ?\d\d|m[ibf]cs?|k ?[adim]|kcat|titers?|titres?)|(?:d+|delta) ?g|targets?"
-    r"|phenotype|outcome|readout|results?|meas\w*|experimental|observed|half ?life|lfc|fold change|signal|effect"
+    r"|(?:\b|\d)(?:(?:log\d*|ln|p)? ?(?:[a-z]?[a-z][cdi] ?\d\d|m[ibf]cs?|k ?[adim]|kcat|tit[er]{2}s?)"
+    r"|(?:d+|delta) ?g|targets?|phenotype|outcome|readout|results?|meas\w*|experimental|observed"
+    r"|half ?life|lfc|fold change|signal|effect"
     r"|rates?|turnover|[rm]fi|rfu|elisa|spr|bli|assay|potency|efficac\w*|viscosity|abundance|uptake|transport|escape"
     r"|dms|anti|\w*label\w*|\w*entry|d?tm|expr|log\d* ?fc|hic|psr|bvp|[a-z]fp|optim\w*|topology|clinical\w*|kcat ?km"
     r"|vmax|specific\w*|ph ?opt\w*|ha?emoly\w*)\b"
-    r"|\b(?:in|bio|co|cyto|thermo|non|un|hyper|auto|immuno|anti|re)?(?:activ|fitness|affinit|bind|melting|stab|yield"
-    r"|express|solub|fluor|bright|intensit|emission|excitation|growth|enrich|inhib|toxic|viab|surviv|neutrali|permeab"
+    r"|(?:\b|\d)(?:in|bio|co|cyto|thermo|non|un|hyper|auto|immuno|anti|re)?(?:activ|fitness|affinit|bind|melting|stab"
+    r"|yield|express|solub|fluor|bright|intensit|emission|excitation|growth|enrich|inhib|toxic|viab|surviv|neutrali|permeab"
     r"|aggregat|retention|conversion|selectiv|respon|locali[sz]|location|resist|immunogen|antigenic|allergen|microbial"
     r"|bacterial|viral|fungal|cancer|tumou?r|absor|pathogen|kill|lysis|infect|hydroly|degrad|cleav|secret|packag|tropism"
     r"|disorder|secondary)"
@@ -201,7 +202,8 @@ SHORT_SEQUENCE = re.compile(r"seq|peptide|(?:^|[\s_-])(?:cdr\w*)(?:$|[\s_-])", r
 """Names of columns whose sequences may be as short as names of genes."""
 WILD = re.compile(r"wild|(?:^|[\s_-])(?:wt|parent|reference|ref|native)(?:$|[\s_-])", re.I)
 MUTATION = re.compile(r"mut|variant|substitution|change|hgvs", re.I)
-UNIT = re.compile(r"unit", re.I)
+UNIT, OF_UNITS = re.compile(r"unit", re.I), re.compile(r"\bunits?\b")
+SUMMARY = re.compile(r"\b(?:mean|avg|average|median)\b")
 
 CHAINS = (
     ("heavy", "light"),
@@ -228,8 +230,9 @@ CHAINS = (
 )
 """Words that tell two chains of one row apart."""
 
+REPLICATE_FIRST = re.compile(r"(?P<repeat>rep(?:l|lica|licate)?[\s._-]*\d{1,2})[\s._-]+(?P<base>.+)", re.I)
 REPLICATE = re.compile(
-    r"(?P<base>.*?)[\s._#(-]*(?P<word>replicate|repl|rep|run|trial|exp|measurement|(?<![^\W\d_])[rn])?[\s._#-]*(?P<number>\d{1,2})\)?",
+    r"(?P<base>.*?)[\s._#(-]*(?P<word>replica(?:te)?|repl|rep|run|trial|exp|measurement|(?<![^\W\d_])[rn])?[\s._#-]*(?P<number>\d{1,2})\)?",
     re.I,
 )
 SERIES = re.compile(

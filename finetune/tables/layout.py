@@ -24,7 +24,7 @@ _NAME = 40
 """Letters of a column's name that errors show."""
 _ORDINALS = ("first", "second", "third")
 _LETTERS_OF_A_SEQUENCE = 10
-_LEAST_LETTERS = 7
+_LEAST_LETTERS, _STANDARD = 7, 0.8
 """Letters of sequences of which a first line is known to be a row; names of columns are shorter, or are these."""
 _LONGEST_NAME = 20
 """Letters of amino acids above which no name of a column is one word."""
@@ -159,7 +159,9 @@ def _is_like(header: Sequence[str], rows: Sequence[Line]) -> bool:
 
 
 def _is_peptide(text: str) -> bool:
-    return len(text) >= _LEAST_LETTERS and text.isupper() and not set(text) - set(STANDARD_RESIDUES)
+    """Whether a cell is letters of amino acids, of which some may be modified ones such as X or d."""
+    standard = sum(map(text.count, STANDARD_RESIDUES))
+    return len(text) >= _LEAST_LETTERS and text.isalpha() and standard >= _STANDARD * len(text)
 
 
 def _second_header(header: Sequence[str], rows: Sequence[Line]) -> str:

@@ -37,12 +37,20 @@ def varies(column: Column, records: NDArray[np.int64]) -> bool:
 
 
 def is_key(column: Column, records: NDArray[np.int64]) -> bool:
-    """Whether texts tell the rows of one sequence apart, in most sequences, of which most have several rows."""
+    """Whether texts tell the rows of one sequence apart, in most sequences, of which most have several rows.
+
+    Or, as of two conditions that were set together, whether each sequence has every text equally often.
+    """
     if not 2 <= len(column.texts) <= min(_MOST_CONDITIONS, column.num_measured // 3):
         return False
     _, keyed, repeated = _cells_of_records(column.cells.which, records[column.cells.rows])
     rows = np.isin(records, repeated).sum()
-    return len(repeated) > 2 and rows > column.num_rows / 2 and len(keyed) >= _KEY * len(repeated)
+    of, kinds = records[column.cells.rows], len(column.texts)
+    numbers = (of * kinds + column.cells.which)[of >= 0]
+    counts = np.bincount(numbers, minlength=(of.max(initial=0) + 1) * kinds).reshape(-1, kinds)[repeated]
+    crossed = np.count_nonzero(counts.min(axis=1) == counts.max(axis=1))
+    told: int = max(len(keyed), int(crossed))
+    return len(repeated) > 2 and rows > column.num_rows / 2 and told >= _KEY * len(repeated)
 
 
 def _cells_of_records(cells: NDArray[np.int64], of: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:

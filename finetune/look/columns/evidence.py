@@ -123,6 +123,7 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     is_note = are_notes or (words.META.search(name) and found is not None)
     return (
         (is_date(column), "date", f"dates such as {texts[0]!r}"),
+        (words.OF_UNITS.search(name), "unit", "of which number is not said"),
         (
             (len(texts) > 2 or "smiles" in name) and is_molecules(column.name, texts),
             "molecule",

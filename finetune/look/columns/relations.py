@@ -293,7 +293,8 @@ def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column],
     numbers: dict[str, list[int]] = {}
     said_so: set[str] = set()
     for column in numeric:
-        found = words.REPLICATE.fullmatch(name_and_unit(column.name)[0].strip())
+        name = words.REPLICATE_FIRST.sub(r"\g<base>_\g<repeat>", name_and_unit(column.name)[0].strip())
+        found = words.REPLICATE.fullmatch(name)
         if found is None or not found["base"].strip(" _-.#("):
             continue
         base = found["base"].strip(" _-.#(")
@@ -304,10 +305,12 @@ def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column],
         said_so |= {base} if found["word"] and len(found["word"]) > 2 else set()
     groups: list[tuple[str, list[Column], str]] = []
     num_summed_up = 0
+    of_means = [column for column in numeric if words.SUMMARY.search(words.plain(column.name))]
+    summing = {words.SUMMARY.sub("", words.plain(column.name)).strip(): column for column in of_means}
     for base, members in families.items():
-        own = by_name.get(base)
+        own = by_name.get(base) or summing.get(words.plain(base))
         everyone = [*([own] if own is not None else []), *members]
-        is_series = not _count_up(numbers[base], own is not None) or words.SERIES.search(words.plain(base))
+        is_series = not _count_up(numbers[base], base in by_name) or words.SERIES.search(words.plain(base))
         if len(everyone) < 2 or (is_series and base not in said_so) or not _agree(everyone, base in said_so):
             continue
         if own is not None and _is_summary(own, members):
