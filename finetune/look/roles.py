@@ -183,8 +183,8 @@ def roles_of(
 
 
 def _is_measured(task: Guess, bounded: set[str]) -> bool:
-    """Whether a name, a unit, bounds, replicates or a label for each residue say that a task was measured."""
-    settings = task.settings.keys() & {"unit", "unit_column", "bound_column", "columns_are", "level"}
+    """Whether a name, a unit, bounds or replicates say that a task was measured."""
+    settings = task.settings.keys() & {"unit", "unit_column", "bound_column", "columns_are"}
     return bool(settings) or task.columns[0] in bounded or bool(words.MEASURED.search(words.plain(task.columns[0])))
 
 
