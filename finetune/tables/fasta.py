@@ -31,6 +31,8 @@ UNLABELLED = "-"
 _ATTRIBUTE = re.compile(r"(?:^|[\s;])([A-Za-z_]\w*)=(.*?)(?=[\s;]+[A-Za-z_]\w*=|[\s;]*$)")
 _DEEPLOC = re.compile(r"(?P<location>\S+)-(?P<membrane>[MSU])(?:\s+(?P<rest>.*))?")
 _UNIPROT = ("sp|", "tr|", "gi|", "ref|", "pdb|", "gb|", "UniRef")
+_OF_DATABASE = {"OX", "PE", "SV", "n", "TaxID"}
+"""Numbers in UniProt's headers that say what the database has: taxon, evidence, version, size of a cluster."""
 _COUNTED = re.compile(r"(?P<word>.*?[^\W\d_].*?)[\W_]*(?P<number>\d+)")
 _MOST_WORDS, _LEAST_OF_A_WORD = 10, 10
 """Words with which ids begin, at most, and ids of each, at least, that are classes: ``AMP_1``, ``non-AMP_2``."""
@@ -285,7 +287,12 @@ class HeaderLayout:
         shown = ", ".join(map(repr, sorted(self._prefixes)))
         said = f"ids begin with {shown}; that is the column {PREFIX!r}"
         labels = f"labels stand below the sequences; they are the column {LABELS!r}"
-        return (*(said,) * self._has_prefixes, *(labels,) * self.has_labels)
+        left_out = ", ".join(filter(self._is_of_database, self._names))
+        of_database = f"numbers of the database in UniProt's headers are no columns: {left_out}"
+        return (*(of_database,) * bool(left_out), *(said,) * self._has_prefixes, *(labels,) * self.has_labels)
+
+    def _is_of_database(self, name: str) -> bool:
+        return self._are_uniprot and name in _OF_DATABASE
 
     @property
     def are_words(self) -> bool:
@@ -301,10 +308,11 @@ class HeaderLayout:
 
     def columns(self, headers: Sequence[str]) -> dict[str, list[str | None]]:
         """The columns of some headers of the file."""
+        names = [name for name in self._names if not self._is_of_database(name)]
         attributes = [dict(_ATTRIBUTE.findall(_rest(header))) for header in headers]
         taken = {ID, SEQUENCE}
         columns: dict[str, list[str | None]] = {
-            (f"{name} 2" if name in taken else name): [found.get(name) for found in attributes] for name in self._names
+            (f"{name} 2" if name in taken else name): [found.get(name) for found in attributes] for name in names
         }
         words = [_ATTRIBUTE.sub("", _rest(header)).strip() for header in headers]
         is_deeploc = self._num > 1 and self._are_deeploc
