@@ -22,6 +22,8 @@ FOLDER = Path(__file__).parent
 MODERN = ("model.preset=modern_60k",)
 LOGGED = ("loss", "grad_norm", "validation")
 """What is compared of each line of metrics.jsonl; the rest of it is times and speeds."""
+TIMES = ("seconds",)
+"""Keys of scores.json that are times."""
 _LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 _VARIANTS = 120
 
@@ -121,9 +123,11 @@ def write_table(path: Path) -> Path:
 
 
 def _numbers(content: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a JSON value under its path, such as `0.loss`."""
+    """Every number of a JSON value under its path, such as `0.loss`, except times."""
     if isinstance(content, dict | list):
         for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            if key in TIMES:
+                continue
             yield from _numbers(value, f"{name}.{key}" if name else str(key))
     elif isinstance(content, int | float):
         yield name, content
