@@ -163,7 +163,7 @@ def _of_numbers(column: Column) -> Guess | None:
     if set(distinct.tolist()) == {0.0, 1.0} and not column.num_censored:
         said = f"0 and 1, {np.mean(values):.0%} of them 1"
         return Guess((column.name,), {"type": "binary"}, name, said)
-    if set(distinct.tolist()) == {-1.0, 1.0}:
+    if distinct.tolist() in ([-1.0, 1.0], [1.0, 2.0]) and not column.num_censored and not column.numbers.unit:
         texts = sorted(column.texts, key=float)
         if len(texts) == 2:
             said = f"{texts[0]} and {texts[1]}, {np.mean(values > 0):.0%} of them {texts[1]}"
@@ -184,9 +184,7 @@ def _of_numbers(column: Column) -> Guess | None:
         example = f"{'>' if column.censoring[bound] > 0 else '<'}{column.values[bound]:.4g}"
         said += f", {column.num_censored:,} of them bounds such as '{example}'"
     has_top = bool((column.censoring > 0).any() and distinct[-1] >= _SPAN * distinct[0])
-    is_log = (
-        words.LOGARITHM.search(words.plain(name)) is not None or unit in _LINEAR or re.search("%|percent", name, re.I)
-    )
+    is_log = words.LINEAR.search(words.plain(name)) is not None or unit in _LINEAR or re.search("%|percent", name, re.I)
     if distinct[0] > 0 and not is_log and (has_top or distinct[-1] >= _DECADES * distinct[0]):
         settings["transform"] = "p" if molar(unit) else "log10"
         what = "-log10 of mol/l" if molar(unit) else "their logarithm"

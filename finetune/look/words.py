@@ -177,6 +177,8 @@ IDENTIFIER = re.compile(
 """Names of ids, those of the molecule itself among them."""
 LOGARITHM = re.compile(r"\b(?:log\w*|ln|p(?:k[a-z]?|ic ?50|ec ?50|h|chembl))\b")
 """Names of numbers that are logarithms."""
+LINEAR = re.compile(LOGARITHM.pattern + r"|\b(?:d?tm\d?|t ?50|t ?opt|ogt|temp\w*|melting\w*)\b")
+"""Names of numbers of which no logarithm is learned: logarithms and temperatures."""
 FITTED = re.compile(r"^(?:k ?m|v ?max|k ?cat|ec ?50|ic ?50|hill\w*|slope|auc|top|bottom|b ?max|intercept)$")
 """Constants that are fitted to a series of doses; on their own they are what was measured."""
 MEASURED = re.compile(
