@@ -68,11 +68,13 @@ def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[st
 def _doubts(roles: Roles) -> list[str]:
     """Which tasks may have been computed or set, which columns a name alone left out, and what to type if so."""
     rows = []
-    if roles.unsure:
-        sure = [task.columns[0] for task in roles.tasks if task.columns[0] not in roles.unsure]
-        named = shlex.join([word for name in sure[:_MOST_TASKS] for word in ("--task", name)])
-        instead = f"{named} learns without" if sure else "--task names what was measured"
-        said = f"{listed(roles.unsure, _NAMED)}: a guess, as no name, unit or bound says that this was measured"
+    if any(roles.of[name][0] == "task" for name in roles.unsure):
+        learned = [name for task in roles.tasks for name in task.columns if roles.of[name][0] == "task"]
+        sure = [name for name in learned if name not in roles.unsure]
+        named = shlex.join([word for name in sure for word in ("--task", name)])
+        instead = f"{named} learns without" if 0 < len(sure) <= _MOST_TASKS else "--task names what was measured"
+        doubtful = [name for name in roles.unsure if name in learned]
+        said = f"{listed(doubtful, _NAMED)}: a guess, as no name, unit or bound says that this was measured"
         rows.append(("note", f"{said}; {instead}"))
     if left := [name for name, (kind, reason) in roles.of.items() if kind != "task" and "by its name" in reason]:
         rows.append(("note", f"{listed(left, _NAMED)}: left out by name alone; --task COLUMN learns one of them"))

@@ -138,9 +138,9 @@ def test_a_run_that_measures_nothing_is_not_recorded(tried: str, capsys: pytest.
 @pytest.mark.parametrize(
     ("word", "shown"),
     [
-        ("/work/x/a.gz", "a.gz"),
+        ("/data/x/a.gz", "a.gz"),
         ("../elsewhere/data/a.gz", "a.gz"),
-        ("--data=/work/x", "--data=x"),
+        ("--data=/data/x", "--data=x"),
         ("pretrain/*.gz", "pretrain/*.gz"),
         ("runs/a", "runs/a"),
         ("fsdp2/muon", "fsdp2/muon"),

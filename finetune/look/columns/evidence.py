@@ -74,7 +74,7 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     written = is_date(column) and any(sign in column.texts[0] for sign in "-/:")
     is_flag = {*np.unique(known).tolist()} <= {0.0, 1.0}
     is_rating = is_whole and not is_flag and distinct <= _MOST_RATINGS and words.RATING.search(name)
-    is_count = is_whole and (not is_flag or name.startswith("n ")) and words.COUNTS.search(name)
+    is_count = is_whole and (not is_flag or re.match(r"n \w+s\b", name)) and words.COUNTS.search(name)
     are_set, are_groups = distinct <= max(_MOST_SETTINGS, len(known) // 3), distinct <= max(2, len(known) // 2)
     is_error = words.UNCERTAINTY.search(name) and ((known >= 0).all() or words.SIGNED.search(name))
     return (

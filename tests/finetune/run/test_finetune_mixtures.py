@@ -252,7 +252,7 @@ def looked(folder: Path, **files: str) -> Recipe:
 
 @pytest.fixture
 def fasta() -> list[str]:
-    """Four files of records of which two are called alike."""
+    """Four files of records of which two have the same name."""
     letters = np.random.default_rng(0).choice(list("ACDEFGHIKLMNPQRSTVWY"), (4, 12, 30))
     return ["".join(f">P{i}\n{''.join(each)}\n" for i, each in enumerate(of_file)) for of_file in letters]
 
