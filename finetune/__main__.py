@@ -47,12 +47,13 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
         from pretrain.loop import train
     with launch(recipe) as engine:
         assays = open_on_every_rank(recipe, engine)
+        chosen = list(members(recipe, assays))  # a task that cannot be trained is refused before the search
         audited = engine.on_main(lambda: assays.audited(recipe.split, recipe.model.init))
         if engine.is_main:
             said = in_words(recipe.split, assays.division, audited)
             print(f"Split: {said}.", *(audited.notes if audited else ()), sep="\n", flush=True)
         trained: list[Trained] = []
-        for member in members(recipe, assays):
+        for member in chosen:
             if member.name and engine.is_main:
                 print(f"\n{member.name}: {member.recipe.run.directory}", flush=True)
             summary = train(

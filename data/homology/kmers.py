@@ -80,21 +80,25 @@ def _words(store: "Store", records: NDArray[np.int64]) -> Any:
     """(records, words) sparse 0 or 1: which words of standard residues each record has."""
     from scipy.sparse import csr_array
 
+    parts = [_numbered(store, records[start : start + _ROWS]) for start in range(0, len(records), _ROWS)]
+    columns, sizes = map(np.concatenate, zip(*parts, strict=True)) if parts else (np.zeros(0, np.int64),) * 2
+    shape = (len(records), _LETTERS**LENGTH)
+    return csr_array((np.ones(len(columns), np.int32), columns, np.append(0, np.cumsum(sizes))), shape=shape)
+
+
+def _numbered(store: "Store", records: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The different words of each record as rising numbers, one record after the other, and how many each has."""
     code_of = np.full(256, -1, np.int64)
     code_of[STANDARD_IDS] = np.arange(_LETTERS)
-    powers = _LETTERS ** np.arange(LENGTH)
-    found = []
-    for record in records.tolist():
-        codes = code_of[store.residues(record)]
-        if len(codes) < LENGTH:
-            found.append(np.zeros(0, np.int64))
-            continue
-        windows = np.lib.stride_tricks.sliding_window_view(codes, LENGTH)
-        found.append(np.unique(windows[(windows >= 0).all(1)] @ powers))
-    pointers = np.concatenate([[0], np.cumsum([len(each) for each in found])])
-    columns = np.concatenate(found) if found else np.zeros(0, np.int64)
-    shape = (len(records), _LETTERS**LENGTH)
-    return csr_array((np.ones(len(columns), np.int32), columns, pointers), shape=shape)
+    residues = [store.residues(record) for record in records.tolist()]
+    of_record = np.repeat(np.arange(len(records)), [len(each) for each in residues])
+    codes = np.append(code_of[np.concatenate(residues)], np.full(LENGTH - 1, -1))  # a window for every residue
+    windows = np.lib.stride_tricks.sliding_window_view(codes, LENGTH)
+    ends = np.append(of_record, np.full(LENGTH - 1, -1))[LENGTH - 1 :]
+    is_word = (windows >= 0).all(1) & (of_record == ends)
+    found = np.unique(of_record[is_word] * _LETTERS**LENGTH + windows[is_word] @ _LETTERS ** np.arange(LENGTH))
+    of_found, words = np.divmod(found, _LETTERS**LENGTH)
+    return words, np.bincount(of_found, minlength=len(records))
 
 
 def _sizes(words: Any) -> NDArray[np.int64]:
@@ -107,6 +111,7 @@ def _pairs(queries: Any, targets: Any) -> Iterator[tuple[NDArray[np.int64], ...]
     Yields:
         Places of queries, places of targets, how many words they share, and how many the query has.
     """
+    queries, targets = _narrowed(queries, targets)
     of_words = targets.T.tocsr()
     sizes, target_sizes = _sizes(queries), _sizes(targets)
     for start in range(0, queries.shape[0], _ROWS):
@@ -115,6 +120,20 @@ def _pairs(queries: Any, targets: Any) -> Iterator[tuple[NDArray[np.int64], ...]
         enough = shared >= _least_shared(sizes[query], target_sizes[target])
         query, target = query[enough].astype(np.int64), target[enough].astype(np.int64)
         yield query, target, shared[enough], sizes[query]
+
+
+def _narrowed(queries: Any, targets: Any) -> tuple[Any, Any]:
+    """Both with a column for each word that occurs, where most of the 3.2 million words do not."""
+    from scipy.sparse import csr_array
+
+    if queries.nnz + targets.nnz > queries.shape[1]:
+        return queries, targets
+    _, columns = np.unique(np.concatenate([queries.indices, targets.indices]), return_inverse=True)
+    num_words = int(columns.max(initial=-1)) + 1
+    return tuple(
+        csr_array((of.data, at, of.indptr), shape=(of.shape[0], num_words))
+        for of, at in zip((queries, targets), np.split(columns, [queries.nnz]), strict=True)
+    )
 
 
 def _least_shared(sizes: NDArray[np.int64], target_sizes: NDArray[np.int64]) -> NDArray[np.float64]:

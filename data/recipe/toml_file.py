@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from data.missing_file import nearest
 from data.recipe.interval import Every, no_interval
+from data.recipe.json_file import adapter
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.setting import in_words, is_union, needed, no_number, no_such_word, words, words_beside_numbers
 
@@ -88,7 +89,7 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str | Origin) 
         if isinstance(value, str) and _is_list_of_strings(valid[name]):
             origin.require_quotes(name, value)
     try:
-        return TypeAdapter(recipe_class).validate_json(json.dumps(_listed(content, valid), default=str), strict=True)
+        return adapter(recipe_class).validate_json(json.dumps(_listed(content, valid), default=str), strict=True)
     except ValidationError as error:
         raise ValueError(_in_one_line(error, valid, origin)) from None
 

@@ -81,7 +81,7 @@ def table(rows: Sequence[Row]) -> pytest.MarkDecorator:
     assert all(row.fault in FAULTS for row in rows)
 
     def parameter(row: Row) -> Any:
-        marks = [pytest.mark.slow] if row.slow else []
+        marks = [pytest.mark.slow] if row.slow else [pytest.mark.launch] if row.words else []
         return pytest.param(row, id=f"{row.fault}-{row.situation.replace(' ', '_')}", marks=marks)
 
     return pytest.mark.parametrize("row", list(map(parameter, rows)))

@@ -272,6 +272,7 @@ def test_controls_seed_and_cursor_change_the_chain(shelves: Shelves) -> None:
     assert len({reference, other_seed, off_by_one}) == 3
 
 
+@pytest.mark.launch
 def test_workers_end_with_the_loader(shelves: Shelves) -> None:
     before = psutil.Process().children(recursive=True)
     loader = Loader(masked(shelves), plan(shelves, replace(SETTINGS, workers=2)), Cursor(), 0, 0, 1)

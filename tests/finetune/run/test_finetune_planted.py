@@ -16,7 +16,7 @@ from support.inputs.faulty_server import Site, serving
 from support.planted import ALLOWED, ENVIRONMENT, SIGNED, URLS, path_settings, planted, secrets_in
 
 SETTINGS = dict(path_settings(Recipe))
-QUICK = {"user", "signed"}
+QUICK = {"user"}
 
 
 @pytest.fixture(autouse=True)

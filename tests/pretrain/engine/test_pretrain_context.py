@@ -122,12 +122,13 @@ CHANGES: dict[str, Callable[[], list[Any]]] = {
 
 
 BACKENDS = ["flash_cpu", "per_document", *(pytest.param(each, marks=pytest.mark.slow) for each in ("dense", "varlen"))]
+ARCHITECTURES = ["esm2_60k", pytest.param("modern_60k", marks=pytest.mark.launch)]
 
 
 # The same function --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
+@pytest.mark.parametrize("preset", ARCHITECTURES)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_ranks_together_compute_what_one_computes(
@@ -165,7 +166,7 @@ def test_control_other_attention_is_far_off(ranks: Ranks, changed: str, exchange
         assert max(found) > 1e-2
 
 
-@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
+@pytest.mark.parametrize("preset", ARCHITECTURES)
 @pytest.mark.parametrize("backend", ["flash_cpu", "per_document"])
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["fp32", "bf16"])
@@ -183,7 +184,7 @@ def test_rounding_is_that_of_one_process(
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("backend", ["flash_cpu", "per_document"])
-@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
+@pytest.mark.parametrize("preset", ARCHITECTURES)
 def test_dropout_and_checkpointing(ranks: Ranks, exchange: Exchange, backend: Backend, preset: str) -> None:
     """Masks are those of the whole batch; collectives are repeated in the backward pass, by all ranks alike."""
     dropped = Case(preset, exchange, backend, dropout=0.3)
@@ -229,7 +230,7 @@ def _kept_bytes(case: Case, context: Context | None) -> int:
     return saved_bytes(model, batch.share(context.rank, context.size) if context else batch)
 
 
-@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
+@pytest.mark.parametrize("preset", ARCHITECTURES)
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "layer"])
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_each_of_two_ranks_keeps_half(

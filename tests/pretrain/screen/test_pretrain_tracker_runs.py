@@ -128,6 +128,7 @@ def two_starts(folder: Path) -> None:
         engine.forget()
 
 
+@pytest.mark.launch
 def test_two_starts_are_one_run_and_a_step_that_is_taken_again_is_recorded(tmp_path: Path) -> None:
     """W&B drops what is logged under a smaller step than the last one; the step is a value of ours."""
     assert exits(two_starts, [(tmp_path,)]) == [0]

@@ -106,6 +106,7 @@ ENDS = [
 ]
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(("end", "status"), ENDS)
 def test_the_container_ends_as_the_run_did(tmp_path: Path, end: str, status: int) -> None:
     with launched(tmp_path, WAITS, end) as shell:
@@ -126,6 +127,7 @@ def test_a_job_is_requeued_where_the_run_may_go_on(tmp_path: Path, end: str, sta
     assert lines(tmp_path / "run/attempts.jsonl")[-1].get("exit") == end  # the launcher was asked, and not killed
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("start", ["launched", pytest.param("submitted", marks=pytest.mark.slow)])
 def test_the_answer_of_a_run_that_is_still_ending_is_waited_for(tmp_path: Path, start: str) -> None:
     """Rank 0 of another node ends some seconds after a rank was killed, and until then the run has no status."""
@@ -143,6 +145,7 @@ def below(pid: int) -> list[psutil.Process]:
     return [each for each in psutil.Process(pid).children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.launch
 def test_a_job_that_was_cancelled_is_not_requeued(tmp_path: Path) -> None:
     """Slurm would do it, and has signalled the tasks itself: a second signal would end them before they have saved."""
     with submitted(tmp_path, f"echo $$ >slurm/task; {WAITS}", "stopped by SIGTERM at step 7") as shell:
@@ -157,6 +160,7 @@ def test_a_job_that_was_cancelled_is_not_requeued(tmp_path: Path) -> None:
     assert not (tmp_path / "slurm/asked").exists()
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("waits", ["sleep 0.3; ", pytest.param("", marks=pytest.mark.slow)])
 def test_a_job_that_is_stopped_before_its_step_runs_is_requeued(tmp_path: Path, waits: str) -> None:
     """Slurm drops a signal to a step that is not there yet."""
