@@ -111,9 +111,7 @@ CASES: dict[str, tuple[Callable[[Rows], Rows], tuple[str, str], list[str]]] = {
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_bad_input_is_one_line_and_leaves_nothing(
-    refused: Refused, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_is_one_line_and_leaves_nothing(refused: Refused, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     change, in_recipe, said = CASES[what]
     if what != "weights that do not exist":  # of a large table the search for relatives takes minutes
         monkeypatch.setattr(Assays, "audited", lambda *_: pytest.fail("relatives were searched first"))
