@@ -14,17 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
 from data.missing_file import nearest
 from data.recipe.interval import Every, no_interval
-from data.recipe.json_file import adapter
+from data.recipe.json_file import R, adapter
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.setting import in_words, is_union, needed, no_number, no_such_word, words, words_beside_numbers
-
-R = TypeVar("R")
 
 
 def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
@@ -89,9 +87,10 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str | Origin) 
         if isinstance(value, str) and _is_list_of_strings(valid[name]):
             origin.require_quotes(name, value)
     try:
-        return adapter(recipe_class).validate_json(json.dumps(_listed(content, valid), default=str), strict=True)
+        found: R = adapter(recipe_class).validate_json(json.dumps(_listed(content, valid), default=str), strict=True)
     except ValidationError as error:
         raise ValueError(_in_one_line(error, valid, origin)) from None
+    return found
 
 
 def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: Origin) -> str:
