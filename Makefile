@@ -29,11 +29,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two processes that share the tests; those that share a run stay together.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-# Every test is in one of four tiers, by its marks; setup.cfg says what each mark means.
-test: setup ## minutes: every test that starts no processes, and one run for each contract
+# Every test is in one of four tiers, by its marks; setup.cfg defines them. Rows of tests/machines that start a program,
+# and tests that start other processes, such as data workers, are marked launch: they are in test-engines.
+test: setup ## minutes: fast tests that do not start the program, and one run for each contract
 	$(PYTEST) -m "canary or not (launch or slow or prove)"
 
-test-engines: setup ## the other tests that start the program in several processes, under every engine
+test-engines: setup ## the other tests that start processes: every engine, README commands, rows of tests/machines
 	$(PYTEST) -m "launch and not (canary or slow or prove)"
 
 test-slow: setup ## the tests that take longest
