@@ -6,7 +6,7 @@ are removed.
 
 MMseqs2: Steinegger and Soeding 2017, doi:10.1038/nbt.3988. Clusters are connected components of the pairs that it
 finds similar: greedy clusters would cut a chain of relatives. Up to `EXHAUSTIVE` sequences are searched all against all
-in one step, as MMseqs2's cascades miss some pairs. docs/data.md has the figures. Peptides are compared by position
+in one step, as MMseqs2's cascades miss some pairs. docs/decisions.md has the figures. Peptides are compared by position
 besides (`data.homology.peptides`), where they are few enough.
 """
 

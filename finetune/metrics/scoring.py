@@ -184,13 +184,17 @@ def _regression(
         values["comparable_pairs"] = float(pairs)
     else:
         value = values["spearman"]
-        if active_from is not None:
-            active = truth >= active_from
-            if 0 < active.sum() < len(truth):
-                values |= screening(active, ranks)
-            else:
-                none = "every" if active[0] else "no"
-                notes += (f"{none} label is at least {active_from:g}: no AUROC, AP, BEDROC or enrichment",)
+    if active_from is not None:
+        # A bound tells whether the true value is active where it is on the right side of the threshold.
+        active = (truth >= active_from) & (censoring != BELOW)
+        known = (censoring == EXACT) | active | ((censoring == BELOW) & (truth <= active_from))
+        if unclear := int((~known).sum()):
+            notes += (f"{unclear} bounds do not tell whether the value is at least {active_from:g}: not in AUROC",)
+        if 0 < active.sum() < known.sum():
+            values |= screening(active[known], ranks[known])
+        else:
+            none = "every" if active.any() else "no"
+            notes += (f"{none} label is at least {active_from:g}: no AUROC, AP, BEDROC or enrichment",)
     values.pop(metric, None)
     cells = len(truth) if censored else 1
     return made(metric, value, statistic, cells_a_row=cells, values=values, class_counts=counts, notes=notes)

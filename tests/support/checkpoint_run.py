@@ -123,7 +123,7 @@ def digest_by_hand(values: torch.Tensor, start: int = 0) -> str:
 
 
 def identity_by_hand(tensors: dict[str, torch.Tensor]) -> str:
-    """One hash of named tensors, as docs/runs.md says it."""
+    """One hash of named tensors, as docs/checkpoints.md says it."""
     described = {name: [list(tensors[name].shape), digest_by_hand(tensors[name])] for name in sorted(tensors)}
     return hashlib.sha256((json.dumps(described) + "\n").encode()).hexdigest()
 

@@ -175,6 +175,19 @@ def test_activity_threshold() -> None:
     assert "no label is at least 9" in none_active.notes[0]
 
 
+def test_activity_threshold_among_bounds() -> None:
+    """A value below 0.5 is not active, one above 0.5 is, and one below 2 or above 0 may be either."""
+    truth, prediction = noisy(60)
+    truth[:8], censoring = [0.5, 0.5, 0.2, 0.7, 2.0, 2.0, 0.0, 0.0], np.full(60, EXACT)
+    censoring[:8] = [BELOW, ABOVE, BELOW, ABOVE, BELOW, BELOW, ABOVE, ABOVE]
+    (task,) = score(objective("regression", "a", active_from=0.5), table(truth, prediction, censoring=censoring)).tasks
+    active = [False, True, False, True, *(truth[8:] >= 0.5)]
+    told = np.r_[0:4, 8:60]
+    assert task.metric == "concordance"
+    assert task.values["auroc"] == pytest.approx(roc_auc_score(active, prediction[told]))
+    assert "4 bounds do not tell whether the value is at least 0.5" in task.notes[0]
+
+
 UNDEFINED = [
     ("regression", [], [], "no label"),
     ("regression", range(9), range(9), "9 labels, fewer than 10"),
