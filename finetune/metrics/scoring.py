@@ -185,11 +185,11 @@ def _regression(
     else:
         value = values["spearman"]
     if active_from is not None:
-        # A bound tells whether the true value is active where it is on the right side of the threshold.
+        # `>7` is active above a threshold of 6, and `<5` is not; `<7` may be either.
         active = (truth >= active_from) & (censoring != BELOW)
         known = (censoring == EXACT) | active | ((censoring == BELOW) & (truth <= active_from))
         if unclear := int((~known).sum()):
-            notes += (f"{unclear} bounds do not tell whether the value is at least {active_from:g}: not in AUROC",)
+            notes += (f"{unclear} bounds do not show whether the value is at least {active_from:g}: not in AUROC",)
         if 0 < active.sum() < known.sum():
             values |= screening(active[known], ranks[known])
         else:

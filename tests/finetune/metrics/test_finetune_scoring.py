@@ -182,10 +182,10 @@ def test_activity_threshold_among_bounds() -> None:
     censoring[:8] = [BELOW, ABOVE, BELOW, ABOVE, BELOW, BELOW, ABOVE, ABOVE]
     (task,) = score(objective("regression", "a", active_from=0.5), table(truth, prediction, censoring=censoring)).tasks
     active = [False, True, False, True, *(truth[8:] >= 0.5)]
-    told = np.r_[0:4, 8:60]
+    decided = np.r_[0:4, 8:60]
     assert task.metric == "concordance"
-    assert task.values["auroc"] == pytest.approx(roc_auc_score(active, prediction[told]))
-    assert "4 bounds do not tell whether the value is at least 0.5" in task.notes[0]
+    assert task.values["auroc"] == pytest.approx(roc_auc_score(active, prediction[decided]))
+    assert "4 bounds do not show whether the value is at least 0.5" in task.notes[0]
 
 
 UNDEFINED = [
