@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # The packages that hold modules: mypy refuses a folder without any.
-PACKAGES := $(foreach package,data pretrain finetune,$(if $(wildcard $(package)/*.py),$(package)))
+PACKAGES := $(foreach package,zymogen data pretrain finetune,$(if $(wildcard $(package)/*.py),$(package)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup pretrain test test-engines test-slow test-rest prove chaos check format bench gpu gpu-learning clean

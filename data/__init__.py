@@ -8,9 +8,7 @@
                                    a recipe's data, opened
 
 `recipe` defines the settings, `commands` is `python -m data`. Files and arithmetic do not import each other. Every room
-may import the modules beside the rooms: `alphabet` (residues and tokens), `draw` (the keyed hash that gives order and
-masks), `compiled` (loops that numba compiles), `durable` (files that appear whole), `group_signals`, `disk_error`,
-`progress_line`, `safe_text` (what may be shown), `environment` (streams, caches, sockets), `resources` (cores, memory).
+may import `alphabet` (residues and tokens) and the package `zymogen`.
 
 What a step reads is a pure function of the corpora, the identity settings, the seed and a cursor; nothing else has
 state. An example: three proteins, two bins of 24 tokens a step, two ranks, seed 0.

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from data.commands.arguments import forget_options, parsers
-from data.disk_error import CLOSED, FULL, one_line
-from data.environment import use_standard_streams, use_writable_caches
-from data.safe_text import tell, tell_error
+from zymogen.console.safe_text import tell, tell_error
+from zymogen.files.disk_error import CLOSED, FULL, one_line
+from zymogen.processes.environment import use_standard_streams, use_writable_caches
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,4 +9,6 @@ from pathlib import Path
 from runpy import run_path
 
 # By its path, as a `pretrain.py` of the user's would be imported in place of the package.
-run_path(str(Path(__file__).resolve().parents[1] / "pretrain" / "__init__.py"))["require_own"]("data", "pretrain")
+run_path(str(Path(__file__).resolve().parents[1] / "pretrain" / "__init__.py"))["require_own"](
+    "zymogen", "data", "pretrain"
+)

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from data.recipe.toml_file import read, settings_help
 from finetune.bundle.places import bundles_in
 from finetune.recipe import Recipe
 from pretrain.engine.command import Parser, answered, importing_torch, may_be_allowed
 from pretrain.run.fresh_process import run_command
 from pretrain.run.stop import consequences, listening
+from zymogen.settings.toml_file import read, settings_help
 
 
 @listening()

@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.batches.packed import bins_of
 from data.corpus.shelves import Shelves
 from data.order.plan import SPECIAL_TOKENS, Bin, Plan
 from data.order.sampler import Passes
 from data.order.shares import Shares
-from data.progress_line import WorkLine
 from data.recipe.settings import IngestSettings
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from data.store.build import open_or_build
@@ -45,6 +43,8 @@ from finetune.tables.table import Table, joined
 from finetune.tasks.columns import columns_of
 from finetune.tasks.objective import Objective
 from pretrain.engine.engine import Engine
+from zymogen import keyed_random
+from zymogen.console.progress import WorkLine
 
 _DIVIDING = ("column", "validation_column")
 """Settings of a split that name columns."""
@@ -125,7 +125,7 @@ class Assays:
     def drawn_of_training(self, seed: int, most: int) -> NDArray[np.int64]:
         """At most so many labelled training records, by a keyed draw, rising."""
         records = self.records(TRAIN)
-        order = np.argsort(draw.hashes(draw.key(seed, draw.MEMBER), records), kind="stable")
+        order = np.argsort(keyed_random.hashes(keyed_random.key(seed, keyed_random.MEMBER), records), kind="stable")
         return np.sort(records[order[:most]])
 
     @cached_property

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from data.alphabet import FASTA_LETTERS
 from data.homology.relatives import Hits, hits, searched_by
-from data.progress_line import WorkLine
-from data.recipe.json_file import whole
 from finetune.adaptation.features import cached_features
 from finetune.adaptation.vectors import Pooling
 from finetune.assays import Assays
@@ -61,6 +59,8 @@ from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.load import newest_valid, unread
 from pretrain.run.directory import RunDirectory
 from pretrain.run.versions import versions
+from zymogen.console.progress import WorkLine
+from zymogen.settings.json_file import whole
 
 
 def end(

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.progress_line import WorkLine
 from finetune.bundle.places import bundles_at
 from pretrain.engine.command import Parser, main_of
+from zymogen.console.progress import WorkLine
 
 if TYPE_CHECKING:
     from finetune.bundle.folder import Bundle
@@ -61,10 +61,10 @@ def export(bundle: "Bundle", folder: Path, base: str | None = None) -> None:
         ValueError: transformers has no such model, the base is not the one, weights are NaN or
             infinite, or what transformers reads is not what was trained.
     """
-    from data.durable import published
     from finetune.bundle.base import merged_parameters
     from finetune.bundle.transformers import save
     from pretrain.model.weights.finite import require_finite
+    from zymogen.files.durable import published
 
     objective = exportable(bundle)
     parameters = merged_parameters(bundle, base)

@@ -16,7 +16,6 @@ from torch import nn
 
 from data.batches.loader import Loader, Step
 from data.order.plan import Cursor, Seen
-from data.progress_line import WorkLine
 from finetune.adaptation.adapt import adapt, first_of
 from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.exchange import read_adapter
@@ -49,6 +48,7 @@ from pretrain.run.directory import RunDirectory
 from pretrain.run.versions import versions
 from pretrain.ship.source import ENCODER, Source, open_source, random_encoder
 from pretrain.step import Reading
+from zymogen.console.progress import WorkLine
 
 _MEASURED = 2000
 """Most training records of which the vectors are measured that heads standardise."""

@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
-from data.durable import write_csv
-from data.progress_line import WorkLine
-from data.safe_text import tell
 from finetune.bundle.manifest import SPLIT, WILD_TYPES, ReadingSettings
 from finetune.bundle.places import bundles_at
 from finetune.score.written import free_name, require_place
@@ -26,6 +23,9 @@ from finetune.tables.settings import TooLong
 from pretrain.engine.command import Parser, importing_torch, main_of
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
+from zymogen.console.progress import WorkLine
+from zymogen.console.safe_text import tell
+from zymogen.files.durable import write_csv
 
 if TYPE_CHECKING:
     import numpy as np

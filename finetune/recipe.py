@@ -1,13 +1,12 @@
 """The recipe of fine-tuning: the sections of its rooms, and what must hold across them.
 
-In: sections, each declared beside what it configures. Out: `Recipe`, which `data.recipe.toml_file` reads from TOML and
-overrides. Kept: nothing. Torch is not imported, so that `--help` and a mistake in a recipe answer at once.
+In: sections, each declared beside what it configures. Out: `Recipe`, which `zymogen.settings.toml_file` reads from TOML
+and overrides. Kept: nothing. Torch is not imported, so that `--help` and a mistake in a recipe answer at once.
 """
 
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, require, require_word, setting
 from data.recipe.settings import ContentSettings, PackingSettings
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.settings import HeadSettings
@@ -19,6 +18,7 @@ from pretrain.engine.settings import ParallelSettings
 from pretrain.model.settings import ComputeSettings, ModelSettings
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from pretrain.run.settings import SelectingRunSettings
+from zymogen.settings.section import IDENTITY, OPERATIONAL, require, require_word, setting
 
 PEAK_LR = {"frozen": 1e-4, "lora": 3e-4, "full": 2e-5}
 """Peak learning rate of the encoder where a recipe gives none, by what of it learns; heads have `head_lr` times that.

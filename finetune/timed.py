@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from data.order.plan import SPECIAL_TOKENS
-from data.recipe.toml_file import read
 from finetune.adaptation.features import CachedFeatures, vectors_of
 from finetune.assays import open_on_every_rank
 from finetune.heads.inputs import InputScale
@@ -29,6 +28,7 @@ from pretrain.engine.launch import launch
 from pretrain.ship.source import Source
 from pretrain.telemetry.memory import most_bytes
 from pretrain.timing import timed_steps
+from zymogen.settings.toml_file import read
 
 _WARM = 4
 """Proteins before the clock starts, in which memory is allocated."""

@@ -51,4 +51,4 @@ def require_own(*names: str) -> None:
 
 
 if __name__ == "pretrain":  # which it is not when `finetune` runs this file by its path
-    require_own("data")
+    require_own("zymogen", "data")

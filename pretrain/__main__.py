@@ -14,8 +14,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.recipe.origin import COMMAND_LINE, Origin
-from data.recipe.toml_file import read, settings_help
 from pretrain.engine.command import Parser, answered, importing_torch, may_be_allowed
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
@@ -23,6 +21,8 @@ from pretrain.run.directory import RECIPE
 from pretrain.run.fresh_process import run_command
 from pretrain.run.launcher import launched_world
 from pretrain.run.stop import consequences, defer, listening
+from zymogen.settings.origin import COMMAND_LINE, Origin
+from zymogen.settings.toml_file import read, settings_help
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -13,8 +13,6 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from data.progress_line import WorkLine
-from data.recipe import json_file
 from data.recipe.packing import bin_tokens_on
 from pretrain.engine.command import (
     Parser,
@@ -27,6 +25,8 @@ from pretrain.engine.command import (
     write_output,
 )
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
+from zymogen.console.progress import WorkLine
+from zymogen.settings import json_file
 
 if TYPE_CHECKING:
     from pretrain.engine.engine import Engine

@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from data.progress_line import WorkLine
 from pretrain.engine.command import Parser, main_of
 from pretrain.model.weights.io import LARGEST_FILE, StoredType
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.export import export
+from zymogen.console.progress import WorkLine
 
 
 def _export(options: argparse.Namespace) -> None:

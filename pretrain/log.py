@@ -7,8 +7,6 @@ metrics.jsonl, across restarts.
 from collections.abc import Mapping
 
 from data.batches.loader import Step
-from data.recipe.setting import settings_of
-from data.safe_text import tell
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.checkpoint.saves import Saves
 from pretrain.engine.engine import Engine
@@ -20,6 +18,8 @@ from pretrain.screen import Report, Screen, report_of
 from pretrain.step import Reading
 from pretrain.telemetry.memory import most_bytes
 from pretrain.telemetry.speed import Clock, Speed
+from zymogen.console.safe_text import tell
+from zymogen.settings.section import settings_of
 
 
 class Log:

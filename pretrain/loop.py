@@ -19,8 +19,6 @@ import torch
 from data.batches.loader import Loader, Step
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor, Plan
-from data.progress_line import WorkLine
-from data.recipe.interval import interval
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.continued import changes, require_same_run
@@ -53,6 +51,8 @@ from pretrain.screen import Pause, Screen, loss_of, tracker_rows
 from pretrain.step import Ahead, Reading, train_step
 from pretrain.telemetry.kept_peak import peak_of_all
 from pretrain.validations import Validations
+from zymogen.console.progress import WorkLine
+from zymogen.settings.interval import interval
 
 R = TypeVar("R", bound=TrainingRecipe)
 S = TypeVar("S", bound=Scores)

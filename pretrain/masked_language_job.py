@@ -18,7 +18,6 @@ from torch import nn
 from data.batches.loader import Loader, Step
 from data.corpus.consumed import Consumed
 from data.order.plan import Cursor, Seen
-from data.recipe import json_file
 from data.recipe.packing import forward_bins
 from data.store.growing import GrowingStore
 from pretrain.checkpoint.manifest import CONSUMED, CONTACT_HEAD
@@ -54,6 +53,7 @@ from pretrain.screen import gigabytes
 from pretrain.step import Reading
 from pretrain.summary import launcher
 from pretrain.telemetry.memory import free_bytes
+from zymogen.settings import json_file
 
 
 class MaskedLanguageJob(Job[MaskedLanguageScores]):

@@ -17,13 +17,7 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.missing_file import few
-from data.progress_line import WorkLine
-from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.settings import DataSettings
-from data.recipe.toml_file import check, overridden, sections
-from data.recipe.wording import duration
-from data.safe_text import tell
 from data.sources.resolve import require_files
 from pretrain.engine.settings import PRECISION
 from pretrain.model.presets import EsmShape
@@ -37,6 +31,12 @@ from pretrain.proposal.written import promise, recipe_text, times_of, told, toml
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE, RunDirectory
 from pretrain.telemetry.neighbours import Neighbours
+from zymogen.console.format import duration
+from zymogen.console.progress import WorkLine
+from zymogen.console.safe_text import tell
+from zymogen.files.suggestions import few
+from zymogen.settings.origin import COMMAND_LINE, Origin
+from zymogen.settings.toml_file import check, overridden, sections
 
 if TYPE_CHECKING:
     from data.corpus.stores import Prepared

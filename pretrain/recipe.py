@@ -1,18 +1,18 @@
 """The recipe of pretraining: the sections of its components, and what must hold across them.
 
-In: sections, each declared beside what it configures. Out: `Recipe`, which `data.recipe.toml_file` reads from TOML and
-overrides. Kept: nothing. Torch is not imported, so that `--help` and a mistake in a recipe answer at once.
+In: sections, each declared beside what it configures. Out: `Recipe`, which `zymogen.settings.toml_file` reads from TOML
+and overrides. Kept: nothing. Torch is not imported, so that `--help` and a mistake in a recipe answer at once.
 """
 
 from dataclasses import dataclass, field, replace
 
-from data.recipe.setting import require
 from data.recipe.settings import DataSettings
 from pretrain.engine.settings import ParallelSettings
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings, ModelSettings
 from pretrain.optimizer.settings import TRAINED_PEAK_LR, OptimizerSettings, ScheduleSettings
 from pretrain.run.settings import RunSettings
+from zymogen.settings.section import require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

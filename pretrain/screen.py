@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from data.order.extent import Extent, extent
 from data.order.plan import Plan
-from data.progress_line import ProgressLine, clock_time
-from data.recipe.interval import Interval
-from data.recipe.wording import UNBROKEN, Row, aligned, count
 from pretrain.evaluation.scores import shown
 from pretrain.telemetry.speed import Speed
+from zymogen.console.format import UNBROKEN, Row, aligned, count
+from zymogen.console.progress import ProgressLine, clock_time
+from zymogen.settings.interval import Interval
 
 if TYPE_CHECKING:
     from pretrain.job import Objective

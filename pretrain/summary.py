@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.progress_line import in_columns
-from data.recipe.wording import count
 from pretrain.evaluation.corruptions import TITLES, trained_as
 from pretrain.evaluation.course import course, lasting
 from pretrain.evaluation.scores import MaskedLanguageScores, shown, shown_interval
@@ -27,6 +25,8 @@ from pretrain.run.attempts import AttemptRecords, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.records import read_metrics
 from pretrain.screen import passes_in_words
+from zymogen.console.format import count
+from zymogen.console.progress import in_columns
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""

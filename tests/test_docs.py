@@ -16,7 +16,7 @@ from support.pages.shown import commands, recipe_of
 from support.places import ROOT
 
 CONTRACTS = [f"C{number}" for number in range(1, 13)]
-FOLDERS = "accelerate_configs|benchmarks|data|docs|finetune|pretrain|recipes|tests"
+FOLDERS = "accelerate_configs|benchmarks|data|docs|finetune|pretrain|recipes|tests|zymogen"
 # Documents that a user of this repository does not have.
 OUTSIDE = re.compile(r"\bDESIGN\b|§|(?<![\w/])notes/|\.\./shared\b|\bhouse\.md\b")
 

@@ -15,7 +15,6 @@ import pytest
 
 from data.commands.arguments import parsers
 from data.homology import program
-from data.progress_line import BuildLine, WorkLine
 from finetune.embed import job as embedding
 from pretrain.inspect.__main__ import _parser as inspect_parser
 from support.assays import small_run
@@ -23,8 +22,9 @@ from support.hub.client import local_hub
 from support.inputs.structure_files import globule, pdb_text
 from support.places import ROOT
 from support.source_tree import PACKAGES, module_name, python_files
+from zymogen.console.progress import BuildLine, WorkLine
 
-INTERNAL = {"data.parent", "finetune.timed"}
+INTERNAL = {"zymogen.processes.parent", "finetune.timed"}
 """Programs that our own processes start."""
 RUN, TUNED = "own/run", "tuned/run"
 PHASES: dict[str, tuple[str, str]] = {

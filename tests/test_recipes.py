@@ -12,9 +12,7 @@ import torch
 import yaml
 
 from data.corpus.prepare import prepare
-from data.recipe.setting import settings_of
 from data.recipe.settings import DataSettings
-from data.recipe.toml_file import documented, read
 from data.sources.resolve import Resolved, resolve
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
@@ -23,6 +21,8 @@ from pretrain.optimizer.groups import parameter_groups
 from pretrain.recipe import Recipe
 from support.inputs.whole_models import build_model
 from support.places import ROOT
+from zymogen.settings.section import settings_of
+from zymogen.settings.toml_file import documented, read
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.y*ml"))

@@ -15,7 +15,7 @@ import pytest
 from support.places import ROOT
 from support.source_tree import python_files, tree
 
-CODE = ("data", "pretrain", "finetune", "benchmarks")
+CODE = ("zymogen", "data", "pretrain", "finetune", "benchmarks")
 # Each phrase, a regular expression in which a space may be a line end, with what to write.
 INSTEAD = {
     r"\bone behind the other\b": "concatenated, or one after the other",

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
+from zymogen import keyed_random
 
 SHARES = {"train": 0.5, "validation": 0.2, "test": 0.3}
 """Shares of the parts where only some rows are taken."""
@@ -223,7 +223,7 @@ def write_case(case: Case, data: Path, folder: Path, rows: int | None) -> dict[s
 
 def some(parts: Sequence[str], count: int) -> NDArray[np.int64]:
     """Numbers of `count` rows, rising: `SHARES` of each part, or of all rows where none has a part; drawn by hash."""
-    order = np.argsort(draw.hashes(draw.key(_SEED), np.arange(len(parts))), kind="stable")
+    order = np.argsort(keyed_random.hashes(keyed_random.key(_SEED), np.arange(len(parts))), kind="stable")
     named = np.array(parts)
     shares = SHARES if any(parts) else {"": 1.0}
     chosen = [order[named[order] == part][: round(count * share)] for part, share in shares.items()]

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.homology import program
-from data.recipe.toml_file import read
 from finetune.__main__ import main
 from finetune.look.sizes import FROZEN_BELOW
 from finetune.recipe import Recipe
 from finetune.results.results import FILE, Results
 from pretrain.run.directory import RunDirectory
+from zymogen.settings.toml_file import read
 
 
 class Outcome(NamedTuple):

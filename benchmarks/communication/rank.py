@@ -19,13 +19,13 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from data.batches.loader import Step
-from data.recipe.toml_file import read
 from pretrain import loop
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
 from pretrain.masked_language_job import MaskedLanguageJob
 from pretrain.recipe import Recipe
 from pretrain.step import Outcome, train_step
+from zymogen.settings.toml_file import read
 
 WARM_UP, TIMED, PROFILED = 2, 3, 3
 """Numbers of steps, in this order. The profiler slows a step down, so that steps are timed without it."""

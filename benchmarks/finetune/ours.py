@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from benchmarks.finetune.rows import Protein
 from data.batches.loader import Loader, Step
 from data.order.plan import Cursor
-from data.recipe.toml_file import check
 from finetune.assays import open_on_every_rank
 from finetune.job import FineTuneJob
 from finetune.members import members
@@ -30,6 +29,7 @@ from pretrain.engine.launch import launch
 from pretrain.loop import train
 from pretrain.model.linear import ROWS
 from pretrain.step import Reading
+from zymogen.settings.toml_file import check
 
 TASK = "location"
 _TESTED = "MMMMM"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.report import Row
-from data.durable import write_whole
+from zymogen.files.durable import write_whole
 
 Status = Literal["waiting", "running", "measured", "not measured", "failed"]
 

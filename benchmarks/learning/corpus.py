@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.alphabet import TOKENS
 from data.corpus.prepare import open_corpora, prepare
-from data.durable import replaced
 from data.recipe.settings import DataSettings
 from data.store.token_store import Store
+from zymogen import keyed_random
+from zymogen.files.durable import replaced
 
 FROZEN = Path(__file__).with_name("frozen.txt")
 FROZEN_SHA256 = "ffb9c67bbd83b393c01aebaf5e99ed99bbceb177017d86d97ee1ac10892edfa4"
@@ -110,7 +110,7 @@ def drawn(digests: NDArray[np.uint64], clusters: NDArray[np.uint64]) -> NDArray[
         The distinct digests, rising.
     """
     each, sizes = np.unique(clusters, return_counts=True)
-    order = np.argsort(draw.hashes(_SEED, each.view(np.int64)), kind="stable")
+    order = np.argsort(keyed_random.hashes(_SEED, each.view(np.int64)), kind="stable")
     count = int(np.searchsorted(np.cumsum(sizes[order]), _MOST)) + 1
     return np.unique(digests[np.isin(clusters, each[order[:count]])])
 

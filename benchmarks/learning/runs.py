@@ -24,10 +24,10 @@ from benchmarks.learning.arms import ARMS, RATES, RECIPE
 from benchmarks.learning.corpus import Proteins
 from benchmarks.learning.judged import Judged
 from benchmarks.learning.scored import Scored
-from data.durable import replaced
 from data.recipe.settings import DataSettings
-from data.recipe.toml_file import read
 from pretrain.recipe import Recipe
+from zymogen.files.durable import replaced
+from zymogen.settings.toml_file import read
 
 _ROOT = Path(__file__).parents[2]
 _SHORT = 100_000

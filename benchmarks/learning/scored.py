@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.learning.around import as_trained
-from data.durable import replaced
 from pretrain.engine.launch import launch
 from pretrain.evaluation.evaluate import unigram_losses
 from pretrain.evaluation.finished import LAUNCH, scored_by
 from pretrain.evaluation.opened import Asked, open_set
 from pretrain.ship.source import masked_language_model, open_source
+from zymogen.files.durable import replaced
 
 _MOST = 100_000
 

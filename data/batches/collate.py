@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from data.alphabet import PAD
 from data.batches.batch import Batch, Targets
 from data.batches.filling import BinTargets, FilledBin
-from data.compiled import compiled
 from data.recipe.packing import BinSettings
+from zymogen.compiled import compiled
 
 
 def lay_out(

@@ -6,6 +6,6 @@ which takes longer than an orphan should live. Later it would notice by itself.
 
 from signal import SIGKILL
 
-from data.parent import signal_at_its_end
+from zymogen.processes.parent import signal_at_its_end
 
 signal_at_its_end(SIGKILL)

@@ -26,15 +26,16 @@ from multiprocessing.context import BaseContext
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from data import draw, group_signals
 from data.batches.batch import Batch
 from data.batches.contents import Contents
 from data.batches.filling import FilledBin
-from data.disk_error import said
-from data.environment import use_short_sockets
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.recipe.packing import forward_bins
+from zymogen import keyed_random
+from zymogen.files.disk_error import said
+from zymogen.processes import group_signals
+from zymogen.processes.environment import use_short_sockets
 
 _PREFETCH = 4
 """Batches that each worker fills ahead of the step: enough to hide an uneven one, and some kilobytes each."""
@@ -176,7 +177,7 @@ class Loader:
                 cursor=cursors[-1],
                 imbalance=imbalance(costs, dealt),
             )
-            keys = [[draw.key(seed, draw.MODEL, number, i) for i in group] for group in groups]
+            keys = [[keyed_random.key(seed, keyed_random.MODEL, number, i) for i in group] for group in groups]
             self._planned.append((step, keys))
             first = number * settings.bins_per_step
             for group in groups:

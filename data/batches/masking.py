@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.alphabet import IS_TARGET, MASK, STANDARD_IDS
-from data.compiled import compiled
 from data.order.plan import Bin
 from data.recipe.settings import MaskSettings
+from zymogen import keyed_random
+from zymogen.compiled import compiled
 
 
 def corrupt(
@@ -43,7 +43,7 @@ def corrupt(
     limits = mask.select_prob, mask.mask_prob, mask.mask_prob + mask.random_prob
     inputs, targets = np.empty_like(tokens), np.empty(len(tokens), np.int32)
     documents = bin_.samples, bin_.starts, bin_.lengths
-    kernel = compiled(_corrupt, _hashed, draw.mixed)
+    kernel = compiled(_corrupt, _hashed, keyed_random.mixed)
     count = kernel(tokens, keys, *documents, *_thresholds(*limits), inputs, targets)
     return inputs, targets[:count]
 
@@ -51,19 +51,21 @@ def corrupt(
 @lru_cache(maxsize=256)
 def _keys(seed: int, pass_index: int) -> NDArray[np.uint64]:
     """(1, 2) keys of a pass: for the selection of targets, and for what replaces them."""
-    return np.array([[draw.key(seed, use, pass_index) for use in (draw.SELECT, draw.REPLACE)]], np.uint64)
+    return np.array(
+        [[keyed_random.key(seed, use, pass_index) for use in (keyed_random.SELECT, keyed_random.REPLACE)]], np.uint64
+    )
 
 
 @lru_cache(maxsize=256)
 def _thresholds(*limits: float) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """The largest hash below each threshold, and whether there is one; the threshold itself may be 2**64."""
-    thresholds = [draw.threshold(limit) for limit in limits]
+    thresholds = [keyed_random.threshold(limit) for limit in limits]
     return np.array([max(t - 1, 0) for t in thresholds], np.uint64), np.array([t > 0 for t in thresholds])
 
 
 def _hashed(key: Any, counter: Any) -> Any:
     """`draw.hashes` of one counter, for the kernel."""
-    return draw.mixed((counter + np.uint64(1)) * draw.GOLDEN + key)
+    return keyed_random.mixed((counter + np.uint64(1)) * keyed_random.GOLDEN + key)
 
 
 def _corrupt(tokens, keys, samples, starts, lengths, most, possible, inputs, targets):  # type: ignore[no-untyped-def]

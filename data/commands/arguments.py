@@ -11,16 +11,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_type_hints
 
-from data.recipe.option import use_options
-from data.recipe.setting import expanded, in_words
 from data.recipe.settings import DataSettings, IngestSettings
-from data.safe_text import remembered
+from zymogen.console.safe_text import remembered
+from zymogen.settings.option import use_options
+from zymogen.settings.section import expanded, in_words
 
 
 class PathParser(argparse.ArgumentParser):
     """A parser whose words may have the home folder as ``~`` where a shell leaves it: ``--output=~/x``, ``a.b=~/x``.
 
-    URLs lose their secrets (`data.safe_text`), and errors name settings by its options (`data.recipe.option`).
+    URLs lose their secrets (`zymogen.console.safe_text`), and errors name settings by its options
+    (`zymogen.settings.option`).
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

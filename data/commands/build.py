@@ -3,11 +3,11 @@
 import argparse
 
 from data.commands.opening import ingest_of
-from data.progress_line import BuildLine
 from data.recipe.settings import CorpusSettings
 from data.sources.resolve import STANDARD_INPUT, resolve
 from data.store.build import build_into, left_out, open_or_build
 from data.store.token_store import REJECTED
+from zymogen.console.progress import BuildLine
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,12 +20,12 @@ from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor, Plan, following
-from data.progress_line import WorkLine
-from data.recipe.origin import Origin
-from data.recipe.setting import SettingClass, require
 from data.recipe.settings import DataSettings, seed_setting
-from data.recipe.toml_file import check, sections
 from data.store import derived_json
+from zymogen.console.progress import WorkLine
+from zymogen.settings.origin import Origin
+from zymogen.settings.section import SettingClass, require
+from zymogen.settings.toml_file import check, sections
 
 _ORDER = 2
 """Number of the rules that decide where windows begin: an index that was written under other rules is not read."""

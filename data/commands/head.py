@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from data.alphabet import FASTA_LETTERS
 from data.commands.opening import store_of
 from data.homology.record_names import names
-from data.progress_line import WorkLine
-from data.recipe.setting import require
 from data.store.token_store import Store
+from zymogen.console.progress import WorkLine
+from zymogen.settings.section import require
 
 _LINE = 60
 _BLOCK_RECORDS = 4096

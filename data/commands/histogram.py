@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.corpus.lengths import Lengths
-from data.durable import replaced
+from zymogen.files.durable import replaced
 
 _BARS = 60
 _SOFTWARE = "zymogen, python -m data stats"

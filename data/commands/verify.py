@@ -2,9 +2,9 @@
 
 import argparse
 
-from data.progress_line import WorkLine
-from data.safe_text import tell
 from data.store.token_store import FACTS, Store
+from zymogen.console.progress import WorkLine
+from zymogen.console.safe_text import tell
 
 
 def run(options: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.batches.contents import MaskedContents
 from data.corpus.shelves import Shelves
 from data.homology.clusters import Clusters, Members
@@ -22,6 +21,7 @@ from data.order.sampler import CORPUS_BITS, Mixture, Passes, Sampler
 from data.recipe.settings import CorpusSettings, DataSettings
 from data.sources.synthetic import Families
 from data.store.token_store import Store, new_hash
+from zymogen import keyed_random
 
 _MOST_COUNTED = 20_000_000
 """Records among which equal sequences are counted, by sorting 8 bytes of each."""
@@ -57,7 +57,7 @@ class OpenCorpus:
         if self.members is not None:
             clusters, first = self.members.clusters[items], self.members.offsets[items]
             count = (self.members.offsets[items + 1] - first).astype(np.int64)
-            chosen = first.astype(np.int64) + draw.integers(draw.hashes(key, clusters), count)
+            chosen = first.astype(np.int64) + keyed_random.integers(keyed_random.hashes(key, clusters), count)
             records = self.members.records[chosen].astype(np.int64)
         return np.where(self.split.is_training(records), records, -1)
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS
-from data.compiled import compiled
 from data.order.plan import Bin
 from data.order.sampler import CORPUS_BITS
 from data.store.journal import JOURNAL
 from data.store.token_store import FACTS, PATIENCE_S, POLL_S, RESTORE, UINT64, Store, read_facts
+from zymogen.compiled import compiled
 
 _MOST_TOUCHED = 2048
 """How many records are read before files are mapped again. Reading a record maps about 64 KB around it, which counts as

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.recipe.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
-from data.safe_text import is_cut
 from data.sources.synthetic import Families
 from data.store.checked import check
 from data.store.token_store import FACTS, Store
+from zymogen.console.safe_text import is_cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.durable import published
 from data.homology import name_table
 from data.homology.record_names import names
-from data.progress_line import WorkLine
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at, remedy
 from data.store.token_store import UINT64, hash_of, new_hash
+from zymogen.console.progress import WorkLine
+from zymogen.files.durable import published
 
 if TYPE_CHECKING:
     from data.store.token_store import Store

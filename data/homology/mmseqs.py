@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data.disk_error import refusal
-from data.durable import published, replaced, workspace
 from data.homology import name_table, peptides, program
 from data.homology.clusters import Clusters, Members, open_clusters, write_clustering
 from data.homology.record_names import names
-from data.progress_line import WorkLine
-from data.recipe.setting import require
 from data.store.derived import found_at, kept_at
 from data.store.token_store import UINT64
+from zymogen.console.progress import WorkLine
+from zymogen.files.disk_error import refusal
+from zymogen.files.durable import published, replaced, workspace
+from zymogen.settings.section import require
 
 if TYPE_CHECKING:
     from data.store.token_store import Store

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data import parent
 from data.alphabet import FASTA_LETTERS
-from data.resources import resources
+from zymogen.processes import parent
+from zymogen.processes.resources import resources
 
 if TYPE_CHECKING:
     from data.store.token_store import Store

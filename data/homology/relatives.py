@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.durable import replaced
 from data.homology import kmers, name_table, peptides, program
 from data.homology.linked import components
 from data.homology.mmseqs import COVERAGE, cluster_by_identity
-from data.progress_line import WorkLine
 from data.store.derived import found_at, kept_at
+from zymogen.console.progress import WorkLine
+from zymogen.files.durable import replaced
 
 if TYPE_CHECKING:
     from data.store.token_store import Store

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.homology.clusters import INT64, Clusters, write_array
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at
 from data.store.token_store import new_hash
+from zymogen import keyed_random
 
 if TYPE_CHECKING:
     from data.store.token_store import Store
@@ -64,7 +64,7 @@ class Split:
 
 def held_out(cluster_hashes: NDArray[np.uint64], validation_fraction: float) -> NDArray[np.bool_]:
     """Whether each cluster is held out for validation, by its hash."""
-    return draw.below(draw.hashes(0, np.asarray(cluster_hashes)), validation_fraction)
+    return keyed_random.below(keyed_random.hashes(0, np.asarray(cluster_hashes)), validation_fraction)
 
 
 def among(values: NDArray[Any], rising: NDArray[Any]) -> NDArray[np.bool_]:

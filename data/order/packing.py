@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.compiled import compiled, trailing_zeros
+from zymogen.compiled import compiled, trailing_zeros
 
 
 class Groups(NamedTuple):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
+from zymogen import keyed_random
 
 _ROUNDS = 6
 
@@ -42,9 +42,9 @@ class Permutation:
         low = items & low_mask
         high = items >> np.uint64(low_bits)
         for round_index in range(_ROUNDS):
-            round_key = draw.key(self.key, round_index)
+            round_key = keyed_random.key(self.key, round_index)
             if round_index % 2:
-                high ^= draw.hashes(round_key, low) & high_mask
+                high ^= keyed_random.hashes(round_key, low) & high_mask
             else:
-                low ^= draw.hashes(round_key, high) & low_mask
+                low ^= keyed_random.hashes(round_key, high) & low_mask
         return (high << np.uint64(low_bits)) | low

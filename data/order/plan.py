@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
 from data.order.sampler import Items, Sampler
 from data.recipe.settings import PackingSettings
+from zymogen import keyed_random
 
 SPECIAL_TOKENS = 2
 """Number of special tokens of a whole protein: begin and end token."""
@@ -102,7 +102,7 @@ class Plan:
         if items is None:
             return None
         residues = self.num_residues(items.samples)
-        key = draw.key(self.seed, draw.BIN_ORDER, pass_index, window)
+        key = keyed_random.key(self.seed, keyed_random.BIN_ORDER, pass_index, window)
         if not self.sampler.is_below_a_window:
             crop_tokens = stage_value(self.settings.curriculum, self.settings.crop_tokens, tokens_before)
             documents = Bin(*items, *crop(*items, residues, crop_tokens, self.seed))
@@ -138,7 +138,7 @@ class Plan:
         compose = pack if settings.composition == "packed" else bucket
         groups = compose(documents.lengths, settings.bin_tokens, settings.documents_per_bin)
         numbers = np.arange(first_bin, first_bin + groups.num_bins)
-        shuffled = np.argsort(draw.hashes(key, numbers), kind="stable")
+        shuffled = np.argsort(keyed_random.hashes(key, numbers), kind="stable")
         by_bin = Bin(*(of_each[groups.members] for of_each in documents))
         bounds = groups.first.tolist()
         for bin_ in shuffled.tolist():
@@ -179,6 +179,6 @@ def crop(
     starts = np.zeros(len(samples), np.int64)
     for pass_index in np.unique(passes).tolist():
         cut = np.flatnonzero((passes == pass_index) & (total > lengths))
-        drawn = draw.hashes(draw.key(seed, draw.CROP, pass_index), samples[cut])
-        starts[cut] = draw.integers(drawn, (total - lengths + 1)[cut])
+        drawn = keyed_random.hashes(keyed_random.key(seed, keyed_random.CROP, pass_index), samples[cut])
+        starts[cut] = keyed_random.integers(drawn, (total - lengths + 1)[cut])
     return starts, lengths

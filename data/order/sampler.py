@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.order.permutation import Permutation
+from zymogen import keyed_random
 
 CORPUS_BITS = 40
 """A sample id is ``corpus << 40 | record``: the records of one corpus keep their numbers."""
@@ -118,7 +118,9 @@ class Mixture:
             for of_corpus in np.unique(passes).tolist():
                 parts.append(_drawn(corpus, number, self.seed, of_corpus, items[passes == of_corpus]))
         samples, passes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        arrival = draw.hashes(draw.key(self.seed, draw.ARRIVAL, window), np.arange(len(samples)))
+        arrival = keyed_random.hashes(
+            keyed_random.key(self.seed, keyed_random.ARRIVAL, window), np.arange(len(samples))
+        )
         shuffled = np.argsort(arrival, kind="stable")
         return Items(samples[shuffled], passes[shuffled])
 
@@ -144,10 +146,14 @@ class Mixture:
 
 def _drawn(corpus: Drawable, number: int, seed: int, pass_index: int, positions: NDArray[np.int64]) -> Items:
     # The first corpus has the same keys as without a mixture: a mixture of one corpus gives the same order.
-    order = draw.key(seed, draw.ORDER, pass_index) if not number else draw.key(seed, draw.ORDER, pass_index, number)
+    order = (
+        keyed_random.key(seed, keyed_random.ORDER, pass_index)
+        if not number
+        else keyed_random.key(seed, keyed_random.ORDER, pass_index, number)
+    )
     items = positions
     if not corpus.in_order(pass_index):
         items = Permutation(corpus.size(1 << CORPUS_BITS), order)(positions)
-    records = corpus.records(items, draw.key(seed, draw.MEMBER, pass_index, number))
+    records = corpus.records(items, keyed_random.key(seed, keyed_random.MEMBER, pass_index, number))
     records = records[records >= 0]
     return Items(records | (number << CORPUS_BITS), np.full(len(records), pass_index, np.int64))

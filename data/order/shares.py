@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.order.permutation import Permutation
 from data.order.sampler import Items
+from zymogen import keyed_random
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Shares:
         start, stop = window * self.window_sequences, min((window + 1) * self.window_sequences, self._total)
         if start >= stop:
             return None
-        arrival = Permutation(self._total, draw.key(self.seed, draw.ARRIVAL, pass_index))
+        arrival = Permutation(self._total, keyed_random.key(self.seed, keyed_random.ARRIVAL, pass_index))
         places = arrival(np.arange(start, stop))
         ends = np.cumsum(self.draws)
         of_group = np.searchsorted(ends, places, side="right")
@@ -63,7 +63,7 @@ class Shares:
         rounds, items = np.divmod(positions, len(group))
         for each in np.unique(rounds).tolist():
             mine = rounds == each
-            order = Permutation(len(group), draw.key(self.seed, draw.ORDER, each, number))
+            order = Permutation(len(group), keyed_random.key(self.seed, keyed_random.ORDER, each, number))
             items[mine] = order(items[mine])
         return Items(group[items], rounds)
 

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from data.recipe.setting import require
 from data.recipe.settings import PackingSettings
+from zymogen.settings.section import require
 
 BIN_TOKENS = 4096
 """Slots of a bin where nothing else is asked for."""

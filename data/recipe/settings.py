@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, SCHEDULE, Section, require, setting
+from zymogen.settings.section import IDENTITY, OPERATIONAL, SCHEDULE, Section, require, setting
 
 LetterPolicy = Literal["refuse", "count"]
 SampleBy = Literal["sequence", "cluster"]

@@ -4,7 +4,8 @@ In: token ids of many records, concatenated. Out: one ``uint64`` for each. Nothi
 
     digest = mix(sum over i of T[id_i] * P**(i + 1)  +  length * K   modulo 2**64)
 
-T holds a keyed draw for every token id, P and K are odd, and mix is the bijection that ends splitmix64 (`data.draw`).
+T holds a keyed draw for every token id, P and K are odd, and mix is the bijection that ends splitmix64
+(`zymogen.keyed_random`).
 P is odd and no two entries of T are equal, so a change of one residue always changes the digest; two unrelated proteins
 share one with a probability near 2**-64. It is not a cryptographic hash: collisions can be made on purpose.
 """
@@ -12,8 +13,8 @@ share one with a probability near 2**-64. It is not a cryptographic hash: collis
 import numpy as np
 from numpy.typing import NDArray
 
-from data.compiled import compiled
-from data.draw import hashes, mixed
+from zymogen.compiled import compiled
+from zymogen.keyed_random import hashes, mixed
 
 _KEY = 0x636F6E74656E74
 _TABLE = hashes(_KEY, np.arange(256))

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS
-from data.compiled import compiled
 from data.recipe.settings import LetterPolicy, SourceContent
 from data.sources.block import START, Block, Position, Rejected
 from data.sources.fasta_text import (
@@ -29,6 +28,7 @@ from data.sources.fasta_text import (
 from data.sources.protein import MAX_HEADER_BYTES, MAX_RESIDUES, WHITESPACE, letters_of, refusal, shown, token_ids
 from data.transport.broken_stream import BrokenOff, BrokenStream
 from data.transport.byte_stream import STANDARD_INPUT, ByteStream, OneFile
+from zymogen.compiled import compiled
 
 BLOCK_BYTES = 15 << 18
 """Bytes of text for one block, about. For arrays of 4 MB or more NumPy requests huge pages, and clearing those takes as

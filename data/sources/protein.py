@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
-from data.recipe.option import in_words
 from data.recipe.settings import LetterPolicy, SourceContent
 from data.sources.block import Block, Kind
+from zymogen.settings.option import in_words
 
 MAX_RESIDUES = 1_000_000
 """Longest protein; the longest known ones have some 45,000 residues, and a genome in one record has more."""

@@ -18,9 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from data.missing_file import few, nearest
 from data.recipe.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy, SourceContent
-from data.safe_text import remembered, whole
 from data.sources.biopython import SUFFIXES, SeqIOSource
 from data.sources.block import Source
 from data.sources.synthetic import Families, write_corpus
@@ -28,6 +26,8 @@ from data.sources.tables import DATASETS, TABLES, TableSource
 from data.transport.attempts import WEB
 from data.transport.byte_stream import STANDARD_INPUT as STANDARD_INPUT
 from data.transport.byte_stream import require_no_pipe
+from zymogen.console.safe_text import remembered, whole
+from zymogen.files.suggestions import few, nearest
 
 SYNTHETIC = "synthetic:"
 

@@ -30,10 +30,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data import alphabet, draw
-from data.durable import published
+from data import alphabet
+from zymogen import keyed_random
+from zymogen.files.durable import published
 
-_LENGTH, _ANCESTOR, _SUBSTITUTED, _SUBSTITUTE = range(101, 105)  # what a key is for; none of them is in data.draw
+_LENGTH, _ANCESTOR, _SUBSTITUTED, _SUBSTITUTE = range(
+    101, 105
+)  # what a key is for; none of them is in zymogen.keyed_random
 
 
 class Segment(NamedTuple):
@@ -140,7 +143,7 @@ class Families:
 
 def _uniforms(key: int, count: int) -> NDArray[np.float64]:
     """Random numbers strictly between 0 and 1, float64 of shape (count,)."""
-    return ((draw.hashes(key, np.arange(count)) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return ((keyed_random.hashes(key, np.arange(count)) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def _cumulative(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -151,11 +154,13 @@ def _cumulative(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
 def ancestor(families: Families, family: int) -> NDArray[np.uint8]:
     """Ancestor of `family` as token ids of shape (residues,), without <cls> and <eos>."""
     model = hidden_markov_model()
-    normal = NormalDist().inv_cdf(float(_uniforms(draw.key(families.seed, _LENGTH, family), 1)[0]))
+    normal = NormalDist().inv_cdf(float(_uniforms(keyed_random.key(families.seed, _LENGTH, family), 1)[0]))
     spread = families.length_log_std
     length = round(families.mean_residues * math.exp(spread * normal - spread * spread / 2))
     length = min(max(length, families.min_residues), families.max_residues)
-    path_draws, residue_draws = _uniforms(draw.key(families.seed, _ANCESTOR, family), 2 * length).reshape(2, length)
+    path_draws, residue_draws = _uniforms(keyed_random.key(families.seed, _ANCESTOR, family), 2 * length).reshape(
+        2, length
+    )
     choices = _cumulative(model.stationary)
     rows = _cumulative(model.transitions)
     path = np.empty(length, np.int64)
@@ -170,8 +175,10 @@ def ancestor(families: Families, family: int) -> NDArray[np.uint8]:
 def substitute(families: Families, family: int, member: int, ancestor_ids: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Member number `member` of `family`: the ancestor (residues,) with some sites drawn again, same shape."""
     length = len(ancestor_ids)
-    substituted = _uniforms(draw.key(families.seed, _SUBSTITUTED, family, member), length) < families.substitution_prob
-    draws = _uniforms(draw.key(families.seed, _SUBSTITUTE, family, member), length)
+    substituted = (
+        _uniforms(keyed_random.key(families.seed, _SUBSTITUTED, family, member), length) < families.substitution_prob
+    )
+    draws = _uniforms(keyed_random.key(families.seed, _SUBSTITUTE, family, member), length)
     residues = np.searchsorted(_cumulative(hidden_markov_model().composition), draws, side="right")
     return np.where(substituted, alphabet.STANDARD_IDS[residues], ancestor_ids)
 

@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from data.recipe.setting import expanded
 from data.recipe.settings import LetterPolicy, SourceContent
-from data.safe_text import whole
 from data.sources.block import START, Block, Position
 from data.sources.delimited import DelimitedText, Malformed
 from data.sources.entries import Entry, entry_blocks
@@ -32,6 +30,8 @@ from data.transport.attempts import ATTEMPTS, WEB
 from data.transport.broken_stream import BrokenStream
 from data.transport.byte_stream import ByteStream, OneFile
 from data.transport.remote_file import RemoteFile
+from zymogen.console.safe_text import whole
+from zymogen.settings.section import expanded
 
 DATASETS = "datasets://"
 

@@ -15,10 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.progress_line import BuildLine
-from data.recipe.option import in_words
 from data.recipe.settings import IngestSettings, LetterPolicy
-from data.safe_text import tell
 from data.sources.block import JUDGED, Block, Source, num_bad
 from data.sources.protein import BEGINNING_RECORDS, mistaken, shown
 from data.store.builder_process import Send, Unusable, call
@@ -30,6 +27,9 @@ from data.store.token_store import FACTS, FORMAT, REJECTED, Counts, Store, read_
 from data.store.writer import StoreWriter
 from data.transport.broken_stream import BrokenOff, Changed
 from data.transport.byte_stream import STANDARD_INPUT
+from zymogen.console.progress import BuildLine
+from zymogen.console.safe_text import tell
+from zymogen.settings.option import in_words
 
 Progress = Callable[[int, int, int, int | None], None]
 """Called with records, residues, stored bytes of the sources that were read, and all their bytes (None if unknown)."""

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
-from data.disk_error import CLOSED, FULL, one_line
-from data.parent import end_with
-from data.safe_text import WHOLE, tell_error
+from zymogen.console.safe_text import WHOLE, tell_error
+from zymogen.files.disk_error import CLOSED, FULL, one_line
+from zymogen.processes.parent import end_with
 
 _PROGRAM = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "

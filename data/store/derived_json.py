@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from data.disk_error import refusal
-from data.durable import published, replaced
 from data.store import derived
+from zymogen.files.disk_error import refusal
+from zymogen.files.durable import published, replaced
 
 
 def read(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:

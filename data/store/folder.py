@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from data.durable import written_beside
-from data.recipe.setting import listed
 from data.store.journal import FAILED, JOURNAL, Journal, write_journal
 from data.store.token_store import FACTS, LOCK, REJECTED, Counts, is_of_a_store
+from zymogen.files.durable import written_beside
+from zymogen.settings.section import listed
 
 PARTS = ".zymogen-parts"
 _ARRAYS = (*Counts().file_sizes(), REJECTED)

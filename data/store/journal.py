@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from data.durable import write_whole
-from data.safe_text import redacted
 from data.sources.block import START, Position
 from data.store import derived_json
 from data.store.token_store import FORMAT, REJECTED, Counts, is_of_a_store
+from zymogen.console.safe_text import redacted
+from zymogen.files.durable import write_whole
 
 JOURNAL, FAILED = "progress.json", ".zymogen-failed.json"
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from data import durable
-from data.disk_error import STORE_DIR, said
 from data.store.folder import require_ours
 from data.store.token_store import LOCK
+from zymogen.files import durable
+from zymogen.files.disk_error import STORE_DIR, said
 
 _POLL_S = 0.1
 _MOST_VANISHED = 50

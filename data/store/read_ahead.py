@@ -206,7 +206,7 @@ class Ahead:
                 f"{self._part(first)}, which was being appended, is gone; delete {folder}, it is built again"
             )
         if processes > 1:
-            from data.resources import resources
+            from zymogen.processes.resources import resources
 
             cores = resources().cores
             processes = min(processes, cores + 1) if cores > 1 else 1

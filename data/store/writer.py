@@ -22,11 +22,11 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.disk_error import FULL, said
-from data.durable import write_whole
 from data.sources.block import START, Block
 from data.store.journal import JOURNAL, Journal, read_journal, write_journal
 from data.store.token_store import FACTS, FORMAT, REJECTED, UINT64, Counts, facts_text, fingerprint, hash_of, new_hash
+from zymogen.files.disk_error import FULL, said
+from zymogen.files.durable import write_whole
 
 COMMIT_S = 1.0
 """The longest time between a block and its commit."""

@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from data.safe_text import tell
 from data.transport.broken_stream import BrokenOff
+from zymogen.console.safe_text import tell
 
 ATTEMPTS = 5
 """How many attempts are made in a row without receiving a byte."""

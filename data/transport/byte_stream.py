@@ -13,10 +13,10 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from data.missing_file import nearest
 from data.transport.broken_stream import BrokenStream
 from data.transport.compression import DECOMPRESS, HEAD_BYTES, UNPACK, Stored, compression, in_pieces
 from data.transport.remote_file import RemoteFile
+from zymogen.files.suggestions import nearest
 
 STANDARD_INPUT = "-"
 _READ_BYTES = 1 << 18

@@ -16,9 +16,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data.safe_text import remembered, whole
 from data.transport.attempts import SILENCE_S, WEB, answered, refusal, tell_once, wait
 from data.transport.broken_stream import BrokenStream, Changed
+from zymogen.console.safe_text import remembered, whole
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -24,12 +24,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from data.durable import published
-from data.recipe.setting import require_word
 from finetune.adaptation.adapter import Adapter, LowRank, MapPlan
 from finetune.adaptation.lora import linear_maps
 from pretrain.model.presets import Architecture, EsmShape
 from pretrain.model.weights.names import INNER, LAYER
+from zymogen.files.durable import published
+from zymogen.settings.section import require_word
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 

@@ -25,15 +25,15 @@ from torch import Tensor
 
 from data.batches.filling import Residues
 from data.batches.packed import PlainContents, stretches
-from data.durable import published
 from data.order.plan import SPECIAL_TOKENS
-from data.progress_line import WorkLine
 from data.recipe.packing import BinSettings
 from data.store import derived_array, derived_json
 from data.store.derived import remedy
 from data.store.token_store import hash_of
 from finetune.adaptation.vectors import Embedder, Pooling, windows_of
 from pretrain.ship.source import Source, encoder_of
+from zymogen.console.progress import WorkLine
+from zymogen.files.durable import published
 
 FORMAT = "zymogen.features/2"
 _ARRAY, _FACTS = "features.bin", "features.json"

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data.recipe.setting import no_such_word
 from finetune.adaptation.adapter import Adapter, AdapterPlan, LowRank, MapPlan
 from finetune.adaptation.settings import TARGETS, AdaptationSettings
 from pretrain.model.build import without_memory
 from pretrain.model.initial import FirstWeight, generator_of
 from pretrain.model.linear import Linear
 from pretrain.model.presets import EsmShape
+from zymogen.settings.section import no_such_word
 
 _NAME = "default"
 """peft's name for an adapter that is given none."""

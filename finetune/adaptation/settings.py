@@ -6,7 +6,7 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, require_word, setting
+from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, require_word, setting
 
 KINDS = ("frozen", "lora", "full")
 TARGETS = ("attention.qkv", "attention.out", "feed_forward.up", "feed_forward.gate_up", "feed_forward.down")

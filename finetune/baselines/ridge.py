@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from finetune.baselines.baseline import Baseline, Parts, by_labelled, constant
 from finetune.baselines.features import Features
 from finetune.labels.labels import Labels
@@ -23,6 +22,7 @@ from finetune.metrics.predictions import Predictions, Rows, rows_of
 from finetune.metrics.scores import NO_VALIDATION
 from finetune.metrics.weighted import Floats
 from finetune.tasks.objective import Objective
+from zymogen import keyed_random
 
 ALPHAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 """Penalties that are tried, for features whose columns have the variance 1 or are one-hot."""
@@ -99,7 +99,9 @@ def _sample(count: int) -> NDArray[np.int64]:
     """Numbers of the labels that are fitted, rising."""
     if count <= MOST_LABELS:
         return np.arange(count)
-    return np.sort(np.argsort(draw.hashes(draw.key(_SEED), np.arange(count)), kind="stable")[:MOST_LABELS])
+    return np.sort(
+        np.argsort(keyed_random.hashes(keyed_random.key(_SEED), np.arange(count)), kind="stable")[:MOST_LABELS]
+    )
 
 
 class _Standard:

@@ -15,15 +15,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from data.disk_error import refusal
-from data.durable import workspace
-from data.recipe.json_file import as_json, whole
 from finetune.bundle.card import CARD, bundle_card, write_pictures
 from finetune.bundle.manifest import FILES, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest
 from finetune.results.results import Ensemble, Results
 from finetune.splits import split_file
 from finetune.splits.parts import Parts
 from pretrain.ship.checksums import is_as_written, put, sha256_of
+from zymogen.files.disk_error import refusal
+from zymogen.files.durable import workspace
+from zymogen.settings.json_file import as_json, whole
 
 _REMEDY = "get the right to write there"
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from data.recipe import json_file
-from data.recipe.setting import IDENTITY, setting
 from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.inputs import Inputs
@@ -20,6 +18,8 @@ from finetune.results.results import Ensemble, Results
 from finetune.tables.settings import TableSettings
 from finetune.tasks.objective import Objective
 from pretrain.model.presets import EsmShape
+from zymogen.settings import json_file
+from zymogen.settings.section import IDENTITY, setting
 
 FORMAT = "zymogen.bundle/2"
 MANIFEST, WEIGHTS, SPLIT, WILD_TYPES = "bundle.json", "model.safetensors", "split.csv", "wild_type.fasta"

@@ -5,8 +5,8 @@ In: a path. Out: folders of bundles. Kept: nothing. Torch need not be imported t
 
 from pathlib import Path
 
-from data.missing_file import nearest
 from finetune.bundle.manifest import MANIFEST
+from zymogen.files.suggestions import nearest
 
 
 def bundles_in(path: Path) -> list[Path]:

@@ -12,9 +12,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from data.progress_line import WorkLine
 from pretrain.compare.comparison import Comparison, comparing
 from pretrain.engine.command import Parser
+from zymogen.console.progress import WorkLine
 
 
 def _compare(options: argparse.Namespace) -> Comparison:

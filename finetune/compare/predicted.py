@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from data.missing_file import nearest
 from finetune.bundle.manifest import Manifest
 from finetune.bundle.places import bundles_at
 from finetune.results import predictions_file
 from finetune.results.results import FILE, Results
 from finetune.splits import split_file
 from finetune.tasks.objective import Objective
+from zymogen.files.suggestions import nearest
 
 _TEST = "test"
 _COLUMNS = ("id", "part", "task", "position", "truth", "ranking")

@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
 from finetune.bundle.manifest import ReadingSettings
 from pretrain.engine.command import Parser, importing_torch, main_of, positive, require_writable
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
+from zymogen.console.progress import WorkLine
 
 if TYPE_CHECKING:
     from pretrain.engine.engine import Engine

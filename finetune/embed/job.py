@@ -19,9 +19,7 @@ import numpy as np
 
 from data.batches.packed import BinSize, PlainContents
 from data.corpus.shelves import Shelves
-from data.disk_error import refusal
 from data.order.plan import SPECIAL_TOKENS
-from data.progress_line import ProgressLine
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.store.token_store import Store
 from finetune.adaptation.vectors import Embedder, Pooling
@@ -30,6 +28,8 @@ from finetune.embed.plan import Plan, TooLong, plan_of, record_id
 from finetune.embed.table import FORMAT, made_of, write_table
 from pretrain.engine.engine import Engine
 from pretrain.ship.source import Source, encoder_of
+from zymogen.console.progress import ProgressLine
+from zymogen.files.disk_error import refusal
 
 PART_TOKENS = 1 << 18
 """Tokens of a part, about: what is computed again after an interruption is at most this much for each process."""

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.durable import flush, is_locked, write_whole, written_beside
 from data.store.token_store import hash_of, new_hash
+from zymogen.files.durable import flush, is_locked, write_whole, written_beside
 
 
 @dataclass(frozen=True, slots=True)

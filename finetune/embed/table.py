@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.packed import stretches
-from data.durable import replaced
 from finetune.embed.parts import Parts
 from finetune.embed.plan import Plan, id_of
+from zymogen.files.durable import replaced
 
 FORMAT = "zymogen.embedding/1"
 KEY = b"zymogen.embedding"

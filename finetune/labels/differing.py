@@ -12,12 +12,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from data.recipe.option import in_words
 from finetune.tables.mutations import are_of_nucleotides, substitutions_or
 from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
 from finetune.tasks.cells import Cells, written
 from finetune.tasks.molecules import canonical_smiles, is_molecules
+from zymogen.settings.option import in_words
 
 _NO_CONDITION = re.compile(
     r"(?:^|[\s_.-])(?:id|ids|name|date|day|time|year|rep\w*|batch|plate|well|run|sample|experiment|index|row|comments?"

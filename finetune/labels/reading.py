@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data.recipe.setting import no_such_word
 from finetune.labels.conditions import outputs_by_condition
 from finetune.labels.labels import Labels
 from finetune.labels.lists import outputs_by_label
@@ -20,6 +19,7 @@ from finetune.tasks.cells import Cells, written
 from finetune.tasks.classes import classes_of, index_of, is_binary, minus_is_negative
 from finetune.tasks.columns import columns_of, outputs_of
 from finetune.tasks.settings import TaskSettings
+from zymogen.settings.section import no_such_word
 
 
 @dataclass(frozen=True, slots=True)

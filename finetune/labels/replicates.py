@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.recipe.setting import listed
 from finetune.labels.differing import OtherColumns
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.tasks.settings import TaskSettings
+from zymogen.settings.section import listed
 
 _SHOWN, _SHOWN_COLUMNS, _SHOWN_NAME = 5, 3, 60
 LEAST_AGREEMENT = 30

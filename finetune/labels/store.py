@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.durable import published
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at, remedy
 from data.store.token_store import Store, new_hash
 from finetune.labels.labels import EXACT, Labels, ranges
+from zymogen.files.durable import published
 
 FORMAT = "zymogen.labels/2"
 FACTS = "labels.json"

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from data.recipe.setting import require_word
 from finetune.look.proposal import Request, name_of, propose
 from finetune.look.written import require_own, write
 from pretrain.engine.command import Parser, main_of
 from pretrain.model.presets import PRESETS
+from zymogen.settings.section import require_word
 
 
 def _look(options: argparse.Namespace) -> None:

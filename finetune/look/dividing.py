@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from data.homology import peptides, program
 from data.homology.relatives import related
-from data.recipe.wording import duration
-from data.resources import resources
 from data.store.derived import found_at
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.reading import TaskLabels
@@ -31,6 +29,8 @@ from finetune.splits.settings import IDENTITIES, LEAST_FOLDS, By, SplitSettings
 from finetune.splits.variants import Mutations, are_mostly_variants, of_rows
 from finetune.splits.words import in_words
 from pretrain.proposal import rules
+from zymogen.console.format import duration
+from zymogen.processes.resources import resources
 
 FOLDS, LEAST_WITHOUT_FOLDS = 5, 1000
 """Folds that are proposed, and the number of labelled proteins from which on none are."""

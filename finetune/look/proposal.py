@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from data.order.plan import SPECIAL_TOKENS
-from data.progress_line import WorkLine
-from data.recipe.wording import duration
 from finetune.look.column import Column, columns_of
 from finetune.look.columns.evidence import FREE_TEXT, HIDDEN, OF_RESIDUES
 from finetune.look.dividing import Divided, divided
@@ -31,6 +29,8 @@ from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal.machine import seen
 from pretrain.proposal.reasons import Choice
 from pretrain.proposal.written import Table
+from zymogen.console.format import duration
+from zymogen.console.progress import WorkLine
 
 SMALLEST = "esm2_60k"
 _WITHOUT_MODEL = (

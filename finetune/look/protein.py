@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_RESIDUES
-from data.recipe.setting import listed
 from data.sources.protein import letters_of, refusal
 from data.sources.tables import SEQUENCE_COLUMNS
 from finetune.look import words
@@ -22,6 +21,7 @@ from finetune.look.mutations import Mutations, changed, mutants_in_full, mutatio
 from finetune.tables.mutations import variants
 from finetune.tables.table import Table, cut
 from finetune.tables.wild_types import named_wild_types, read_wild_types, record_named
+from zymogen.settings.section import listed
 
 _SAMPLE = 300
 """Distinct texts of a column that are looked at."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.progress_line import WorkLine
 from finetune.look.sizes import Sizes
 from pretrain.engine.command import brief_waits
+from zymogen.console.progress import WorkLine
 
 ROWS = 100
 """Training rows that are timed, at most."""

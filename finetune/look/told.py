@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from data.recipe.setting import listed
-from data.recipe.wording import aligned, count, duration
 from finetune.look.column import Column
 from finetune.look.dividing import Divided, takes
 from finetune.look.guess import Guess
@@ -22,6 +20,8 @@ from finetune.look.sizes import LONGEST, Sizes
 from finetune.look.timing import Expected
 from finetune.tables.table import Table, cut
 from pretrain.proposal.machine import Machine
+from zymogen.console.format import aligned, count, duration
+from zymogen.settings.section import listed
 
 _aligned = partial(aligned, columns=110, indent="  ")
 _lines = partial(_aligned, name_columns=11)

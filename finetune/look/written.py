@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.durable import write_whole
 from pretrain.proposal.written import Table, commented
+from zymogen.files.durable import write_whole
 
 _FIRST = re.compile(r"# Written by python -m finetune\.look \(([0-9a-f]{16})\)")
 

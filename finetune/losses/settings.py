@@ -6,7 +6,7 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, Section, setting
+from zymogen.settings.section import IDENTITY, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from finetune.metrics.weighted import Floats, Statistic, of_all
+from zymogen import keyed_random
 
 FEWEST_CLUSTERS = 3
 SHARED_TRAINING = 2.0
@@ -62,7 +62,7 @@ def jackknife(statistic: Statistic, clusters: NDArray[np.generic], cells_a_row: 
     most = min(_MOST_BLOCKS, max(_FEWEST_BLOCKS, _MOST_CELLS // (rows * cells_a_row)))
     if len(distinct) > most:
         blocks = np.empty(len(distinct), np.int64)
-        blocks[np.argsort(draw.hashes(draw.key(_SEED), np.arange(len(distinct))), kind="stable")] = (
+        blocks[np.argsort(keyed_random.hashes(keyed_random.key(_SEED), np.arange(len(distinct))), kind="stable")] = (
             np.arange(len(distinct)) % most
         )
         of_row = blocks[of_row]

@@ -13,8 +13,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from data.durable import write_csv
-from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
 from finetune.proteingym.figures import FIGURES, TITLES, Figures, means
 from finetune.proteingym.folder import Folder, score
@@ -22,6 +20,8 @@ from finetune.proteingym.reference import Assay, by_target, chosen, read_referen
 from finetune.score.schemes import SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
 from pretrain.engine.command import Parser, importing_torch, main_of, positive, require_free
+from zymogen.console.progress import WorkLine
+from zymogen.files.durable import write_csv
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data.durable import write_whole
-from data.recipe.json_file import as_json, read
 from finetune.metrics.weighted import Floats
 from finetune.proteingym.figures import NAN, Figures, figures_of
 from finetune.proteingym.reference import Assay, by_target
@@ -25,6 +23,8 @@ from finetune.score.written import write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import named_wild_types
+from zymogen.files.durable import write_whole
+from zymogen.settings.json_file import as_json, read
 
 if TYPE_CHECKING:
     from finetune.score.model import Scorer

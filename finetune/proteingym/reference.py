@@ -6,9 +6,9 @@ In: the file, as ProteinGym distributes it. Out: assays. Kept: nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data.recipe.setting import require_word
 from finetune.score.rows import read_target
 from finetune.tables.read import read_table
+from zymogen.settings.section import require_word
 
 _COLUMNS = ("DMS_id", "DMS_filename", "UniProt_ID", "target_seq", "coarse_selection_type")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from data.safe_text import tell
 from finetune.metrics.scores import TITLES, TaskScore
 from finetune.report.pictures import MOST_TASKS, pictures
 from finetune.results import sections, words
@@ -24,6 +23,7 @@ from pretrain.report.figures import X_TITLE, column_chart, short
 from pretrain.report.history import History, read_history
 from pretrain.report.page import write_report
 from pretrain.report.section import Content, Key, Section, Sheet
+from zymogen.console.safe_text import tell
 
 _MOST_SHEETS = 12
 """Tasks with a table of all baselines."""

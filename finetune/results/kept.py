@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.durable import replaced
 from finetune.baselines.baseline import Baseline
 from finetune.metrics.predictions import Predictions, Rows
+from zymogen.files.durable import replaced
 
 Arrays = Mapping[str, NDArray[Any]]
 _FOLDER = re.compile(r"ending-[0-9a-f]{16}")

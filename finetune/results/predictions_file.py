@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.durable import write_csv
 from finetune.labels.labels import BELOW, EXACT
 from finetune.results.joined import Joined, called
 from finetune.tasks.objective import Objective
+from zymogen.files.durable import write_csv
 
 FILE = "predictions.csv"
 COLUMNS = ("id", "part", "task", "position", "truth", "prediction", "low", "high", "probability", "std", "ranking")

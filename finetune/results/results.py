@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from data.durable import replaced
-from data.recipe.json_file import as_json, parsed, read
 from finetune.metrics.scores import Scores, TaskScore
 from finetune.results.calibrated import Calibration
 from finetune.splits.audit import Audit
+from zymogen.files.durable import replaced
+from zymogen.settings.json_file import as_json, parsed, read
 
 FORMAT = "zymogen.scores/3"
 FILE = "scores.json"

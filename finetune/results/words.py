@@ -5,11 +5,11 @@ In: `Results`. Out: lines for a console and sentences for a report. Kept: nothin
 
 from collections.abc import Sequence
 
-from data.progress_line import in_columns
-from data.recipe.setting import listed
 from finetune.metrics.scores import NO_VALIDATION, TITLES, TaskScore
 from finetune.results.calibrated import TOO_SHORT
 from finetune.results.results import MemberFacts, Results
+from zymogen.console.progress import in_columns
+from zymogen.settings.section import listed
 
 _MOST_TASKS = 12
 """Tasks in the table of a console; of more the first are shown, all stand in scores.json."""

@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
-from data.safe_text import tell
 from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, TARGETS, Rows, read_target, read_variants
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
@@ -24,6 +22,8 @@ from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import WildTypes, named_wild_types, own_wild_types, read_wild_types
 from pretrain.engine.command import Parser, importing_torch, main_of, positive
+from zymogen.console.progress import WorkLine
+from zymogen.console.safe_text import tell
 
 if TYPE_CHECKING:
     from finetune.score.model import Scorer

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from data.alphabet import MASK
 from data.batches.packed import BinSize, PlainContents, packed, token_ids
 from data.order.plan import Bin
-from data.progress_line import WorkLine
 from data.recipe.packing import BIN_TOKENS
 from finetune.labels.labels import ranges
 from finetune.score.plan import Plan, chunks, plan_of
@@ -23,6 +22,7 @@ from finetune.score.schemes import Scheme, Variant
 from finetune.score.windows import WINDOW_TOKENS
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.ship.source import masked_language_model, open_source
+from zymogen.console.progress import WorkLine
 
 
 @dataclass(frozen=True, slots=True)

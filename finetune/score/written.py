@@ -6,9 +6,9 @@ In: a table, cells. Out: a file, which appears whole or not at all. Kept: nothin
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from data.durable import write_csv
 from finetune.tables.table import Table
 from pretrain.engine.command import require_free
+from zymogen.files.durable import write_csv
 
 
 def require_place(out: Path, what: str, *, overwrites: bool) -> None:

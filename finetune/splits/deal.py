@@ -8,8 +8,8 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.order.shares import apportioned
+from zymogen import keyed_random
 
 _PURPOSE = 0x73706C6974
 """Keeps these draws apart from all other uses of a seed."""
@@ -37,7 +37,7 @@ def deal(
     sizes = np.bincount(group)
     lowest = np.full(len(sizes), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(lowest, group, digests)
-    order = np.lexsort((lowest, draw.hashes(draw.key(_PURPOSE, seed), lowest), -sizes))
+    order = np.lexsort((lowest, keyed_random.hashes(keyed_random.key(_PURPOSE, seed), lowest), -sizes))
     whole = iter(apportioned(len(group), [share for share in shares if share]))
     targets = [next(whole) if share else 0 for share in shares]
     sides = np.zeros(len(sizes), np.int64)

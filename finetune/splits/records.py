@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data.recipe.setting import listed
 from data.store.token_store import Store
 from finetune.splits.parts import UNUSED
 from finetune.tables.table import Table
+from zymogen.settings.section import listed
 
 _SHOWN = 3
 

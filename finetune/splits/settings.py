@@ -6,7 +6,7 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
+from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, setting
 
 By = Literal["homology", "column", "time", "scaffold", "group", "position", "distance", "random", "file"]
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.durable import write_csv
-from data.recipe.setting import no_such_word
 from finetune.splits.columns import USUAL
 from finetune.splits.parts import NAMES, NO_FOLD, TEST, TRAIN, UNUSED, VALIDATION, Parts, in_order_of_first, parts_of
 from finetune.tables.table import are_row_numbers
+from zymogen.files.durable import write_csv
+from zymogen.settings.section import no_such_word
 
 FILE = "split.csv"
 DIGEST = "sequence_digest"

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from data.missing_file import nearest
-from data.recipe.setting import expanded, no_such_word
-from data.safe_text import whole
 from data.sources.tables import DATASETS, split_query
 from data.transport.byte_stream import MAX_INFLATION, ByteStream, is_inflated, require_no_pipe
 from data.transport.remote_file import RemoteFile
+from zymogen.console.safe_text import whole
+from zymogen.files.suggestions import nearest
+from zymogen.settings.section import expanded, no_such_word
 
 PARAMETERS = ("sheet", "labels", "mask", "separator", "encoding", "header_lines")
 """What may stand after the question mark of a file."""

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from data.recipe.option import in_words
 from data.sources.protein import is_missing
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
@@ -22,6 +21,7 @@ from finetune.tables.wild_types import (
     contradiction,
     wild_types_of,
 )
+from zymogen.settings.option import in_words
 
 _LETTERS = "ARNDCQEGHILKMFPSTWYVUO"
 _THREE = "ALAARGASNASPCYSGLNGLUGLYHISILELEULYSMETPHEPROSERTHRTRPTYRVALSECPYL"

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.order.plan import SPECIAL_TOKENS
-from data.recipe.option import in_words
 from data.recipe.settings import LetterPolicy, SourceContent
 from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
@@ -25,6 +24,7 @@ from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table, ids_of, sequence_column
 from finetune.tables.wild_types import Numbering, letters_in, wild_types_of
 from finetune.tables.windows import check_lengths, kept_residues
+from zymogen.settings.option import in_words
 
 _TOKENS = np.where(LETTER_IDS == REFUSED, UNK, LETTER_IDS).astype(np.uint8).tobytes()
 """Token of each letter: letters that become <unk> do not tell two proteins apart."""

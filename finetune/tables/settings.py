@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from data.alphabet import LETTER_IDS, REFUSED
-from data.recipe.option import in_words
-from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
 from data.recipe.settings import LetterPolicy
+from zymogen.settings.option import in_words
+from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, setting
 
 TooLong = Literal["refuse", "start", "end", "ends", "window"]
 RowPolicy = Literal["refuse", "leave_out"]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from data.recipe.option import in_words
-from data.recipe.setting import no_such_word
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from finetune.tables.location import Location
 from finetune.tables.settings import TableSettings
+from zymogen.settings.option import in_words
+from zymogen.settings.section import no_such_word
 
 if TYPE_CHECKING:
     import pyarrow

@@ -14,8 +14,6 @@ from string import ascii_uppercase
 import numpy as np
 
 from data.homology.record_names import names
-from data.recipe.option import in_words
-from data.recipe.setting import no_such_word
 from data.recipe.settings import LetterPolicy, SourceContent
 from data.sources.protein import is_missing, letters_of, refusal, shown
 from finetune.tables.fasta import fasta_records
@@ -23,6 +21,8 @@ from finetune.tables.location import Location
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 from finetune.tables.text import decoded
+from zymogen.settings.option import in_words
+from zymogen.settings.section import no_such_word
 
 _ALIKE, _LIKELY = 0.06, 0.01
 """Chance that two residues of proteins are equal; chance of an offset above which it is not believed."""

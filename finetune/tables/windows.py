@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from data.order.plan import SPECIAL_TOKENS
-from data.recipe.option import in_words
-from data.recipe.setting import listed
 from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table
+from zymogen.settings.option import in_words
+from zymogen.settings.section import listed
 
 _MOST_ROWS = 3
 """How many rows an error names."""

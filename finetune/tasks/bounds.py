@@ -3,8 +3,8 @@
 In: texts, the settings of a task. Out: directions. Kept: nothing.
 """
 
-from data.recipe.setting import no_such_word
 from finetune.tasks.settings import TaskSettings
+from zymogen.settings.section import no_such_word
 
 USUAL = {
     **dict.fromkeys((">", ">=", "≥", ">>", "gt", "ge", "greater", "greater than", "more than", "above", "at least"), 1),

@@ -5,9 +5,9 @@ In: the distinct texts of a task's columns. Out: names of classes, and the index
 
 from collections.abc import Collection, Sequence
 
-from data.recipe.setting import listed
 from finetune.tables.numbers import number_of
 from finetune.tasks.settings import TaskSettings
+from zymogen.settings.section import listed
 
 OPPOSITES = (
     *(("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-", "+"), ("inactive", "active")),

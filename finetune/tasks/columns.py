@@ -7,8 +7,8 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from data.recipe.setting import listed
 from finetune.tasks.settings import TaskSettings
+from zymogen.settings.section import listed
 
 _SHOWN, _NAME = 20, 40
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from data.recipe.json_file import array
 from finetune.tasks.scale import Scale
 from finetune.tasks.settings import TaskSettings
+from zymogen.settings.json_file import array
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
 from finetune.tables.numbers import MISSING
+from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, setting
 
 TaskType = Literal["regression", "binary", "multiclass", "ordinal", "multilabel"]
 Level = Literal["sequence", "residue", "pair"]

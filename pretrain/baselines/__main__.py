@@ -12,10 +12,10 @@ import json
 import sys
 from pathlib import Path
 
-from data.progress_line import WorkLine
-from data.recipe.toml_file import read
 from pretrain.engine.command import Parser, importing_torch, main_of, require_free, takes_output, write_output
 from pretrain.recipe import Recipe
+from zymogen.console.progress import WorkLine
+from zymogen.settings.toml_file import read
 
 FORMAT = "zymogen.baselines/1"
 

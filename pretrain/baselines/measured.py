@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.batches.contents import MaskedContents
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin, Cursor
@@ -27,6 +26,7 @@ from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.evaluate import Row, evaluation_of, merged, unigram_losses
 from pretrain.evaluation.frozen import FrozenSet
 from pretrain.evaluation.scores import Evaluation
+from zymogen import keyed_random
 
 MOST_RESIDUES = 2_000_000
 _TUNING = 10
@@ -106,7 +106,7 @@ def _divided(documents: Bin, corpora: Corpora) -> tuple[Bin, Bin]:
     clusters = np.unique(of_documents)
     if len(clusters) == 1:
         return documents, documents
-    order = np.argsort(draw.hashes(_SEED, clusters.view(np.int64)), kind="stable")
+    order = np.argsort(keyed_random.hashes(_SEED, clusters.view(np.int64)), kind="stable")
     tunes = np.isin(of_documents, clusters[order[: -(-len(clusters) // _TUNING)]])
     return _some(documents, ~tunes), _some(documents, tunes)
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from huggingface_hub import EvalResult
 
-from data.safe_text import tell
 from pretrain.card import measured
 from pretrain.card.text import (
     NOT_STATED,
@@ -32,6 +31,7 @@ from pretrain.report.history import History, read_history
 from pretrain.report.measured import Measurements
 from pretrain.report.pictures import card_pictures
 from pretrain.report.section import NOT_MEASURED, Section, source_names
+from zymogen.console.safe_text import tell
 
 _PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")
 """Settings that name places on somebody's machine, or are shown elsewhere."""

@@ -12,8 +12,8 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
-from data.safe_text import redacted
 from pretrain.report.section import Section, source_names
+from zymogen.console.safe_text import redacted
 
 NOT_STATED = "not stated"
 FOLDER = "path/to/this/folder"

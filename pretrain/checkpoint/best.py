@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from data.safe_text import tell
 from pretrain.checkpoint.canonical import Count, InvalidCheckpoint
 from pretrain.checkpoint.load import Check, Verified, newest_valid, unread, verify
 from pretrain.checkpoint.manifest import BEST, TrainerState, checkpoint_name
 from pretrain.run.errors import CheckpointError
+from zymogen.console.safe_text import tell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

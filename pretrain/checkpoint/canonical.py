@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from data.recipe import json_file
+from zymogen.settings import json_file
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

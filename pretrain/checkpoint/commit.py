@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.digests.digest import identity, sums
 from pretrain.checkpoint.files.index import INDEX_FILE, Index, index_bytes
@@ -37,6 +36,7 @@ from pretrain.checkpoint.object_store.stored import Bucket, prefix_of
 from pretrain.checkpoint.receipts import GivenUp, Receipt, collect
 from pretrain.checkpoint.staging import Staged
 from pretrain.run.errors import CheckpointError, StorageError
+from zymogen.files.durable import flush
 
 TEMPORARY = ".tmp-"
 

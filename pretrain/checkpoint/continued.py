@@ -5,10 +5,10 @@ In: the checkpoint. Out: an error, or a table of what differs. Kept: nothing.
 
 from collections.abc import Mapping
 
-from data.progress_line import in_columns
 from pretrain.checkpoint.load import Verified
 from pretrain.engine.engine import Engine
 from pretrain.run.versions import versions
+from zymogen.console.progress import in_columns
 
 
 def require_same_run(checkpoint: Verified, fingerprints: Mapping[str, str]) -> None:

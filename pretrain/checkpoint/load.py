@@ -15,8 +15,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from data.durable import flush
-from data.safe_text import tell
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.files.blocks import BlockHashes, BlockReader, read_small, retried
 from pretrain.checkpoint.files.index import INDEX_FILE, Index
@@ -31,6 +29,8 @@ from pretrain.checkpoint.manifest import (
     step_of_name,
 )
 from pretrain.run.errors import CheckpointError, StorageError
+from zymogen.console.safe_text import tell
+from zymogen.files.durable import flush
 
 QUARANTINE = ".quarantine"
 QUARANTINED = 1

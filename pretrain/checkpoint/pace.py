@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from statistics import median
 from time import monotonic
 
-from data.progress_line import clock_time
-from data.recipe.interval import Interval, seconds
 from pretrain.checkpoint.saves import Saves
 from pretrain.run.due import Due
 from pretrain.run.settings import AUTO, RunSettings
+from zymogen.console.progress import clock_time
+from zymogen.settings.interval import Interval, seconds
 
 _FIRST_S = 60.0
 """The first save, of which the others' pace follows, is due after so much time."""

@@ -11,14 +11,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from data.durable import flush
-from data.safe_text import tell
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, Plan
 from pretrain.checkpoint.files.blocks import read_small
 from pretrain.checkpoint.load import MADE_WAY, QUARANTINE, QUARANTINED, find, sizes_of
 from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, OtherVersion, checkpoint_name, step_of_name
+from zymogen.console.safe_text import tell
+from zymogen.files.durable import flush
 
 TRASH = ".trash-"
 _MADE_WAY = re.compile(rf"(step-\d+)-{MADE_WAY}(?:-(\d+))?")

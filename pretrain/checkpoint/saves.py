@@ -21,9 +21,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from data.progress_line import clock_time
-from data.recipe.interval import seconds
-from data.safe_text import tell
 from pretrain.checkpoint.commit import Plan, commit
 from pretrain.checkpoint.digests.copies import Copies
 from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
@@ -44,6 +41,9 @@ from pretrain.run.errors import PeerError, StorageError
 from pretrain.run.grace import Grace
 from pretrain.run.settings import RunSettings
 from pretrain.run.versions import versions
+from zymogen.console.progress import clock_time
+from zymogen.console.safe_text import tell
+from zymogen.settings.interval import seconds
 
 LAST_TRIES = 3
 """How often the last save is tried: no other would come."""

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from data.progress_line import in_columns
-from data.recipe.json_file import as_json
-from data.recipe.setting import listed
 from pretrain.engine.command import Parser, main_of, require_free, takes_output, write_output
 from pretrain.evaluation.verdict import Judgement
+from zymogen.console.progress import in_columns
+from zymogen.settings.json_file import as_json
+from zymogen.settings.section import listed
 
 FORMAT = "zymogen.comparison/1"
 _MOST_NAMED = 3

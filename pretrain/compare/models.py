@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
 from pretrain.compare.comparison import Comparison, Difference
 from pretrain.engine.engine import Engine
@@ -18,6 +17,7 @@ from pretrain.evaluation.evaluate import Row, intervals
 from pretrain.evaluation.finished import LAUNCH, Compute, scored_by
 from pretrain.evaluation.opened import Asked, OpenSet, named, open_set
 from pretrain.ship.source import Source, masked_language_model, open_source
+from zymogen.console.progress import WorkLine
 
 _JUDGED_BY = "mask_all"
 """The corruption under which nothing can be copied."""

@@ -12,7 +12,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from data.progress_line import WorkLine
 from pretrain.engine.command import (
     Parser,
     importing_torch,
@@ -22,6 +21,7 @@ from pretrain.engine.command import (
     takes_output,
     write_output,
 )
+from zymogen.console.progress import WorkLine
 
 LONGEST = 1022
 """Longest chain, in residues, that is given to a model: that of the published ESM-2. Memory rises with its square."""
@@ -30,13 +30,13 @@ LONGEST = 1022
 def _score(options: argparse.Namespace) -> None:
     import torch
 
-    from data.recipe.json_file import as_json
     from pretrain.contacts.chains import chains_of, files_of
     from pretrain.contacts.chosen import usable
     from pretrain.contacts.scored import lines, score
     from pretrain.model.weights.contact_head import ContactHead
     from pretrain.ship.contact_head import writable, write
     from pretrain.ship.source import masked_language_model, open_source
+    from zymogen.settings.json_file import as_json
 
     if options.write:
         writable(Path(options.model))

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 
 from data.homology.relatives import searched_by
-from data.progress_line import WorkLine
 from pretrain.contacts.attention import eager, maps_of
 from pretrain.contacts.chains import Chain
 from pretrain.contacts.chosen import Chosen, choose
@@ -20,6 +19,7 @@ from pretrain.evaluation.scores import shown_interval
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.weights.contact_head import ContactHead
+from zymogen.console.progress import WorkLine
 
 _SEED = 0
 """Seed of the weights of the control."""

@@ -18,18 +18,18 @@ from tempfile import TemporaryFile
 from typing import NoReturn
 
 from data.commands.arguments import PathParser
-from data.disk_error import CLOSED, FULL, one_line, refusal
-from data.durable import replaced
-from data.environment import use_standard_streams, use_writable_caches
-from data.progress_line import WorkLine
-from data.recipe.option import use_options
-from data.recipe.origin import COMMAND_LINE
-from data.resources import resources
-from data.safe_text import tell, tell_error
 from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.errors import OutsideError, PeerError, Rollback
 from pretrain.run.launcher import World, command_line, launched_world, tell_launcher
 from pretrain.run.stop import Stopped, heed
+from zymogen.console.progress import WorkLine
+from zymogen.console.safe_text import tell, tell_error
+from zymogen.files.disk_error import CLOSED, FULL, one_line, refusal
+from zymogen.files.durable import replaced
+from zymogen.processes.environment import use_standard_streams, use_writable_caches
+from zymogen.processes.resources import resources
+from zymogen.settings.option import use_options
+from zymogen.settings.origin import COMMAND_LINE
 
 _PATIENCE_S = 5.0
 """How long a rank waits for the one that failed first, or may report the same mistake, to end."""

@@ -23,7 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from data.batches.batch import Batch
 from data.batches.loader import Step
-from data.safe_text import tell
 from pretrain.engine.context_parallel import ContextGroup
 from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
@@ -31,6 +30,7 @@ from pretrain.model.layer import Layer
 from pretrain.model.linear import Linear
 from pretrain.model.obstacle import Obstacle
 from pretrain.run.errors import placed
+from zymogen.console.safe_text import tell
 
 _COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

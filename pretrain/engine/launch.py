@@ -19,7 +19,6 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, parse_flag_from_env
 
-from data.recipe.interval import seconds
 from pretrain.engine.context_parallel import context_group
 from pretrain.engine.cpu import sharding_on_a_cpu
 from pretrain.engine.engine import Engine
@@ -31,6 +30,7 @@ from pretrain.run import stop
 from pretrain.run.errors import Rollback
 from pretrain.run.launcher import launched_world
 from pretrain.run.stop import Stopped
+from zymogen.settings.interval import seconds
 
 
 @contextmanager

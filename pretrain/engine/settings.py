@@ -6,11 +6,11 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from data.recipe.interval import TIME
-from data.recipe.setting import OPERATIONAL, Section, setting
 from pretrain.model.settings import ComputeSettings, ExchangeRequest
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.run.settings import RunSettings
+from zymogen.settings.interval import TIME
+from zymogen.settings.section import OPERATIONAL, Section, setting
 
 PRECISION = "bf16"
 """What is computed in where nothing is asked for: what every file of accelerate_configs/ says."""

@@ -1,7 +1,7 @@
 """Contacts of a model as they were measured: precisions at long range, beside random weights of its shape and chance.
 
-In: numbers. Out: `ContactFigures` (`data.recipe.json_file`), which `pretrain.contacts` writes, and a card and a report
-read. Kept: nothing; torch is not imported.
+In: numbers. Out: `ContactFigures` (`zymogen.settings.json_file`), which `pretrain.contacts` writes, and a card and a
+report read. Kept: nothing; torch is not imported.
 """
 
 from dataclasses import dataclass

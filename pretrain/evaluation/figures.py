@@ -8,9 +8,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data.progress_line import in_columns
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.scores import Evaluation, shown, shown_interval
+from zymogen.console.progress import in_columns
 
 ALL, LENGTH, IDENTITY = "all", "length", "identity"
 """What the proteins of a row have in common: nothing, their length, or how similar the nearest training protein is."""
@@ -44,7 +44,7 @@ class Figure(Evaluation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Everything that an evaluation found (`data.recipe.json_file`)."""
+    """Everything that an evaluation found (`zymogen.settings.json_file`)."""
 
     format: str = "zymogen.evaluation/2"
     model: str

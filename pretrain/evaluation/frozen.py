@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.batches.contents import MaskedContents
 from data.batches.masking import corrupt
 from data.batches.packed import bins_of, stretches
@@ -19,6 +18,7 @@ from data.recipe.packing import BinSettings
 from data.recipe.settings import MaskSettings
 from data.store.token_store import new_hash
 from pretrain.evaluation.corruptions import CORRUPTIONS
+from zymogen import keyed_random
 
 SEED = 0
 """Seed of what is scored; not the run's seed, so that runs can be compared."""
@@ -88,6 +88,6 @@ def frozen_set(shelves: Shelves, samples: NDArray[np.int64], crop_tokens: int, m
         max_sequences: largest number of proteins that are scored.
     """
     if len(samples) > max_sequences:
-        samples = samples[np.sort(np.argsort(draw.hashes(SEED, samples), kind="stable")[:max_sequences])]
+        samples = samples[np.sort(np.argsort(keyed_random.hashes(SEED, samples), kind="stable")[:max_sequences])]
     starts, lengths = crop(samples, np.zeros_like(samples), shelves.num_residues(samples), crop_tokens, SEED)
     return FrozenSet(shelves, samples, starts, lengths)

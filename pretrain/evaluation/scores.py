@@ -162,7 +162,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """Content of predictions.json (`data.recipe.json_file`)."""
+    """Content of predictions.json (`zymogen.settings.json_file`)."""
 
     format: str = "zymogen.predictions/2"
     proteins: tuple[Prediction, ...]

@@ -18,7 +18,6 @@ from data.batches.loader import Loader
 from data.corpus.prepare import open_corpora, prepare
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
-from data.progress_line import WorkLine
 from data.recipe.settings import DataSettings
 from pretrain.checkpoint.load import find, unread, verify
 from pretrain.checkpoint.manifest import TrainerState
@@ -26,6 +25,7 @@ from pretrain.recovery.left_out import known_of, left_out
 from pretrain.run.classes import ERROR, FINISHED
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import data_of
+from zymogen.console.progress import WorkLine
 
 _ROW = "{:>12}  {:>16}  {}"
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from data.progress_line import WorkLine
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import find, verify
 from pretrain.checkpoint.manifest import OtherVersion, step_of_name
 from pretrain.run.classes import FINISHED, INPUT, STORAGE, ExitClass
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import StorageError
+from zymogen.console.progress import WorkLine
 
 WHOLE, DAMAGED, UNREADABLE, OTHER = "whole", "damaged", "unreadable", "other version"
 _CLASSES: dict[str, ExitClass] = {WHOLE: FINISHED, OTHER: INPUT, DAMAGED: STORAGE, UNREADABLE: STORAGE}

@@ -15,13 +15,13 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
-from data import group_signals
 from data.alphabet import TOKENS
 from data.batches.batch import PackedSequences
 from pretrain.model.attention.choice import Backend
 from pretrain.model.encoder import Encoder
 from pretrain.model.layer import Layer
 from pretrain.model.obstacle import Obstacle, gist
+from zymogen.processes import group_signals
 
 _MOST_GRAPHS = 64
 

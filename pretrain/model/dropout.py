@@ -12,8 +12,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from data import draw
 from data.batches.batch import PackedSequences
+from zymogen import keyed_random
 
 
 class Site(IntEnum):
@@ -49,7 +49,9 @@ class KeyedDropout:
             slots: ``(n,)`` int64, those slots, counted from the first that is computed; None for all.
         """
         size = torch.Size((self.bin_slots, update.shape[1]))
-        kept = torch.cat([self._kept(draw.key(key, layer, site), size, update.device)[own] for key, own in self.bins])
+        kept = torch.cat(
+            [self._kept(keyed_random.key(key, layer, site), size, update.device)[own] for key, own in self.bins]
+        )
         if slots is not None:
             kept = kept.index_select(0, slots)
         return update * kept / (1 - self.probability)

@@ -11,10 +11,10 @@ from hashlib import blake2b
 import torch
 from torch import Tensor, nn
 
-from data import draw
 from pretrain.model.attention.rotary import frequencies
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
+from zymogen import keyed_random
 
 WEIGHT_STD = 0.02
 """Standard deviation of the first weights of linear maps and the embedding, as in transformers' `initializer_range`."""
@@ -36,7 +36,7 @@ def initial_matrix(name: str, size: torch.Size, seed: int) -> Tensor:
 def generator_of(name: str, seed: int) -> torch.Generator:
     """What draws the first value of the parameter called `name`, on the host; a function of its arguments alone."""
     name_hash = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
-    return torch.Generator("cpu").manual_seed(draw.key(seed, draw.INITIAL, name_hash))
+    return torch.Generator("cpu").manual_seed(keyed_random.key(seed, keyed_random.INITIAL, name_hash))
 
 
 def first_weights(model: nn.Module, seed: int) -> dict[str, FirstWeight]:

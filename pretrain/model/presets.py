@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from data.alphabet import TOKENS
-from data.recipe.setting import Section, bounded
+from zymogen.settings.section import Section, bounded
 
 VOCABULARY = len(TOKENS)
 """Number of token ids: embedding rows and logits per slot of an ESM-2."""

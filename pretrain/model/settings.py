@@ -8,8 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, require_word, setting
 from pretrain.model.presets import PRESETS
+from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, require_word, setting
 
 Checkpointing = Literal["none", "selective", "layer"]
 """What the backward pass computes again instead of keeping it."""

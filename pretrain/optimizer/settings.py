@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, SCHEDULE, Section, require, setting
+from zymogen.settings.section import IDENTITY, SCHEDULE, Section, require, setting
 
 PEAK_LR = 4e-4
 """Peak learning rate where a recipe gives none: ESM-2's (Lin et al. 2023, supplement A)."""

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from data.recipe.wording import duration
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import Plan, plan_of
 from pretrain.proposal.reasons import Choice, choices
+from zymogen.console.format import duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from data.corpus.lengths import Lengths, count_lengths
 from data.homology import program
 from data.homology.clusters import Clusters, open_clusters
 from data.homology.split import held_out
-from data.progress_line import WorkLine
-from data.resources import resources
 from data.store.token_store import Store
 from pretrain.proposal import rules
+from zymogen.console.progress import WorkLine
+from zymogen.processes.resources import resources
 
 _MOST_DISTINCT = 20_000_000
 """Records up to which equal sequences are counted, by sorting 8 bytes of each."""

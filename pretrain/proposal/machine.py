@@ -7,8 +7,8 @@ machine. Kept: nothing.
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.resources import resources
 from pretrain.proposal import rules
+from zymogen.processes.resources import resources
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from data.recipe.interval import Interval, interval
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import Checkpointing
 from pretrain.proposal import rules
@@ -18,6 +17,7 @@ from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.memory import memory_of
 from pretrain.run.settings import MAY_LOSE, planned_saves
+from zymogen.settings.interval import Interval, interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

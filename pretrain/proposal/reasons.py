@@ -6,11 +6,11 @@ In: the plan that was chosen. Out: `Choice`s. Kept: nothing.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from data.recipe.wording import count, duration
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import Plan
+from zymogen.console.format import count, duration
 
 
 class Choice(NamedTuple):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from data.recipe.setting import expanded
-from data.recipe.toml_file import overridden
+from zymogen.settings.section import expanded
+from zymogen.settings.toml_file import overridden
 
 _CLUSTERING = "data.split_identity"
 _MOST_SOURCES = 20

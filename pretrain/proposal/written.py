@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from data.missing_file import few
-from data.recipe.wording import aligned, count, duration
-from data.safe_text import printable
 from pretrain.proposal.choice import Proposal
 from pretrain.proposal.corpus import CorpusFacts
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import Plan
 from pretrain.proposal.reasons import Choice
+from zymogen.console.format import aligned, count, duration
+from zymogen.console.safe_text import printable
+from zymogen.files.suggestions import few
 
 Table = tuple[str, str, Sequence[Choice]]
 """A table of a recipe: its head, such as ``[data]`` or ``[[tasks]]``, the comment above it, and its settings."""

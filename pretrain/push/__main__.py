@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from data.commands.arguments import PathParser
-from data.progress_line import WorkLine
-from data.safe_text import redacted
 from pretrain.engine.command import answered
+from zymogen.console.progress import WorkLine
+from zymogen.console.safe_text import redacted
 
 if TYPE_CHECKING:
     from pretrain.run.directory import RunDirectory

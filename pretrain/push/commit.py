@@ -31,9 +31,9 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils.sha import git_hash
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from data.safe_text import remembered
 from pretrain.push.failure import SILENCE_S, TagTaken, Unavailable, sorted_out, wait_s
 from pretrain.push.folder import LIST, finished_files
+from zymogen.console.safe_text import remembered
 
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"{_PART}/{_PART}")

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from data.durable import workspace
-from data.safe_text import tell
 from pretrain.checkpoint.load import find, newest_step
 from pretrain.checkpoint.manifest import step_of_name
 from pretrain.push.commit import push
 from pretrain.push.failure import PushError, TagTaken, Unavailable, one_line, wait_s
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
+from zymogen.console.safe_text import tell
+from zymogen.files.durable import workspace
 
 ALERTS = "alerts.jsonl"
 

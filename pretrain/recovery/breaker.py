@@ -15,10 +15,10 @@ A batch system that repeats a start repeats a failure, too. Two patterns are tak
 from collections import Counter
 from collections.abc import Sequence
 
-from data.safe_text import tell
 from pretrain.run.attempts import Failure, Start, last_failure
 from pretrain.run.classes import INPUT, STORAGE
 from pretrain.run.directory import RunDirectory
+from zymogen.console.safe_text import tell
 
 SAME, IDLE = 3, 10
 OPTION = "--despite-failures"

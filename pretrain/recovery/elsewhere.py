@@ -19,8 +19,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data.durable import write_whole
-from data.safe_text import tell
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, give_name, make_way
@@ -34,6 +32,8 @@ from pretrain.run.attempts import NO_RECORDS, AttemptRecords, move_base
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import CheckpointError, StorageError
 from pretrain.run.run_json import run_record
+from zymogen.console.safe_text import tell
+from zymogen.files.durable import write_whole
 
 _FETCHED = f"{TEMPORARY}step-fetched"
 

@@ -6,10 +6,10 @@ checkpoint, once a bin was left out. One of an early version has none, because i
 
 from typing import Any
 
-from data.recipe.setting import listed
 from data.recipe.settings import PackingSettings
 from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.manifest import SKIPPED_BINS, TrainerState
+from zymogen.settings.section import listed
 
 _SHOWN = 10
 

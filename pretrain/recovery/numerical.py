@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.disk_error import said
 from data.order.plan import Plan
 from pretrain.checkpoint.manifest import LOSS_MONITOR, TrainerState, step_of_name
 from pretrain.recovery.breaker import counted
@@ -32,6 +31,7 @@ from pretrain.run import records
 from pretrain.run.attempts import Start
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import Rollback
+from zymogen.files.disk_error import said
 
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
 """Gives the names of sequences, from the sample ids of a plan."""

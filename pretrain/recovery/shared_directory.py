@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from data.disk_error import said
 from pretrain.engine.ranks import Ranks
 from pretrain.run import stop
 from pretrain.run.directory import UNCLAIMED, RunDirectory
 from pretrain.run.launcher import launched_world
+from zymogen.files.disk_error import said
 
 _CACHED_S = 60.0
 _LOOK_S = 0.2

@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from data.progress_line import WorkLine
 from pretrain.engine.command import Parser, main_of
 from pretrain.report.history import read_history
 from pretrain.report.page import write_report
 from pretrain.report.pictures import write_pictures
+from zymogen.console.progress import WorkLine
 
 _EVERY_S = 15
 

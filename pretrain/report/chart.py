@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from data.safe_text import printable
 from pretrain.report.palette import named, placeholder
 from pretrain.report.section import Drawing
 from pretrain.report.series import Numbers, Thinned, thinned
+from zymogen.console.safe_text import printable
 
 TEXT = 13.0
 """Size of text in pixels, where a drawing is shown in its own width."""

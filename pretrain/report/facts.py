@@ -7,9 +7,6 @@ import textwrap
 from datetime import UTC, datetime
 from typing import Any
 
-from data.recipe.setting import flat, listed
-from data.recipe.wording import count, duration
-from data.safe_text import printable
 from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
 from pretrain.evaluation.scores import Evaluation, Prediction, shown
 from pretrain.evaluation.verdict import Verdict, verdict
@@ -18,6 +15,9 @@ from pretrain.report.history import History
 from pretrain.report.letters import Letters
 from pretrain.report.section import Key, Sheet
 from pretrain.run.attempts import KILLED, Start
+from zymogen.console.format import count, duration
+from zymogen.console.safe_text import printable
+from zymogen.settings.section import flat, listed
 
 _MOST_ATTEMPTS = 12
 """Most attempts that the table shows."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from data.recipe.wording import count
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.report.chart import Chart, Dash, Line
 from pretrain.report.history import History
 from pretrain.report.rows import Row, Rows
 from pretrain.report.series import Numbers
+from zymogen.console.format import count
 
 _STYLES: dict[str, tuple[str, Dash]] = {"mask_all": ("blue", "solid"), "80_10_10": ("orange", "dashed")}
 _CONSTANTS: tuple[tuple[str, str, tuple[str, Dash]], ...] = (

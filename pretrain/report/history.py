@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from data.recipe.json_file import whole
 from pretrain.evaluation.corruptions import trained_as
 from pretrain.evaluation.course import Course, course, lasting, number
 from pretrain.evaluation.scores import HeldOut, Prediction, Predictions
@@ -21,6 +20,7 @@ from pretrain.run.attempts import KILLED, AttemptRecords, Start, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.records import read_metrics, seconds
 from pretrain.run.run_json import RunRecord
+from zymogen.settings.json_file import whole
 
 Line = Mapping[str, Any]
 

@@ -7,10 +7,10 @@ import itertools
 from dataclasses import dataclass
 from html import escape
 
-from data.safe_text import printable
 from pretrain.evaluation.scores import Prediction
 from pretrain.report.chart import GLYPH, TEXT, svg
 from pretrain.report.section import Drawing
+from zymogen.console.safe_text import printable
 
 LEVELS = (0.1, 0.2, 0.4, 0.7)
 """Probabilities at which the colour of a residue changes."""

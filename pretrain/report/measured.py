@@ -12,8 +12,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.recipe.json_file import whole
-from data.recipe.wording import count
 from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import ALL, HEAD, IDENTITY, LENGTH, Figure, Figures
@@ -21,6 +19,8 @@ from pretrain.evaluation.scores import kind_of, shown_interval
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.rows import Row, Rows
 from pretrain.report.section import NOT_MEASURED, Drawing, Section, Sheet, source_names
+from zymogen.console.format import count
+from zymogen.settings.json_file import whole
 
 EVALUATION, CONTACTS, ASSAYS = "evaluation.json", "contacts.json", "proteingym.csv"
 Shown = tuple[Sheet, list[Drawing | None]]

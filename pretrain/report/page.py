@@ -6,14 +6,14 @@ In: a run directory. Out: report.html in it. Kept: nothing; a file of that name 
 from datetime import UTC, datetime
 from pathlib import Path
 
-from data.durable import replaced
-from data.safe_text import tell
 from pretrain.evaluation.scores import kind_of
 from pretrain.report import facts, figures, measured
 from pretrain.report.history import History, read_history
 from pretrain.report.palette import style_sheet
 from pretrain.report.section import Content, Section
 from pretrain.run.directory import RunDirectory
+from zymogen.console.safe_text import tell
+from zymogen.files.durable import replaced
 
 MARK = "zymogen.report/1"
 """Stands at the beginning of every page that this module writes."""

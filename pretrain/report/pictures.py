@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from data.durable import replaced
-from data.safe_text import redacted, tell
 from pretrain.evaluation.scores import kind_of
 from pretrain.report import facts, figures
 from pretrain.report.history import read_history
 from pretrain.report.page import require_ours
 from pretrain.report.palette import style_sheet
 from pretrain.report.section import Drawing
+from zymogen.console.safe_text import redacted, tell
+from zymogen.files.durable import replaced
 
 MARK = "zymogen.picture/1"
 _WIDTH = 840

@@ -22,7 +22,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from data.safe_text import tell
 from pretrain.run import records
 from pretrain.run.classes import (
     ERROR,
@@ -39,6 +38,7 @@ from pretrain.run.classes import (
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import PeerError, placed
 from pretrain.run.stop import Stopped
+from zymogen.console.safe_text import tell
 
 KILLED = "killed"
 _AS_ASKED = (FINISHED, INTERRUPTED, PREEMPTED)

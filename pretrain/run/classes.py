@@ -10,9 +10,9 @@ import os
 from signal import Signals
 from typing import NamedTuple
 
-from data.disk_error import CLOSED
 from pretrain.run.errors import PeerError, StorageError, is_no_room
 from pretrain.run.stop import Stopped
+from zymogen.files.disk_error import CLOSED
 
 
 class ExitClass(NamedTuple):

@@ -21,17 +21,17 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from data.disk_error import said
-from data.durable import write_whole, written_beside
-from data.missing_file import few, nearest
-from data.recipe import json_file
-from data.recipe.setting import Section, SettingClass, flat, settings_of
-from data.safe_text import tell
 from pretrain.run import records
 from pretrain.run.errors import placed
 from pretrain.run.lock import LEASE, LOCK, RunLock
 from pretrain.run.run_json import RunRecord, run_record
 from pretrain.run.versions import versions
+from zymogen.console.safe_text import tell
+from zymogen.files.disk_error import said
+from zymogen.files.durable import write_whole, written_beside
+from zymogen.files.suggestions import few, nearest
+from zymogen.settings import json_file
+from zymogen.settings.section import Section, SettingClass, flat, settings_of
 
 _ATTEMPTS, _RANKS, _FORMER_RANKS = "attempts.jsonl", "ranks", ".ranks"
 _OF_A_START = ("run.json", _ATTEMPTS, _RANKS, _FORMER_RANKS, "zymogen", "wandb", LEASE, LOCK)

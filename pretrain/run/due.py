@@ -5,7 +5,7 @@ In: an interval of the recipe, the number of a step. Out: whether it is due. Kep
 
 from time import monotonic
 
-from data.recipe.interval import Every, interval
+from zymogen.settings.interval import Every, interval
 
 
 class Due:

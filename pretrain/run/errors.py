@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from data.disk_error import FULL
+from zymogen.files.disk_error import FULL
 
 
 class PeerError(RuntimeError):

@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any
 
-from data.recipe.setting import SettingClass, settings_of
+from zymogen.settings.section import SettingClass, settings_of
 
 
 def fingerprints_of(recipe: Any) -> dict[str, str]:

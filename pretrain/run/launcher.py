@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 import psutil
 
-from data.parent import signal_at_its_end
-from data.safe_text import printable, redacted
+from zymogen.console.safe_text import printable, redacted
+from zymogen.processes.parent import signal_at_its_end
 
 _LAUNCHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("accelerate", "accelerate.commands.accelerate_cli"), ("launch",)),

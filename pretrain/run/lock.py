@@ -18,10 +18,10 @@ from typing import IO, Any
 
 import psutil
 
-from data import durable
-from data.disk_error import NO_LOCKS
-from data.durable import machine, written_beside
 from pretrain.run import records
+from zymogen.files import durable
+from zymogen.files.disk_error import NO_LOCKS
+from zymogen.files.durable import machine, written_beside
 
 LOCK, LEASE = "run.lock", "run.lease"
 _MOMENT_S = 0.1

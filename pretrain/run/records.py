@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data.safe_text import redacted
+from zymogen.console.safe_text import redacted
 
 
 def now() -> str:

@@ -1,6 +1,6 @@
 """The record of a run in run.json.
 
-In: its content. Out: a `RunRecord` (`data.recipe.json_file`), and the data that a pretraining run reads. Kept:
+In: its content. Out: a `RunRecord` (`zymogen.settings.json_file`), and the data that a pretraining run reads. Kept:
 nothing.
 """
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.recipe import json_file
 from data.recipe.settings import DataSettings
+from zymogen.settings import json_file
 
 FORMAT = "zymogen.run/2"
 
@@ -59,7 +59,7 @@ def data_of(described: RunRecord, root: Path) -> DataSettings:
     Raises:
         ValueError: it is a fine-tuning run, or its settings are not those of this version.
     """
-    from data.recipe.toml_file import check
+    from zymogen.settings.toml_file import check
 
     if "tasks" in described.recipe:
         raise ValueError(f"{root} is a fine-tuning run; give one of python -m pretrain")

@@ -10,8 +10,8 @@ import os
 import stat
 from pathlib import Path
 
-from data.durable import flush
-from data.safe_text import tell
+from zymogen.console.safe_text import tell
+from zymogen.files.durable import flush
 
 CHECKSUMS = ".zymogen.sha256"
 

@@ -10,11 +10,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import EsmConfig
 
-from data.durable import replaced
 from pretrain.card.text import FOLDER
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
 from pretrain.model.weights.source import config_of, shards_of
+from zymogen.files.durable import replaced
 
 NOT_FITTED = "Contacts are not trained: `predict_contacts` answers 0.5 everywhere."
 _HOW = f'''load the model with `attn_implementation="eager"` for it:

@@ -10,8 +10,6 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
-from data.disk_error import refusal, said
-from data.durable import in_turn, workspace
 from pretrain.card.pretrained import Exported, was_measured, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.digests.digest import identity_of
@@ -29,6 +27,8 @@ from pretrain.run.errors import StorageError, is_no_room
 from pretrain.ship.checksums import put
 from pretrain.ship.contact_head import about_contacts
 from pretrain.ship.reloaded import logits_of, require_same
+from zymogen.files.disk_error import refusal, said
+from zymogen.files.durable import in_turn, workspace
 
 
 def export(

@@ -10,10 +10,10 @@ import pytest
 from benchmarks.assays.__main__ import in_words, proposal
 from benchmarks.assays.cases import CASES, some, write_case, write_recipe
 from benchmarks.finetune.rows import batches, cut, drawn
-from data.recipe.toml_file import read
 from finetune.recipe import Recipe
 from support.launching import run
 from support.places import REAL
+from zymogen.settings.toml_file import read
 
 DATA = REAL.parent
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="no real assays beside the project (shared/data)")

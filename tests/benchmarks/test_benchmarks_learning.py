@@ -28,7 +28,6 @@ from data.batches import loader
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.program import is_installed
 from data.recipe.settings import DataSettings
-from data.recipe.toml_file import read
 from pretrain.__main__ import main as pretrain
 from pretrain.model.build import without_memory
 from pretrain.model.initial import first_weights
@@ -37,6 +36,7 @@ from pretrain.recipe import Recipe
 from pretrain.run.run_json import RunRecord, data_of
 from support.assays.structure_zip import records, zipped
 from support.places import REAL, ROOT
+from zymogen.settings.toml_file import read
 
 # The frozen set ----------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ import finetune.recipe
 import pretrain.recipe
 from benchmarks.reference.__main__ import differences
 from benchmarks.reference.runs import RUNS, write_table
-from data.recipe.toml_file import read
 from support.places import ROOT
+from zymogen.settings.toml_file import read
 
 RECIPES = {"pretrain": pretrain.recipe.Recipe, "finetune": finetune.recipe.Recipe}
 

@@ -20,7 +20,7 @@ exit $status
 """
 SOCKETS = """
 import multiprocessing, os, tempfile
-from data.environment import use_short_sockets
+from zymogen.processes.environment import use_short_sockets
 if __name__ == "__main__":
     use_short_sockets()
     process = multiprocessing.get_context("forkserver").Process(target=os._exit, args=(7,))

@@ -8,8 +8,6 @@ import pytest
 from accelerate import Accelerator
 
 from data.homology import mmseqs, program
-from data.recipe.toml_file import read
-from data.resources import Resources, resources
 from pretrain.engine.engine import Engine
 from pretrain.masked_language_job import open_job
 from pretrain.proposal.machine import Machine
@@ -18,6 +16,8 @@ from pretrain.proposal.request import Request
 from pretrain.proposed import propose
 from pretrain.recipe import Recipe
 from support.other_machines import write_inputs
+from zymogen.processes.resources import Resources, resources
+from zymogen.settings.toml_file import read
 
 
 def tree(root: Path, files: Mapping[str, str]) -> Path:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from data.recipe.toml_file import _declared, check, sections
 from finetune.recipe import Recipe as FinetuneRecipe
 from pretrain.recipe import Recipe
 from support.inputs.faulty_server import Site, serving
 from support.launching import Launched
 from support.other_machines import RECIPE, Row, run, table
+from zymogen.settings.toml_file import _declared, check, sections
 
 
 def recipe(content: bytes):

@@ -8,11 +8,11 @@ from bisect import bisect_left, insort
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
 from data.alphabet import CLS, EOS, IS_TARGET, MASK, PAD, STANDARD_IDS
 from data.corpus.shelves import Shelves
 from data.order.plan import Bin
 from data.recipe.settings import MaskSettings
+from zymogen import keyed_random
 
 
 def gathered(shelves: Shelves, bin_: Bin) -> NDArray[np.uint8]:
@@ -56,21 +56,27 @@ def corrupted(
     """Inputs, (slots,), and the slots of the targets, (targets,), ascending."""
     lengths = bin_.lengths
     keys = np.array(
-        [[draw.key(seed, use, p) for p in bin_.passes.tolist()] for use in (draw.SELECT, draw.REPLACE)], np.uint64
+        [
+            [keyed_random.key(seed, use, p) for p in bin_.passes.tolist()]
+            for use in (keyed_random.SELECT, keyed_random.REPLACE)
+        ],
+        np.uint64,
     )
-    select_keys, replace_keys = draw.hashes(keys, bin_.samples)
+    select_keys, replace_keys = keyed_random.hashes(keys, bin_.samples)
     firsts = np.cumsum(lengths) - lengths
     residues = np.arange(len(tokens)) - np.repeat(firsts - bin_.starts, lengths) - 1
-    drawn = draw.hashes(np.repeat(select_keys, lengths), residues)
-    targets = np.flatnonzero(draw.below(drawn, mask.select_prob) & IS_TARGET[tokens])
+    drawn = keyed_random.hashes(np.repeat(select_keys, lengths), residues)
+    targets = np.flatnonzero(keyed_random.below(drawn, mask.select_prob) & IS_TARGET[tokens])
 
     inputs = tokens.copy()
-    fate = draw.hashes(np.repeat(replace_keys, lengths)[targets], residues[targets])
-    masked = draw.below(fate, mask.mask_prob)
-    replaced = draw.below(fate, mask.mask_prob + mask.random_prob) & ~masked
+    fate = keyed_random.hashes(np.repeat(replace_keys, lengths)[targets], residues[targets])
+    masked = keyed_random.below(fate, mask.mask_prob)
+    replaced = keyed_random.below(fate, mask.mask_prob + mask.random_prob) & ~masked
     inputs[targets[masked]] = MASK
     # `fate` itself is no longer random here, as it lies in [mask_prob, mask_prob + random_prob), so it is hashed again.
-    inputs[targets[replaced]] = STANDARD_IDS[draw.integers(draw.hashes(0, fate[replaced]), len(STANDARD_IDS))]
+    inputs[targets[replaced]] = STANDARD_IDS[
+        keyed_random.integers(keyed_random.hashes(0, fate[replaced]), len(STANDARD_IDS))
+    ]
     return inputs, targets.astype(np.int32)
 
 

@@ -25,9 +25,9 @@ from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
-from data.missing_file import nearest
 from pretrain.model.attention.rotary import BASE, frequencies
 from pretrain.model.presets import MODERN_VOCABULARY, VOCABULARY, EsmShape, RotaryPrecision
+from zymogen.files.suggestions import nearest
 
 FREQUENCIES = "esm.rotary_embeddings.inv_freq"
 """Where transformers 5 keeps the rotary frequencies of an ESM-2, a buffer. An ESM C computes them."""

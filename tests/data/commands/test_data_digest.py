@@ -10,7 +10,7 @@ from data.commands.digest import DataRecipe, cursor_at, digest_command, digests_
 from data.corpus.prepare import open_corpora, prepare
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
-from data.recipe.toml_file import check, sections
+from zymogen.settings.toml_file import check, sections
 
 SETTINGS = (
     "data.validation_fraction=0.15",

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
-from data import parent
 from data.__main__ import main
 from data.alphabet import STANDARD_RESIDUES, decode
 from data.homology import mmseqs as homology
@@ -23,6 +22,7 @@ from data.sources.synthetic import Families, write_corpus
 from data.store.token_store import Store
 from support.inputs.token_stores import store_from, store_of
 from support.places import REAL
+from zymogen.processes import parent
 
 needs_mmseqs = pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="no real proteins beside the project (shared/data/pretrain)")

@@ -8,11 +8,11 @@ import psutil
 import pytest
 
 from data.alphabet import STANDARD_RESIDUES
-from data.draw import hashes, integers
 from data.homology import kmers, program, relatives
 from data.homology.mmseqs import cluster_by_identity
 from data.homology.relatives import equal, groups_within, hits, nearest, related
 from support.inputs.token_stores import store_of
+from zymogen.keyed_random import hashes, integers
 
 needs_mmseqs = pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.compiled import compiled
 from data.order import packing
 from data.order.packing import Groups, bucket, pack
 from support.reference_kernels import best_fit
+from zymogen.compiled import compiled
 
 
 def proteins(count: int, crop: int = 1024, seed: int = 0) -> NDArray[np.int64]:

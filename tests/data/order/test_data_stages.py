@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data import draw
 from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
 from data.order.plan import Bin, Cursor, Plan, crop, following
 from data.order.sampler import CORPUS_BITS, Mixture, Passes, Sampler
 from data.recipe.settings import DataSettings
 from support.inputs.raw_store import Records
+from zymogen import keyed_random
 
 ENDS = (5_000, 12_000)
 CURRICULUM = ((ENDS[0], 20), (ENDS[1], 40))
@@ -40,8 +40,8 @@ def before_stages_were_cut(p: Plan, cursor: Cursor) -> list[tuple[list[int], lis
     starts, lengths = crop(*items, num_residues(items.samples), longest, p.seed)
     compose = pack if settings.composition == "packed" else bucket
     groups = compose(lengths, settings.bin_tokens, settings.documents_per_bin)
-    key = draw.key(p.seed, draw.BIN_ORDER, cursor.pass_index, cursor.window)
-    bins = [groups.bins()[b] for b in np.argsort(draw.hashes(key, np.arange(groups.num_bins)), kind="stable")]
+    key = keyed_random.key(p.seed, keyed_random.BIN_ORDER, cursor.pass_index, cursor.window)
+    bins = [groups.bins()[b] for b in np.argsort(keyed_random.hashes(key, np.arange(groups.num_bins)), kind="stable")]
     return [(items.samples[of].tolist(), starts[of].tolist(), lengths[of].tolist()) for of in bins]
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from data.recipe.interval import Interval, interval
+from zymogen.settings.interval import Interval, interval
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from data.commands.arguments import PathParser
-from data.recipe.option import in_words, use_options
 from data.sources.protein import refusal
 from finetune.embed.__main__ import main as embed
 from finetune.predict import main as predict
 from pretrain.engine.command import Parser, answered
+from zymogen.settings.option import in_words, use_options
 
 
 @pytest.fixture(autouse=True)

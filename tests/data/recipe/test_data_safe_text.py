@@ -3,8 +3,8 @@
 import pytest
 
 from data.recipe.settings import CorpusSettings, DataSettings
-from data.safe_text import WHOLE, is_cut, redacted, remembered, whole
 from support.planted import SECRET, SIGNED, SIGNED_AGAIN, URLS
+from zymogen.console.safe_text import WHOLE, is_cut, redacted, remembered, whole
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from data.recipe.settings import CorpusSettings, DataSettings, MixedCorpus
-from data.safe_text import redacted
 from data.sources.biopython import SeqIOSource
 from data.sources.block import Position
 from data.sources.fasta import FastaSource
@@ -18,6 +17,7 @@ from data.sources.resolve import Resolved, require_files, resolve
 from data.sources.tables import TableSource
 from support.inputs.protein_files import LIMITS, PROTEINS, contents, fasta, packed, uniprot_xml
 from support.places import ROOT
+from zymogen.console.safe_text import redacted
 
 
 def resolved(tmp_path: Path, *sources: str | Path, clusters: str | None = None) -> Resolved:

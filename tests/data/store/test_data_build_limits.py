@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.progress_line import BuildLine
 from data.recipe.settings import IngestSettings
 from data.sources.block import Source
 from data.store import writer as store_writer
@@ -23,6 +22,7 @@ from data.store.journal import read_journal
 from data.store.token_store import Store
 from support.forked import in_process
 from support.inputs.seeded_source import BulkSource, SeededSource, contents
+from zymogen.console.progress import BuildLine
 
 QUARTER = IngestSettings(max_bad_fraction=0.25)
 SOURCES = [SeededSource("a", 1, 300, bad_every=9), SeededSource("b", 2, 250), SeededSource("c", 3, 70, bad_every=5)]

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.recipe.settings import IngestSettings, LetterPolicy, SourceContent
-from data.resources import Resources
 from data.sources.block import Source
 from data.sources.fasta import FastaSource
 from data.sources.tables import TableSource
@@ -27,6 +26,7 @@ from data.store.lock import is_held
 from data.store.read_ahead import plan_reading
 from data.store.token_store import FACTS
 from support.inputs.seeded_source import SeededSource, contents, until
+from zymogen.processes.resources import Resources
 
 MIB = 1 << 20
 
@@ -116,7 +116,7 @@ def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_few_processes_read_many_sources_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.resources.resources", lambda: Resources(8, 1, 1, ""))
+    monkeypatch.setattr("zymogen.processes.resources.resources", lambda: Resources(8, 1, 1, ""))
     started: list[object] = []
 
     def counted() -> object:

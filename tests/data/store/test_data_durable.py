@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from data.durable import published, replaced, write_whole
 from data.recipe.settings import IngestSettings
 from data.store import writer as store_writer
 from data.store.build import build_into
 from data.store.journal import JOURNAL, Journal
 from data.store.token_store import FACTS, Counts
 from support.inputs.seeded_source import SeededSource
+from zymogen.files.durable import published, replaced, write_whole
 
 Event = tuple[str, str]
 """`on disk`, or `named`, and the last part of a path."""

@@ -12,13 +12,13 @@ from signal import SIGINT, SIGKILL
 import psutil
 import pytest
 
-from data.parent import run
 from support.places import ROOT
+from zymogen.processes.parent import run
 
 RUNS = """
 import sys
 from pathlib import Path
-from data.parent import run
+from zymogen.processes.parent import run
 run(["sh", "-c", "sleep 60 & echo $$ $! > pids; sleep 60"], Path(sys.argv[1]))
 """
 

@@ -14,10 +14,10 @@ from typing import TextIO
 import pytest
 
 from data.homology import mmseqs
-from data.progress_line import BuildLine, ProgressLine, WorkLine
 from data.recipe.settings import CorpusSettings, IngestSettings
 from data.sources.resolve import resolve
 from data.store.build import open_or_build
+from zymogen.console.progress import BuildLine, ProgressLine, WorkLine
 
 
 def on_terminal(text: str, seconds: float, **how: float) -> str:

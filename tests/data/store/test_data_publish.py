@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from data.durable import published, replaced, workspace, write_whole
 from data.homology.clusters import excluded, open_clusters
 from data.homology.split import open_split
 from data.recipe.settings import IngestSettings
@@ -26,6 +25,7 @@ from data.store.token_store import LOCK, Store
 from support.forked import NO_FILTER, RefusedFlushes, in_process
 from support.inputs.seeded_source import SeededSource
 from support.inputs.token_stores import store_from, store_of
+from zymogen.files.durable import published, replaced, workspace, write_whole
 
 WEEK_S = 7 * 24 * 3600
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from data.recipe.json_file import checked
-from data.recipe.toml_file import check
 from finetune.adaptation.adapt import adapt, first_of
 from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.groups import parameter_groups
@@ -29,6 +27,8 @@ from pretrain.optimizer.settings import OptimizerSettings
 from support.checkpoint_run import restore, save
 from support.inputs.flat_batches import document, pack, relative
 from support.jobs.adapted import Adapted, WithHead, adapted
+from zymogen.settings.json_file import checked
+from zymogen.settings.toml_file import check
 
 SHAPE = EsmShape(layers=3, dim=48, heads=4)
 MODERN = EsmShape(layers=2, dim=48, heads=3, architecture="modern", token_dropout=False)

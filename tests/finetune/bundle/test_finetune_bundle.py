@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from data.recipe.json_file import as_json
 from finetune.adaptation.adapt import first_of
 from finetune.bundle.columns import TaskColumns
 from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
@@ -32,6 +31,7 @@ from pretrain.model.settings import ModelSettings
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.source import ENCODER
 from support.assays.bundled import letters, rows
+from zymogen.settings.json_file import as_json
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
 

@@ -17,7 +17,6 @@ from xml.etree import ElementTree
 import pytest
 from huggingface_hub import ModelCard
 
-from data.recipe.json_file import checked
 from finetune.bundle.card import CARD, bundle_card, export_card
 from finetune.bundle.folder import open_folder, with_evaluation
 from finetune.bundle.manifest import Manifest
@@ -29,6 +28,7 @@ from pretrain.model.presets import PRESETS
 from pretrain.push.folder import finished_files
 from pretrain.ship.checksums import CHECKSUMS
 from support.places import ROOT
+from zymogen.settings.json_file import checked
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")

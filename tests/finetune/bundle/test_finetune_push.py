@@ -7,7 +7,6 @@ import pytest
 import torch
 from huggingface_hub import snapshot_download
 
-from data.recipe.json_file import as_json
 from finetune.bundle.folder import open_folder
 from finetune.export import main as export
 from pretrain.push.__main__ import main
@@ -15,6 +14,7 @@ from pretrain.ship.checksums import CHECKSUMS
 from support.hub.client import local_hub
 from support.hub.folders import contents
 from support.hub.server import Hub
+from zymogen.settings.json_file import as_json
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
 NAME = "lab/tuned"

@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from data.recipe.json_file import checked
 from finetune.heads.inputs import Inputs, InputScale
 from finetune.job import FineTuneJob
+from zymogen.settings.json_file import checked
 
 VECTORS = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32) * 1e-3 + np.float32(2.0)
 

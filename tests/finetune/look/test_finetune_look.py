@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from data.homology import program
-from data.recipe.toml_file import read
 from finetune.look.__main__ import _remark
 from finetune.look.__main__ import main as look
 from finetune.look.proposal import Proposal, Request, propose
@@ -14,6 +13,7 @@ from finetune.recipe import Recipe
 from support.assays.messy_tables import TABLES, lines, numbers, proteins, saved
 from support.inputs.written_runs import WrittenRun
 from support.places import REAL
+from zymogen.settings.toml_file import read
 
 DATA = REAL.parent
 BLAT = DATA / "zeroshot" / "BLAT_ECOLX_Ranganathan2015_labeled.csv.gz"

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from data.homology import program
-from data.recipe.toml_file import read
 from finetune.look.__main__ import main as look
 from finetune.recipe import Recipe
 from finetune.splits.settings import SplitSettings
 from support.assays.messy_tables import lines, numbers, proteins, saved
+from zymogen.settings.toml_file import read
 
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 

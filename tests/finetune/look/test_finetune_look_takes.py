@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from data.homology import program
-from data.recipe.toml_file import read
 from finetune.look import dividing, proposal, timing
 from finetune.look.__main__ import main as look
 from finetune.look.proposal import Request, propose
@@ -16,6 +15,7 @@ from finetune.look.sizes import Sizes
 from finetune.look.timing import bins_of_rows, expected, measured
 from finetune.recipe import Recipe
 from support.assays.messy_tables import lines, numbers, proteins, saved
+from zymogen.settings.toml_file import read
 
 SIZES = Sizes("lora", 64, 1024, 4, steps_per_pass=10, passes=6, patience=5, seconds=9.0, memory_bytes=5e8)
 FOUND = {"rows": 100, "encoder_tokens_per_s": 1e3, "training_tokens_per_s": 200.0, "memory_bytes": 7, "device": "cpu"}

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from data.homology import program
-from data.recipe.toml_file import read
 from finetune.assays import Assays, open_assays, prepare
 from finetune.look import __main__ as command
 from finetune.look.column import columns_of
@@ -23,6 +22,7 @@ from finetune.splits.words import in_words as said_of_split
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from support.assays.table_cases import CASES, write_case
+from zymogen.settings.toml_file import read
 
 NAMES = [case["name"] for case in CASES]
 ACCEPTED = [case for case in CASES if "error" not in case]

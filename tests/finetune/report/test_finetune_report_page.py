@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.draw import hashes, key
 from finetune.metrics.predictions import Predictions, Rows
 from finetune.metrics.scores import Scores
 from finetune.metrics.scoring import score
@@ -24,6 +23,7 @@ from finetune.splits.audit import Audit, Comparison
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
 from support.inputs.written_runs import WrittenRun
+from zymogen.keyed_random import hashes, key
 
 COUNT = 120
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from data.order.plan import Cursor
-from data.recipe.toml_file import read
 from finetune.assays import Assays, open_assays, prepare
 from finetune.members import members
 from finetune.metrics.scores import Scores, TaskScore
@@ -20,6 +19,7 @@ from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import PASSES, PEAK_LR, WARMUP, Recipe
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
 from support.assays.small_run import Rows, changed, rows, write
+from zymogen.settings.toml_file import read
 
 TABLE = rows()
 COLUMNS = {"affinity": ("affinity_a", "affinity_b"), "binds": ("binds",), "place": ("place",), "grade": ("grade",)}

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from data.batches.batch import Batch
-from data.recipe.toml_file import read
 from finetune.assays import Assays, open_assays, prepare
 from finetune.evaluate import evaluate, predict, predict_together
 from finetune.heads.predicted import predicted
@@ -24,6 +23,7 @@ from finetune.splits.parts import TEST
 from pretrain.model.presets import PRESETS
 from support.assays.labelled_batches import wide
 from support.assays.small_run import write
+from zymogen.settings.toml_file import read
 
 
 class Rank:

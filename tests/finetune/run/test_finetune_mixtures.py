@@ -13,13 +13,13 @@ import pytest
 
 from data.homology import program
 from data.order.plan import Cursor
-from data.recipe.toml_file import read
 from finetune.assays import Assays, open_assays, prepare
 from finetune.look.__main__ import main as look
 from finetune.members import members
 from finetune.recipe import Recipe
 from finetune.splits.parts import TRAIN
 from support.assays.small_run import Rows, rows, write
+from zymogen.settings.toml_file import read
 
 TABLE = rows()
 FEW = 48

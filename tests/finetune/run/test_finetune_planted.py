@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from data.safe_text import WHOLE
 from finetune.__main__ import main
 from finetune.look.__main__ import main as look
 from finetune.predict import main as predict
@@ -14,6 +13,7 @@ from pretrain.proposal.written import toml_value
 from support.assays.small_run import write
 from support.inputs.faulty_server import Site, serving
 from support.planted import ALLOWED, ENVIRONMENT, SIGNED, URLS, path_settings, planted, secrets_in
+from zymogen.console.safe_text import WHOLE
 
 SETTINGS = dict(path_settings(Recipe))
 QUICK = "user"

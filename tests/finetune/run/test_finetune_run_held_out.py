@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe.toml_file import read
 from finetune.__main__ import main
 from finetune.assays import open_assays, prepare
 from finetune.predict import main as predict
 from finetune.recipe import Recipe
 from finetune.splits.parts import TRAIN
 from support.assays.small_run import Rows, write
+from zymogen.settings.toml_file import read
 
 TASK = '[[tasks]]\nname = "affinity_b"\ntype = "regression"\n\n'
 

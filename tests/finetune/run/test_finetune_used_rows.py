@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from data.alphabet import decode
-from data.recipe.toml_file import read
 from finetune.assays import Assays, open_assays, prepare
 from finetune.recipe import Recipe
 from finetune.splits.parts import TEST, TRAIN
 from support.assays.small_run import rows as small_rows
+from zymogen.settings.toml_file import read
 
 RECIPE = """
 [model]

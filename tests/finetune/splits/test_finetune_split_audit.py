@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.draw import hashes, integers
 from finetune.splits.audit import Audit, Comparison, Conditions, audit
 from finetune.splits.divide import Division, divide
 from finetune.splits.parts import Parts, parts_of
@@ -17,6 +16,7 @@ from finetune.splits.variants import to_nearest
 from finetune.splits.words import in_words
 from support.assays.split_records import named_records, protein_records
 from support.inputs.token_stores import store_of
+from zymogen.keyed_random import hashes, integers
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from data.alphabet import LETTER_IDS
-from data.draw import hashes, integers
 from finetune.splits import split_file
 from finetune.splits.divide import divide
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION, in_order_of_first
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import are_mostly_variants, are_variants, of_rows, of_sequences
 from support.assays.split_records import named_records, protein_records
+from zymogen.keyed_random import hashes, integers
 
 HALVES = (0.5, 0.0, 0.5)
 THIRDS = (0.4, 0.3, 0.3)

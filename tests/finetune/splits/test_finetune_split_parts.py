@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.draw import hashes
 from finetune.splits import split_file
 from finetune.splits.deal import deal
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION, Parts, in_order_of_first, parts_of
 from finetune.splits.settings import SplitSettings
+from zymogen.keyed_random import hashes
 
 DIGESTS = hashes(7, np.arange(1000))
 THREE = (0.8, 0.1, 0.1)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from data.corpus.prepare import open_corpora, prepare
-from data.recipe.json_file import as_json
 from pretrain.compare.__main__ import main
 from pretrain.compare.comparison import Comparison, Difference
 from pretrain.compare.models import compare_models, differences
@@ -16,6 +15,7 @@ from pretrain.evaluation.evaluate import Row
 from pretrain.evaluation.opened import Asked
 from pretrain.evaluation.verdict import Judgement
 from support.jobs.finished_runs import SHAPE, finished_run, model_of, settings_of
+from zymogen.settings.json_file import as_json
 
 
 @pytest.fixture(scope="module")

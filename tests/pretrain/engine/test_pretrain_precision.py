@@ -25,7 +25,6 @@ from data.batches.loader import Loader, Step
 from data.corpus.shelves import Shelves
 from data.order.plan import Cursor
 from data.recipe.settings import DataSettings
-from data.recipe.toml_file import read
 from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.engine.engine import Engine
@@ -44,6 +43,7 @@ from support.checkpoint_run import trainer_at
 from support.inputs.raw_store import Records, plan_over, write_store
 from support.inputs.whole_models import build_model
 from support.launching import bit_equal, end_of, lines
+from zymogen.settings.toml_file import read
 
 BINS = 7
 PRECISIONS = ("no", "bf16", "fp16")

@@ -14,7 +14,6 @@ import torch
 from torch import distributed as dist
 from torch.distributed.tensor import DTensor
 
-from data.recipe.toml_file import read
 from pretrain.engine.launch import launch
 from pretrain.engine.ranks import PATIENCE
 from pretrain.optimizer.build import build_optimizer
@@ -25,6 +24,7 @@ from support.forked import forked, status_of
 from support.inputs.whole_models import build_model
 from support.launching import FLOAT32, launch_environments, until
 from support.places import ROOT
+from zymogen.settings.toml_file import read
 
 TIMEOUT = timedelta(minutes=7)
 MINUTES_7 = "parallel.timeout=7 min"

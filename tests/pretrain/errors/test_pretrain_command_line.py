@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from data.missing_file import nearest
-from data.recipe.origin import COMMAND_LINE, Origin
-from data.recipe.toml_file import read
 from pretrain.__main__ import main
 from pretrain.recipe import Recipe
 from support.places import ROOT
+from zymogen.files.suggestions import nearest
+from zymogen.settings.origin import COMMAND_LINE, Origin
+from zymogen.settings.toml_file import read
 
 QUICKSTART = Path("recipes/quickstart.toml")
 
@@ -115,8 +115,8 @@ def test_a_home_that_does_not_exist_is_a_missing_file(said, tmp_path: Path, sett
 def test_few_names_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_into: list[str] = []
     scandir = os.scandir
-    monkeypatch.setattr("data.missing_file.os.scandir", lambda path: looked_into.append(path) or scandir(path))
-    monkeypatch.setattr("data.missing_file._MOST", 50)
+    monkeypatch.setattr("zymogen.files.suggestions.os.scandir", lambda path: looked_into.append(path) or scandir(path))
+    monkeypatch.setattr("zymogen.files.suggestions._MOST", 50)
     for number in range(50):
         folder = tmp_path / f"proteome{number:02}"
         folder.mkdir()

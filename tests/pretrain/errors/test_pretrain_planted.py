@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from data.recipe.settings import CorpusSettings, IngestSettings
-from data.safe_text import WHOLE, whole
 from data.store.growing import GrowingStore, start_builder
 from data.transport.byte_stream import ByteStream
 from pretrain.__main__ import main
@@ -39,6 +38,7 @@ from support.planted import (
     planted,
     secrets_in,
 )
+from zymogen.console.safe_text import WHOLE, whole
 
 SETTINGS = dict(path_settings(Recipe))
 QUICK = {"user", "signed", "unknown parameter"}

@@ -15,7 +15,6 @@ from transformers import AutoModelForMaskedLM
 
 from data.alphabet import FASTA_LETTERS, PAD
 from data.homology.program import is_installed
-from data.recipe import json_file
 from pretrain.checkpoint.staging import Staging
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
@@ -32,6 +31,7 @@ from pretrain.ship import source
 from support.checkpoint_run import CUTS, identity_by_hand, write_cut
 from support.inputs.flat_batches import relative
 from support.jobs.finished_runs import SHAPE, finished_run, model_of, settings_of
+from zymogen.settings import json_file
 
 MODERN = EsmShape(layers=1, dim=24, heads=2, architecture="modern", token_dropout=False)
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe import json_file
 from pretrain.evaluation.figures import ALL, Figures
 from support.kept_runs import Trained, config
 from support.launching import lines
 from support.rank_pool import RankPool
+from zymogen.settings import json_file
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 

@@ -13,7 +13,6 @@ import pretrain.loop
 from data.commands.digest import digest_command
 from data.recipe.packing import forward_bins
 from data.recipe.settings import DataSettings
-from data.recipe.toml_file import documented, read
 from pretrain import masked_language_job
 from pretrain.__main__ import main
 from pretrain.inspect.__main__ import main as inspect
@@ -25,6 +24,7 @@ from support.kept_runs import STEPS_12, Trained, as_if_killed
 from support.launching import DDP, bit_equal, end_of, lines
 from support.rank_pool import RankPool
 from support.wrong_engine import bytes_for
+from zymogen.settings.toml_file import documented, read
 
 AUTO = "data.bins_per_forward=auto"
 

@@ -12,7 +12,6 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
 import pretrain.loop
-from data.recipe.toml_file import read
 from pretrain.engine import encoder_setup, launch
 from pretrain.engine.context_parallel import ContextGroup
 from pretrain.masked_language_job import MaskedLanguageJob
@@ -27,6 +26,7 @@ from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings
 from pretrain.recipe import Recipe
 from support.inputs.flat_batches import document, gradients, mixed_bins, pack, perturb
+from zymogen.settings.toml_file import read
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 PYTHON = "python{}.{}".format(*sys.version_info[:2])

@@ -12,7 +12,6 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from data.recipe.toml_file import read
 from pretrain.checkpoint import verify
 from pretrain.checkpoint.files.blocks import BLOCK_BYTES
 from pretrain.checkpoint.load import unread
@@ -33,6 +32,7 @@ from support.launching import exits
 from support.places import ROOT
 from support.rank_pool import Ended, RankPool
 from support.wrong_engine import digest, rise
+from zymogen.settings.toml_file import read
 
 SEED_17 = {
     "esm2_60k": "d207cd874e3a8d5cc738381ea392ea1815146c1c1fc09bd5c6151f83a63aad7a",

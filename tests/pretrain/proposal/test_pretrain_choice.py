@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.recipe.wording import duration
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
 from pretrain.proposal.choice import Proposal, choose
@@ -22,6 +21,7 @@ from pretrain.proposal.plan import Plan
 from pretrain.proposal.written import told
 from pretrain.run.settings import RunSettings
 from support.places import ROOT
+from zymogen.console.format import duration
 
 LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
 PAIR = Machine("cpu", "2 CPU cores, 2 processes", 2, 1, 8e9, rules.CPU_FLOPS, engine="ddp")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe.toml_file import read
 from pretrain.proposal.request import Request
 from pretrain.recipe import Recipe
 from support.kept_runs import config
 from support.launching import bit_equal, end_of, lines
 from support.rank_pool import Ended, RankPool
+from zymogen.settings.toml_file import read
 
 LONG = ("--minutes", "0.03")
 SHORT = ("schedule.total_tokens=8_000", *LONG)

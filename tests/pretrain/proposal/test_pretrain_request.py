@@ -11,8 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data.progress_line import WorkLine
-from data.recipe.toml_file import check
 from pretrain import proposed
 from pretrain.__main__ import main
 from pretrain.proposal import machine, rules
@@ -25,6 +23,8 @@ from pretrain.proposed import about_existing, first_recipe
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from support.launching import torchrun_variables
+from zymogen.console.progress import WorkLine
+from zymogen.settings.toml_file import check
 
 LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
 CORPUS = CorpusFacts(np.array([340]), np.array([5_605]), None)

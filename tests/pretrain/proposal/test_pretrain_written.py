@@ -4,10 +4,10 @@ import tomllib
 
 import pytest
 
-from data.safe_text import printable
 from finetune.look.written import recipe_text as looked
 from pretrain.proposal.reasons import Choice
 from pretrain.proposal.written import comment, toml_value
+from zymogen.console.safe_text import printable
 
 EVERY = [chr(number) for number in range(0x110000) if not 0xD800 <= number < 0xE000]
 

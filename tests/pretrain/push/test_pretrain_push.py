@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from huggingface_hub import HfApi, constants, snapshot_download
 
-from data.safe_text import redacted
 from pretrain.push.__main__ import main
 from pretrain.push.commit import push
 from pretrain.push.failure import Refused, TagTaken, Unavailable, wait_s
@@ -18,6 +17,7 @@ from support.hub.faults import RESET_S, Fault
 from support.hub.folders import contents, write_adapter, write_bundle, write_export
 from support.hub.server import SIGNATURE, Hub
 from support.inputs.written_runs import WrittenRun
+from zymogen.console.safe_text import redacted
 
 NAME = "lab/model"
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from data.recipe import json_file
 from pretrain.card.pretrained import Exported, write_card
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
@@ -17,6 +16,7 @@ from pretrain.report.page import write_report
 from pretrain.report.rows import Rows
 from support.inputs.written_runs import IDENTITIES, LENGTHS, WEIGHTS, WrittenRun, contacts, evaluation
 from support.screens.browser import Browser, offences
+from zymogen.settings import json_file
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import pytest
 
-from data.recipe.setting import OPERATIONAL, Section, setting
 from data.recipe.settings import DataSettings, MixedCorpus
-from data.recipe.toml_file import documented, read
 from pretrain.model.settings import ComputeSettings
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe
 from pretrain.run.settings import RunSettings
+from zymogen.settings.section import OPERATIONAL, Section, setting
+from zymogen.settings.toml_file import documented, read
 
 BOUNDS = {
     "at least 1": """

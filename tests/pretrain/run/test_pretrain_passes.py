@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from data.order.extent import tokens_per_pass
-from data.recipe.toml_file import read
 from pretrain.__main__ import main
 from pretrain.corpus import open_on_every_rank
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.recipe import Recipe
 from pretrain.summary import Start
 from support.launching import lines
+from zymogen.settings.toml_file import read
 
 
 def test_passes_become_tokens() -> None:

@@ -9,10 +9,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 import pretrain.__main__ as program
-from data.recipe.setting import SettingClass, settings_of
-from data.recipe.toml_file import read
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe
+from zymogen.settings.section import SettingClass, settings_of
+from zymogen.settings.toml_file import read
 
 REQUIRED = {"run.directory": '"runs/x"', "model.preset": '"esm2_8m"', "data.sources": '["a.fasta"]'}
 

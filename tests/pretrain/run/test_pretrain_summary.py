@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from data.order.plan import Cursor, Seen
-from data.recipe import json_file
-from data.recipe.toml_file import read
 from pretrain.__main__ import main
 from pretrain.evaluation.scores import Evaluation, HeldOut, MaskedLanguageScores
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict
@@ -24,6 +22,8 @@ from pretrain.run.directory import RunDirectory, ScheduleDiffersError
 from pretrain.run.run_json import RunRecord, run_record
 from pretrain.summary import PEPTIDE, Start, closing_words, launcher, next_commands, schedule_differs
 from support.launching import lines
+from zymogen.settings import json_file
+from zymogen.settings.toml_file import read
 
 SCORES = Evaluation(9.0, 8.5, 9.5, 18.0, 0.693, 0.6, 0.8, None, 40, 900)
 WORSE = replace(SCORES, gain=-0.3, gain_low=-0.4, gain_high=-0.2)

@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 
 from data.order.extent import Extent
-from data.progress_line import clock_time
-from data.recipe.interval import Interval
-from data.recipe.wording import aligned
 from pretrain.job import Objective
 from pretrain.screen import (
     Pause,
@@ -27,6 +24,9 @@ from pretrain.screen import (
     tracker_rows,
 )
 from pretrain.telemetry.speed import Speed
+from zymogen.console.format import aligned
+from zymogen.console.progress import clock_time
+from zymogen.settings.interval import Interval
 
 RUN = Path("runs/own")
 FACTS = [

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import pretrain.loop
-from data.recipe.toml_file import documented, read
 from pretrain.__main__ import main
 from pretrain.recipe import Recipe
 from pretrain.run import due
@@ -14,6 +13,7 @@ from support.checkpoint_run import written_at_once
 from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
 from support.rank_pool import RankPool
+from zymogen.settings.toml_file import documented, read
 
 TIMES = ("run.log_every=10 s", "run.checkpoint_every=20 s", "run.evaluate_every=1 min", "run.keep_checkpoints=99")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.draw import hashes, integers, key
 from finetune.__main__ import main as train
+from zymogen.keyed_random import hashes, integers, key
 
 RECIPE = """
 [run]

@@ -27,7 +27,6 @@ import numpy as np
 
 from data.batches.contents import MaskedContents
 from data.batches.packed import TokenArrays, packed
-from data.recipe.toml_file import read
 from pretrain.checkpoint import find, verify
 from pretrain.checkpoint.commit import TEMPORARY
 from pretrain.checkpoint.manifest import Manifest
@@ -35,6 +34,7 @@ from pretrain.recipe import Recipe
 from support.forked import forked
 from support.launching import FLOAT32, IMPORTED, launch_environments, lines
 from support.places import ROOT
+from zymogen.settings.toml_file import read
 
 EVERY = 4
 """Steps between two saves."""

@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_IDS
-from data.compiled import compiled
 from data.corpus.shelves import Shelves
 from data.order.plan import Plan
 from data.order.sampler import Passes
 from data.recipe.settings import DataSettings
+from zymogen.compiled import compiled
 
 KERNELS = ("data.order.packing", "data.batches.masking", "data.corpus.shelves", "data.batches.collate")
 

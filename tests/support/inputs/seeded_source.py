@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data import draw
 from data.sources.block import START, Block, Position, Rejected
 from data.store.token_store import LOCK
+from zymogen import keyed_random
 
 BYTES = 1 << 20
 """What a record counts as, as stored: so many that a source is worth a process of its own."""
@@ -66,11 +66,11 @@ class SeededSource:
         numbers = np.arange(first, stop)
         bad = (numbers + 1) % self.bad_every == 0 if self.bad_every else np.zeros(len(numbers), np.bool_)
         bad &= numbers < self.bad_until
-        keys = draw.hashes(draw.key(self.seed), numbers[~bad])
+        keys = keyed_random.hashes(keyed_random.key(self.seed), numbers[~bad])
         lengths = 1 + (keys % np.uint64(400)).astype(np.int64)
         of_residues = np.repeat(keys, lengths)
         places = np.arange(len(of_residues)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        tokens = (4 + draw.hashes(of_residues, places) % np.uint64(20)).astype(np.uint8)
+        tokens = (4 + keyed_random.hashes(of_residues, places) % np.uint64(20)).astype(np.uint8)
         headers = [f"{self.name}|{n} protein".encode() + b"\xff" for n in numbers[~bad].tolist()]
         return Block(
             tokens=tokens,

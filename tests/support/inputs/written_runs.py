@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from data.recipe import json_file
 from pretrain.checkpoint.load import newest_step
 from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures, ContactPairs, Interval
 from pretrain.evaluation.figures import Figure, Figures
@@ -17,6 +16,7 @@ from pretrain.run import records
 from pretrain.run.attempts import AttemptRecords, Start, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import FORMAT
+from zymogen.settings import json_file
 
 MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1}
 BEGAN = datetime(2026, 11, 1, 8, tzinfo=UTC)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from data.recipe.toml_file import check, overridden, read
 from finetune.adaptation.adapt import adapt, first_of
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
@@ -28,6 +27,7 @@ from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.run.fresh_process import run_command
 from support.jobs.length_job import LengthJob, LengthModel
+from zymogen.settings.toml_file import check, overridden, read
 
 BASE_SEED = 77
 """Seed of the encoder that stands for a pretrained one."""

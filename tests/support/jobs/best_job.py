@@ -13,7 +13,6 @@ from pathlib import Path
 
 from torch import nn
 
-from data.recipe.toml_file import read
 from pretrain.checkpoint.best import best_valid
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
@@ -23,6 +22,7 @@ from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.run.stop import listening
 from support.jobs.length_job import LengthJob, LengthModel, LengthScores
+from zymogen.settings.toml_file import read
 
 OWN = ("wait", "first", "seeds")
 

@@ -24,7 +24,6 @@ from data.batches.filling import FilledBin, filled
 from data.batches.loader import Loader, Step
 from data.order.plan import Bin, Cursor
 from data.recipe.packing import forward_bins
-from data.recipe.toml_file import read
 from pretrain.checkpoint.load import newest_valid
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
@@ -42,6 +41,7 @@ from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.run.fresh_process import run_command
 from pretrain.step import Reading
+from zymogen.settings.toml_file import read
 
 LONG = 60
 """Tokens from which on a protein is long."""

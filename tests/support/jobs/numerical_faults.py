@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from data import draw
 from data.batches.loader import Step
 from pretrain import loop
 from pretrain.engine.engine import Engine
 from pretrain.step import Outcome, train_step
+from zymogen import keyed_random
 
 BINS = 7
 """Bins of a step."""
@@ -29,7 +29,7 @@ BAD_BINS = (31, 37, 44)
 def number_of(step: Step) -> int:
     """The number of a step, from 1, which keys what the model draws in it."""
     key, bin_ = step.batches[0].draw_keys[0], step.bins[0]
-    return next(n for n in count(1) if draw.key(0, draw.MODEL, n - 1, bin_) == key)
+    return next(n for n in count(1) if keyed_random.key(0, keyed_random.MODEL, n - 1, bin_) == key)
 
 
 def trained_bins(step: Step) -> list[int]:

@@ -4,9 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
-from data.recipe.toml_file import read
 from pretrain.recipe import Recipe
 from support.places import ROOT
+from zymogen.settings.toml_file import read
 
 README = ROOT / "README.md"
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from data.recipe.setting import is_union
-from data.recipe.toml_file import _declared
+from zymogen.settings.section import is_union
+from zymogen.settings.toml_file import _declared
 
 SECRET = "PLANTEDsecret"
 """Is in each planted secret, and nowhere else."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self, TextIO
 
-from data.safe_text import printable
+from zymogen.console.safe_text import printable
 
 
 class ProgressLine:

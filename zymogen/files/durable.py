@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from data.disk_error import NO_LOCKS, STORE_DIR, refusal
+from zymogen.files.disk_error import NO_LOCKS, STORE_DIR, refusal
 
 FORMAT = "zymogen.workspace/1"
 _LOCK_NAME = re.compile(r"\..+-[0-9a-f]{16}\.lock")

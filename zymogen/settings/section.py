@@ -13,8 +13,8 @@ from operator import ge, gt, le, lt
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from data.recipe.interval import TIME, UNIT, interval, seconds
-from data.safe_text import remembered
+from zymogen.console.safe_text import remembered
+from zymogen.settings.interval import TIME, UNIT, interval, seconds
 
 
 class SettingClass(StrEnum):

@@ -18,11 +18,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
-from data.missing_file import nearest
-from data.recipe.interval import Every, no_interval
-from data.recipe.json_file import R, adapter
-from data.recipe.origin import COMMAND_LINE, Origin
-from data.recipe.setting import in_words, is_union, needed, no_number, no_such_word, words, words_beside_numbers
+from zymogen.files.suggestions import nearest
+from zymogen.settings.interval import Every, no_interval
+from zymogen.settings.json_file import R, adapter
+from zymogen.settings.origin import COMMAND_LINE, Origin
+from zymogen.settings.section import in_words, is_union, needed, no_number, no_such_word, words, words_beside_numbers
 
 
 def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:

@@ -32,7 +32,7 @@ def aligned(rows: Iterable[Row], *, columns: int = 80, name_columns: int = 13, i
 def duration(seconds: float) -> str:
     """A time as it is promised, in words, such as "50 seconds", "12 minutes", "3.5 hours", "4 days".
 
-    What counts on the screen is `data.progress_line.clock_time`.
+    What counts on the screen is `zymogen.console.progress.clock_time`.
     """
     if seconds < 100:
         return count(round(seconds), "second")

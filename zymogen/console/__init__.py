@@ -1,0 +1,1 @@
+"""Output for people: `progress` lines, numbers as text (`format`), and text without secrets (`safe_text`)."""
