@@ -4,7 +4,7 @@
     accelerate launch --config_file accelerate_configs/ddp.yaml -m finetune recipes/mine.toml run.seed=1
 
 In: a recipe, which `python -m finetune.look` writes; overrides. Out: a run directory; exit status 0, or that of the
-class of what ended it (`pretrain.run.classes`).
+class of what ended it (`zymogen.processes.exit_classes`).
 """
 
 import argparse
@@ -15,9 +15,10 @@ from typing import cast
 
 from finetune.bundle.places import bundles_in
 from finetune.recipe import Recipe
-from pretrain.engine.command import Parser, answered, importing_torch, may_be_allowed
-from pretrain.run.fresh_process import run_command
-from pretrain.run.stop import consequences, listening
+from zymogen.command_line.command import answered, importing_torch, may_be_allowed
+from zymogen.command_line.parser import Parser
+from zymogen.processes.fresh_process import run_command
+from zymogen.processes.signals import consequences, listening
 from zymogen.settings.toml_file import read, settings_help
 
 

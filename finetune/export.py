@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.bundle.places import bundles_at
-from pretrain.engine.command import Parser, main_of
+from zymogen.command_line.command import main_of
+from zymogen.command_line.parser import Parser
 from zymogen.console.progress import WorkLine
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from finetune.bundle.manifest import SPLIT, WILD_TYPES, ReadingSettings
 from finetune.bundle.places import bundles_at
 from finetune.score.written import free_name, require_place
 from finetune.tables.settings import TooLong
-from pretrain.engine.command import Parser, importing_torch, main_of
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
+from zymogen.command_line.command import importing_torch, main_of
+from zymogen.command_line.parser import Parser
 from zymogen.console.progress import WorkLine
 from zymogen.console.safe_text import tell
 from zymogen.files.durable import write_csv

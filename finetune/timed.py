@@ -22,12 +22,13 @@ from finetune.job import FineTuneJob
 from finetune.look.timing import ROWS
 from finetune.members import members
 from finetune.recipe import Recipe
-from pretrain.engine.command import Parser, main_of
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
 from pretrain.ship.source import Source
 from pretrain.telemetry.memory import most_bytes
 from pretrain.timing import timed_steps
+from zymogen.command_line.command import main_of
+from zymogen.command_line.parser import Parser
 from zymogen.settings.toml_file import read
 
 _WARM = 4

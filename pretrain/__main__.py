@@ -4,7 +4,7 @@
     accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain recipes/quickstart.toml run.seed=1
 
 In: sources, for which a recipe is chosen, or a recipe; overrides. Out: a run directory; exit status 0, or that of the
-class of what ended it (`pretrain.run.classes`).
+class of what ended it (`zymogen.processes.exit_classes`).
 """
 
 import argparse
@@ -14,13 +14,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.engine.command import Parser, answered, importing_torch, may_be_allowed
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
-from pretrain.run.fresh_process import run_command
-from pretrain.run.launcher import launched_world
-from pretrain.run.stop import consequences, defer, listening
+from zymogen.command_line.command import answered, importing_torch, may_be_allowed
+from zymogen.command_line.parser import Parser
+from zymogen.processes.fresh_process import run_command
+from zymogen.processes.launcher import launched_world
+from zymogen.processes.signals import consequences, defer, listening
 from zymogen.settings.origin import COMMAND_LINE, Origin
 from zymogen.settings.toml_file import read, settings_help
 
@@ -139,8 +140,8 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     from pretrain.masked_language_job import open_job
     from pretrain.proposal.written import toml_value
     from pretrain.run.directory import ScheduleDiffersError
-    from pretrain.run.launcher import command_line
     from pretrain.summary import Start, closing_words, launcher, schedule_differs
+    from zymogen.processes.launcher import command_line
 
     is_in_passes = recipe.schedule.passes is not None
     start = Start(options.recipe, options.overrides, launcher(command_line()), is_in_passes)

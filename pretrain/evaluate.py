@@ -14,17 +14,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from data.recipe.packing import bin_tokens_on
-from pretrain.engine.command import (
-    Parser,
-    importing_torch,
-    main_of,
-    positive,
-    require_free,
-    takes_output,
-    takes_scored_set,
-    write_output,
-)
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
+from pretrain.evaluation.options import takes_scored_set
+from zymogen.command_line.command import importing_torch, main_of, require_free, takes_output, write_output
+from zymogen.command_line.parser import Parser, positive
 from zymogen.console.progress import WorkLine
 from zymogen.settings import json_file
 

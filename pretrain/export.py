@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from pretrain.engine.command import Parser, main_of
 from pretrain.model.weights.io import LARGEST_FILE, StoredType
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.export import export
+from zymogen.command_line.command import main_of
+from zymogen.command_line.parser import Parser
 from zymogen.console.progress import WorkLine
 
 

@@ -20,10 +20,10 @@ from pretrain.engine.settings import LaunchSettings
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import CheckpointError
-from pretrain.run.launcher import command_line
-from pretrain.run.stop import Stopped, at_once
 from pretrain.step import Reading
+from zymogen.processes.errors import CheckpointError
+from zymogen.processes.launcher import command_line
+from zymogen.processes.signals import Stopped, at_once
 
 
 class Objective(NamedTuple):

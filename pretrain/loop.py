@@ -40,18 +40,18 @@ from pretrain.recovery.left_out import kept_of, require_left_out
 from pretrain.recovery.numerical import Numerics, faults_met, require_remedy
 from pretrain.recovery.shared_directory import require_shared
 from pretrain.recovery.watchdog import watched
-from pretrain.run import stop
 from pretrain.run.attempts import recorded, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.due import Due
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.settings import planned_saves
-from pretrain.run.stop import Stopped
 from pretrain.screen import Pause, Screen, loss_of, tracker_rows
 from pretrain.step import Ahead, Reading, train_step
 from pretrain.telemetry.kept_peak import peak_of_all
 from pretrain.validations import Validations
 from zymogen.console.progress import WorkLine
+from zymogen.processes import signals
+from zymogen.processes.signals import Stopped
 from zymogen.settings.interval import interval
 
 R = TypeVar("R", bound=TrainingRecipe)
@@ -97,13 +97,13 @@ def train(
 
     def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
         with run.claimed(recipe, allow_schedule_change=allow_schedule_change):
-            with stop.at_once():
+            with signals.at_once():
                 known, newest_step = elsewhere.known()
             before = starts(known)
             require_remedy(run, known.faults, newest_step, recipe)
             asked_for = require_progress(run, before, newest_step, despite_failures=despite_failures)
             sweep(run.checkpoints)
-            with stop.at_once():
+            with signals.at_once():
                 found = elsewhere.newest()
             attempt, found = elsewhere.numbered(found, engine.world_size, despite_failures=asked_for)
         chosen = (found.path, found.manifest.self_sha256) if found else None
@@ -118,12 +118,12 @@ def train(
     def newest() -> Path | None:
         return training.saves.newest if training else chosen[0] if chosen else None
 
-    with stop.deferred():
+    with signals.deferred():
         require_shared(run, engine)
         attempt, base_step, chosen, faults = engine.on_main(begin)
         watching = watched(run, engine, attempt, position, recipe.run.grace_s)
         recording = recorded(run, engine.rank, attempt, position, newest)
-        with elsewhere.stored_at_the_end(attempt), watching, recording, stop.consequences(), stop.at_once():
+        with elsewhere.stored_at_the_end(attempt), watching, recording, signals.consequences(), signals.at_once():
             job = open_job(recipe, engine)
             if not chosen:  # a start that continues does without the seconds that it takes
                 engine.on_main(lambda: require_publishable(job))
@@ -234,7 +234,7 @@ class Training(Generic[S]):
         self.phase = "train"
         self.model.train()
         loader = self.job.loader(self.state.cursor, self.state.step)
-        with stop.deferred(), closing(loader), self._screen(loader) as screen, closing(self.saves):
+        with signals.deferred(), closing(loader), self._screen(loader) as screen, closing(self.saves):
             self.saves.say = screen.say
             lines = Steps(self.recipe, self.job, self.engine, self.log, screen, self.peak_flops)
             ahead = Ahead(self.late, partial(self._taken, lines, loader.plan))
@@ -269,7 +269,10 @@ class Training(Generic[S]):
         if self.validations.lack(self.state.step) and (validations.at(self.state.step) or self.is_over):
             self._select(screen)  # a signal ended the validation of this step, which was saved without one
         while not self.is_over:
-            with lines.clock.waiting(), stop.at_once(alone):  # with several ranks, the others would wait for this one
+            with (
+                lines.clock.waiting(),
+                signals.at_once(alone),
+            ):  # with several ranks, the others would wait for this one
                 self.phase = "load"
                 step = next(loader)
                 self.phase = "train"
@@ -278,7 +281,9 @@ class Training(Generic[S]):
                 settled = True
             tokens_seen = self.state.tokens_seen + ahead.num_tokens + step.num_tokens
             rate = learning_rate(schedule, tokens_seen)
-            told = self.saves.told()._replace(stop=stop.word(), save=stop.save_asked() and not self.saves.is_writing)
+            told = self.saves.told()._replace(
+                stop=signals.word(), save=signals.save_asked() and not self.saves.is_writing
+            )
             if self.engine.is_main:
                 told = told._replace(save=told.save or checkpoints.by_clock(), validate=validations.by_clock())
             outcome = train_step(
@@ -296,7 +301,7 @@ class Training(Generic[S]):
             number, is_last = self.state.step + len(ahead), tokens_seen >= schedule.total_tokens
             saves, validates = checkpoints.at(number) or is_last, validations.at(number)
             told = ahead.read(all_of_them=saves or validates)
-            stop.obey(told.stop)
+            signals.obey(told.stop)
             saves, validates = saves or bool(told.save), validates or bool(told.validate)
             if self.validations.best and (validates or is_last):
                 self._select(screen)
@@ -356,7 +361,7 @@ class Training(Generic[S]):
     def finish(self) -> S:
         """Validate and publish the final weights; collective."""
         self._bind()
-        with WorkLine("validating", after_s=2.0, speaks=self.engine.is_main), stop.deferred():
+        with WorkLine("validating", after_s=2.0, speaks=self.engine.is_main), signals.deferred():
             self.phase = "validate"
             scores = self.validations.at_end(self.model, self.state)
         self.phase = "export"

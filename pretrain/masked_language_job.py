@@ -48,11 +48,11 @@ from pretrain.proposal.meaning import meant
 from pretrain.proposal.memory import Memory, bins_that_fit, memory_of, require_memory
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
-from pretrain.run.launcher import command_line
 from pretrain.screen import gigabytes
 from pretrain.step import Reading
 from pretrain.summary import launcher
 from pretrain.telemetry.memory import free_bytes
+from zymogen.processes.launcher import command_line
 from zymogen.settings import json_file
 
 

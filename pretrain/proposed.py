@@ -219,8 +219,8 @@ def _about_time(request: Request, run: RunDirectory, kept: str, later: int | Non
 
 def _program() -> str:
     """The words of the command that started this, up to its sources."""
-    from pretrain.run.launcher import command_line
     from pretrain.summary import launcher
+    from zymogen.processes.launcher import command_line
 
     return launcher(command_line())
 

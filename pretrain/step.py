@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from data.batches.loader import Step
 from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import NOTHING, Told
-from pretrain.run import stop
+from zymogen.processes import signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +152,9 @@ def train_step(
         ledger[objectives + torch.tensor(step.bins)] = torch.cat([b.digests for b in step.batches])
     ledger = engine.sum_over_ranks(engine.on_device(ledger))
     if engine.world_size == 1:
-        stop.obey(told.stop)
+        signals.obey(told.stop)
     elif ledger.is_cpu:  # elsewhere, the host would wait for the device
-        stop.obey(int(ledger[-len(told)]))
+        signals.obey(int(ledger[-len(told)]))
     divisor = ledger[:objectives].clamp(min=1)
 
     # ---- forward and backward: the engine decides what is exchanged with each micro-batch or the last

@@ -1,6 +1,6 @@
 """The ground that data, pretraining and fine-tuning stand on; it imports none of them.
 
 `keyed_random` makes random numbers of keys, `compiled` compiles loops with numba. `files` writes files that appear
-whole, `console` prints progress and text, `settings` reads recipes and other files into checked dataclasses, `processes`
-knows the resources, environment and processes of a program.
+whole, `console` prints progress and text, `settings` reads recipes and other files into checked dataclasses.
+`processes` knows resources, launchers, signals and errors of a program, `command_line` is what all commands share.
 """

@@ -4,52 +4,14 @@ In: the settings of a recipe, from which options take their texts, defaults and 
 """
 
 import argparse
-import difflib
-import re
-import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from data.recipe.settings import DataSettings, IngestSettings
-from zymogen.console.safe_text import remembered
+from zymogen.command_line.parser import PathParser
 from zymogen.settings.option import use_options
-from zymogen.settings.section import expanded, in_words
-
-
-class PathParser(argparse.ArgumentParser):
-    """A parser whose words may have the home folder as ``~`` where a shell leaves it: ``--output=~/x``, ``a.b=~/x``.
-
-    URLs lose their secrets (`zymogen.console.safe_text`), and errors name settings by its options
-    (`zymogen.settings.option`).
-    """
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words after `~` was replaced; those of the process lose their secrets, too, as trackers send them.
-
-        Raises:
-            ValueError: a URL holds a user or a password.
-        """
-        use_options(self)
-        words = [_prepared(word) for word in (sys.argv[1:] if args is None else args)]
-        if args is None:
-            sys.argv[1:] = words
-        return super().parse_known_args(words, namespace)
-
-    def nearest_option(self, message: str) -> str:
-        """``did you mean --NAME?`` for the first option that an error of argparse's names as unknown, or nothing."""
-        unknown = re.match(r"unrecognized arguments:.*?(--[a-z-]+)", message)
-        near = difflib.get_close_matches(unknown[1], self._option_string_actions, 1, 0.7) if unknown else []
-        return f"did you mean {near[0]}?" if near else ""
-
-    def error(self, message: str) -> NoReturn:
-        """End with the message, and the option that was probably meant."""
-        super().error("; ".join(filter(None, (message, self.nearest_option(message)))))
-
-
-def _prepared(word: str) -> str:
-    name, path = re.fullmatch(r"([\w.-]+=)?(.*)", word, re.S).groups("")  # type: ignore[union-attr]
-    return remembered(f"{name}{expanded(path)}", "on the command line")
+from zymogen.settings.section import in_words
 
 
 def forget_options() -> None:

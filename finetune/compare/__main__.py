@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from pretrain.compare.comparison import Comparison, comparing
-from pretrain.engine.command import Parser
+from zymogen.command_line.parser import Parser
 from zymogen.console.progress import WorkLine
 
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from data.recipe.packing import bin_tokens_on
 from finetune.bundle.manifest import ReadingSettings
-from pretrain.engine.command import Parser, importing_torch, main_of, positive, require_writable
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
+from zymogen.command_line.command import importing_torch, main_of, require_writable
+from zymogen.command_line.parser import Parser, positive
 from zymogen.console.progress import WorkLine
 
 if TYPE_CHECKING:

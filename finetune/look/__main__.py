@@ -13,8 +13,9 @@ from pathlib import Path
 
 from finetune.look.proposal import Request, name_of, propose
 from finetune.look.written import require_own, write
-from pretrain.engine.command import Parser, main_of
 from pretrain.model.presets import PRESETS
+from zymogen.command_line.command import main_of
+from zymogen.command_line.parser import Parser
 from zymogen.settings.section import require_word
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.look.sizes import Sizes
-from pretrain.engine.command import brief_waits
+from zymogen.command_line.command import brief_waits
 from zymogen.console.progress import WorkLine
 
 ROWS = 100

@@ -19,7 +19,8 @@ from finetune.proteingym.folder import Folder, score
 from finetune.proteingym.reference import Assay, by_target, chosen, read_reference
 from finetune.score.schemes import SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
-from pretrain.engine.command import Parser, importing_torch, main_of, positive, require_free
+from zymogen.command_line.command import importing_torch, main_of, require_free
+from zymogen.command_line.parser import Parser, positive
 from zymogen.console.progress import WorkLine
 from zymogen.files.durable import write_csv
 

@@ -21,7 +21,8 @@ from finetune.score.written import free_name, require_place, write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import WildTypes, named_wild_types, own_wild_types, read_wild_types
-from pretrain.engine.command import Parser, importing_torch, main_of, positive
+from zymogen.command_line.command import importing_torch, main_of
+from zymogen.command_line.parser import Parser, positive
 from zymogen.console.progress import WorkLine
 from zymogen.console.safe_text import tell
 

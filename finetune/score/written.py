@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from finetune.tables.table import Table
-from pretrain.engine.command import require_free
+from zymogen.command_line.command import require_free
 from zymogen.files.durable import write_csv
 
 

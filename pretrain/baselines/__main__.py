@@ -12,8 +12,9 @@ import json
 import sys
 from pathlib import Path
 
-from pretrain.engine.command import Parser, importing_torch, main_of, require_free, takes_output, write_output
 from pretrain.recipe import Recipe
+from zymogen.command_line.command import importing_torch, main_of, require_free, takes_output, write_output
+from zymogen.command_line.parser import Parser
 from zymogen.console.progress import WorkLine
 from zymogen.settings.toml_file import read
 

@@ -16,7 +16,7 @@ from pretrain.checkpoint.load import Verified, find, newest_valid, open_checkpoi
 from pretrain.checkpoint.manifest import Manifest, OtherVersion, Topology, TrainerState
 from pretrain.checkpoint.restore import restore
 from pretrain.checkpoint.retention import retain, sweep
-from pretrain.run.errors import CheckpointError, StorageError
+from zymogen.processes.errors import CheckpointError, StorageError
 
 __all__ = [
     "CheckpointError",

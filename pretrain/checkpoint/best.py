@@ -12,8 +12,8 @@ from typing import Self
 from pretrain.checkpoint.canonical import Count, InvalidCheckpoint
 from pretrain.checkpoint.load import Check, Verified, newest_valid, unread, verify
 from pretrain.checkpoint.manifest import BEST, TrainerState, checkpoint_name
-from pretrain.run.errors import CheckpointError
 from zymogen.console.safe_text import tell
+from zymogen.processes.errors import CheckpointError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

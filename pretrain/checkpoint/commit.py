@@ -35,8 +35,8 @@ from pretrain.checkpoint.manifest import (
 from pretrain.checkpoint.object_store.stored import Bucket, prefix_of
 from pretrain.checkpoint.receipts import GivenUp, Receipt, collect
 from pretrain.checkpoint.staging import Staged
-from pretrain.run.errors import CheckpointError, StorageError
 from zymogen.files.durable import flush
+from zymogen.processes.errors import CheckpointError, StorageError
 
 TEMPORARY = ".tmp-"
 

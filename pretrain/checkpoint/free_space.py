@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pretrain.checkpoint.load import QUARANTINED, find
 from pretrain.checkpoint.retention import in_quarantine
-from pretrain.run.errors import StorageError
+from zymogen.processes.errors import StorageError
 
 
 def require_room(checkpoints_dir: Path, *, kept: int, checkpoint_bytes: int) -> None:

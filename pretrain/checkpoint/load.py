@@ -28,9 +28,9 @@ from pretrain.checkpoint.manifest import (
     form_of,
     step_of_name,
 )
-from pretrain.run.errors import CheckpointError, StorageError
 from zymogen.console.safe_text import tell
 from zymogen.files.durable import flush
+from zymogen.processes.errors import CheckpointError, StorageError
 
 QUARANTINE = ".quarantine"
 QUARANTINED = 1

@@ -17,8 +17,8 @@ from pydantic import Field
 from data.order.plan import Cursor
 from pretrain.checkpoint.canonical import Count, InvalidCheckpoint, R, Sha256, canonical, parse_canonical, parsed
 from pretrain.checkpoint.files.blocks import num_blocks
-from pretrain.run.errors import CheckpointError
 from pretrain.run.versions import version
+from zymogen.processes.errors import CheckpointError
 
 SCHEMA = "zymogen.checkpoint/1"
 _PACKAGE = "zymogen"

@@ -35,14 +35,14 @@ from pretrain.checkpoint.writer import SaveFailures, Write
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.ranks import NOTHING, Told
-from pretrain.run import stop
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import PeerError, StorageError
 from pretrain.run.grace import Grace
 from pretrain.run.settings import RunSettings
 from pretrain.run.versions import versions
 from zymogen.console.progress import clock_time
 from zymogen.console.safe_text import tell
+from zymogen.processes import signals
+from zymogen.processes.errors import PeerError, StorageError
 from zymogen.settings.interval import seconds
 
 LAST_TRIES = 3
@@ -290,7 +290,7 @@ class Saves:
         began, engine = time.perf_counter(), self._engine
         self._copies.require_same(state.step, self._newest_at_the_end)
         self._number += 1
-        stop.save_begun()
+        signals.save_begun()
         self._has_waited = False
         staged = self._staging.stage(self._named)
         plan = Plan(

@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 
 from pretrain.compare.comparison import Comparison, comparing
-from pretrain.engine.command import Parser, importing_torch, takes_scored_set
+from pretrain.evaluation.options import takes_scored_set
+from zymogen.command_line.command import importing_torch
+from zymogen.command_line.parser import Parser
 
 
 def _compare(options: argparse.Namespace) -> Comparison:

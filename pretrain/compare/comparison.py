@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pretrain.engine.command import Parser, main_of, require_free, takes_output, write_output
 from pretrain.evaluation.verdict import Judgement
+from zymogen.command_line.command import main_of, require_free, takes_output, write_output
+from zymogen.command_line.parser import Parser
 from zymogen.console.progress import in_columns
 from zymogen.settings.json_file import as_json
 from zymogen.settings.section import listed
@@ -106,7 +107,7 @@ def comparing(
     """The `main` of a command that compares what its options name, prints it, and writes it to the file of ``-o``.
 
     Its exit status is 1 where the second model is worse, 0 where it is not; that of its class for an error, never 1.
-    The arguments are those of `pretrain.engine.command.main_of`.
+    The arguments are those of `zymogen.command_line.command.main_of`.
     """
 
     def options(parser: Parser) -> None:

@@ -12,15 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from pretrain.engine.command import (
-    Parser,
-    importing_torch,
-    main_of,
-    positive,
-    require_free,
-    takes_output,
-    write_output,
-)
+from zymogen.command_line.command import importing_torch, main_of, require_free, takes_output, write_output
+from zymogen.command_line.parser import Parser, positive
 from zymogen.console.progress import WorkLine
 
 LONGEST = 1022

@@ -28,9 +28,9 @@ from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
 from pretrain.model.layer import Layer
 from pretrain.model.linear import Linear
-from pretrain.model.obstacle import Obstacle
-from pretrain.run.errors import placed
 from zymogen.console.safe_text import tell
+from zymogen.processes.errors import placed
+from zymogen.unsupported import Obstacle
 
 _COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -26,10 +26,10 @@ from pretrain.engine.ranks import PATIENCE
 from pretrain.engine.rendezvous import INIT_METHOD
 from pretrain.engine.request import ALONE, LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
-from pretrain.run import stop
-from pretrain.run.errors import Rollback
-from pretrain.run.launcher import launched_world
-from pretrain.run.stop import Stopped
+from zymogen.processes import signals
+from zymogen.processes.errors import Rollback
+from zymogen.processes.launcher import launched_world
+from zymogen.processes.signals import Stopped
 from zymogen.settings.interval import seconds
 
 
@@ -46,7 +46,7 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     kind = _engine(asked)
     accelerator: Accelerator | None = None
     try:
-        with stop.exiting(), _named_interface():
+        with signals.exiting(), _named_interface():
             accelerator = _accelerator(asked, kind, recipe)
             _check(asked, kind, accelerator)
             rank, world_size, timeout = accelerator.process_index, accelerator.num_processes, _timeout(recipe)

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from torch import Tensor
 
-from pretrain.run import stop
-from pretrain.run.errors import PeerError
-from pretrain.run.launcher import launched_world
-from pretrain.run.stop import Stopped
+from zymogen.processes import signals
+from zymogen.processes.errors import PeerError
+from zymogen.processes.launcher import launched_world
+from zymogen.processes.signals import Stopped
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ class Ranks:
         Raises:
             Stopped: with `agreed`.
         """
-        stop.obey(sum(self.gather(stop.word())))
+        signals.obey(sum(self.gather(signals.word())))
 
     def on_main(self, work: Callable[[], T]) -> T:
         """Do `work` on rank 0, and return its result on every rank. If it raises there, every rank stops.

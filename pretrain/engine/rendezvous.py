@@ -34,8 +34,8 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from pretrain.run.fresh_process import ROLLBACKS
-from pretrain.run.launcher import World, launched_world
+from zymogen.processes.fresh_process import ROLLBACKS
+from zymogen.processes.launcher import World, launched_world
 
 _SCHEME = "zymogen"
 INIT_METHOD = f"{_SCHEME}://"

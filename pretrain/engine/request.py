@@ -21,7 +21,7 @@ from accelerate.tracking import get_available_trackers
 from data.batches.loader import require_enough_bins
 from pretrain.engine.context_parallel import require_divides
 from pretrain.engine.settings import PRECISION, LaunchSettings
-from pretrain.run.launcher import launched_world, launches
+from zymogen.processes.launcher import launched_world, launches
 
 _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[LaunchSettings], str]]] = {
     "gradient_accumulation_steps": (1, lambda r: f"data.bins_per_step = {r.data.bins_per_step}, which decides it"),

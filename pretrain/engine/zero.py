@@ -21,7 +21,7 @@ from data.batches.batch import Batch
 from pretrain.engine.engine import Engine, layer_weights
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.zero_state import ZeroState
-from pretrain.model.obstacle import Obstacle
+from zymogen.unsupported import Obstacle
 
 # torch 2.13 renamed collectives that DeepSpeed 0.19 calls, and would warn at each of hundreds of calls.
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)

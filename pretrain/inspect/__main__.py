@@ -18,8 +18,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from pretrain.engine.command import Parser, answered, positive
-from pretrain.run.classes import CLASSES
+from zymogen.command_line.command import answered
+from zymogen.command_line.parser import Parser, positive
+from zymogen.processes.exit_classes import CLASSES
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,11 +8,11 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from pretrain.run.attempts import KILLED, AttemptRecords, Start, starts
-from pretrain.run.classes import FINISHED, INPUT
 from pretrain.run.directory import RunDirectory
 from pretrain.run.lock import is_held
 from pretrain.run.records import read_metrics
 from zymogen.console.progress import in_columns
+from zymogen.processes.exit_classes import FINISHED, INPUT
 
 TRAINS = os.EX_UNAVAILABLE
 """Exit status where the last start has no end yet: 75 would say that it may be made again."""

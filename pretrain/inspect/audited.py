@@ -22,10 +22,10 @@ from data.recipe.settings import DataSettings
 from pretrain.checkpoint.load import find, unread, verify
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.recovery.left_out import known_of, left_out
-from pretrain.run.classes import ERROR, FINISHED
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import data_of
 from zymogen.console.progress import WorkLine
+from zymogen.processes.exit_classes import ERROR, FINISHED
 
 _ROW = "{:>12}  {:>16}  {}"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import find, verify
 from pretrain.checkpoint.manifest import OtherVersion, step_of_name
-from pretrain.run.classes import FINISHED, INPUT, STORAGE, ExitClass
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import StorageError
 from zymogen.console.progress import WorkLine
+from zymogen.processes.errors import StorageError
+from zymogen.processes.exit_classes import FINISHED, INPUT, STORAGE, ExitClass
 
 WHOLE, DAMAGED, UNREADABLE, OTHER = "whole", "damaged", "unreadable", "other version"
 _CLASSES: dict[str, ExitClass] = {WHOLE: FINISHED, OTHER: INPUT, DAMAGED: STORAGE, UNREADABLE: STORAGE}

@@ -20,8 +20,8 @@ from data.batches.batch import PackedSequences
 from pretrain.model.attention.choice import Backend
 from pretrain.model.encoder import Encoder
 from pretrain.model.layer import Layer
-from pretrain.model.obstacle import Obstacle, gist
 from zymogen.processes import group_signals
+from zymogen.unsupported import Obstacle, gist
 
 _MOST_GRAPHS = 64
 

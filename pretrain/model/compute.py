@@ -15,8 +15,8 @@ from pretrain.model.attention.implementation import take, tried
 from pretrain.model.compilation import compile_layers, first_step, obstacle
 from pretrain.model.encoder import Encoder
 from pretrain.model.linear import EMULATES_BFLOAT16
-from pretrain.model.obstacle import Obstacle
 from pretrain.model.settings import ComputeSettings
+from zymogen.unsupported import Obstacle
 
 _GAIN = ("cuda",)
 """Devices on which compiling gains more than it costs."""

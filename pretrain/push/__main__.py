@@ -16,8 +16,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from data.commands.arguments import PathParser
-from pretrain.engine.command import answered
+from zymogen.command_line.command import answered
+from zymogen.command_line.parser import PathParser
 from zymogen.console.progress import WorkLine
 from zymogen.console.safe_text import redacted
 

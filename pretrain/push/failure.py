@@ -13,8 +13,8 @@ from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]  # it is found when asked for
 
-from pretrain.run.errors import OutsideError
 from zymogen.console.safe_text import redacted
+from zymogen.processes.errors import OutsideError
 
 SILENCE_S = 120.0
 """How long the hub may send nothing before a request counts as failed."""

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pretrain.run.attempts import Failure, Start, last_failure
-from pretrain.run.classes import INPUT, STORAGE
 from pretrain.run.directory import RunDirectory
 from zymogen.console.safe_text import tell
+from zymogen.processes.exit_classes import INPUT, STORAGE
 
 SAME, IDLE = 3, 10
 OPTION = "--despite-failures"

@@ -27,13 +27,13 @@ from pretrain.checkpoint.load import Verified, newest_step, newest_valid, open_c
 from pretrain.checkpoint.manifest import OtherVersion, checkpoint_name
 from pretrain.checkpoint.object_store.stored import Bucket, Saved
 from pretrain.engine.ranks import Ranks
-from pretrain.run import stop
 from pretrain.run.attempts import NO_RECORDS, AttemptRecords, move_base
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import CheckpointError, StorageError
 from pretrain.run.run_json import run_record
 from zymogen.console.safe_text import tell
 from zymogen.files.durable import write_whole
+from zymogen.processes import signals
+from zymogen.processes.errors import CheckpointError, StorageError
 
 _FETCHED = f"{TEMPORARY}step-fetched"
 
@@ -152,7 +152,7 @@ class Elsewhere:
                 bucket.claim(before + 1)
                 has_grown = any(saved not in self._seen for saved in _whole(bucket))
             if has_grown:
-                with stop.at_once():
+                with signals.at_once():
                     found = self.newest()
         self._stored.after(run.last_attempt()).append_to(run)
         step = found.trainer.step if found else 0

@@ -30,8 +30,8 @@ from pretrain.recovery.breaker import counted
 from pretrain.run import records
 from pretrain.run.attempts import Start
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import Rollback
 from zymogen.files.disk_error import said
+from zymogen.processes.errors import Rollback
 
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
 """Gives the names of sequences, from the sample ids of a plan."""

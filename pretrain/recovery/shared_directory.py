@@ -15,10 +15,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from pretrain.engine.ranks import Ranks
-from pretrain.run import stop
 from pretrain.run.directory import UNCLAIMED, RunDirectory
-from pretrain.run.launcher import launched_world
 from zymogen.files.disk_error import said
+from zymogen.processes import signals
+from zymogen.processes.launcher import launched_world
 
 _CACHED_S = 60.0
 _LOOK_S = 0.2
@@ -73,6 +73,6 @@ def _sees(file: Path) -> bool:
             os.listdir(file.parent)  # to open a folder asks its server whether it has changed
             os.stat(file)
             return True
-        if time.monotonic() > until or stop.received() is not None:
+        if time.monotonic() > until or signals.received() is not None:
             return False
         time.sleep(_LOOK_S)

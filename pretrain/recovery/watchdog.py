@@ -41,11 +41,12 @@ from torch.distributed.distributed_c10d import PrefixStore
 from pretrain.engine.ranks import Ranks
 from pretrain.engine.rendezvous import connected, store_host
 from pretrain.recovery.heartbeats import BEAT_S, OVER, STOOD_STILL_S, Heartbeat, Heartbeats
-from pretrain.run import records, stop
-from pretrain.run.classes import HANG, PEER
+from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.run.grace import is_over
-from pretrain.run.launcher import tell_launcher
+from zymogen.processes import signals
+from zymogen.processes.exit_classes import HANG, PEER
+from zymogen.processes.launcher import tell_launcher
 
 SILENT_S = 30.0
 """Time without a heartbeat after which a process is silent."""
@@ -129,7 +130,7 @@ class Watchdog:
         """Look until it is over."""
         while not self._heartbeats.is_over.wait(_LOOK_S):
             finding = self.look()
-            if self._cannot_stop() or (finding and stop.received() is not None):
+            if self._cannot_stop() or (finding and signals.received() is not None):
                 self._stop()
             if finding:
                 self._end(finding)
@@ -192,7 +193,7 @@ class Watchdog:
 
     def _cannot_stop(self) -> bool:
         """Whether a signal came, and what would end this rank in order does not come in time."""
-        heard_s = stop.heard_s()
+        heard_s = signals.heard_s()
         if self._grace_s is not None or heard_s is None:
             return is_over(self._grace_s, _LOOK_S)
         waits_s = min(heard_s, self._looked - self._since)
@@ -200,7 +201,7 @@ class Watchdog:
 
     def _stop(self) -> NoReturn:
         """End this process, which got a signal and is blocked where no exception reaches it."""
-        by, where = stop.received(), self._position()
+        by, where = signals.received(), self._position()
         assert by is not None
         at = f"at step {where['step']}" if where["step"] else "before the first step"
         self._leave(
@@ -208,7 +209,7 @@ class Watchdog:
             "others; the stacks of its threads are above; the run continues from its newest checkpoint",
             f"stopped by {by.name} {at}",
         )
-        os._exit(stop.STATUS[by])
+        os._exit(signals.STATUS[by])
 
     def _end(self, finding: str) -> NoReturn:
         """End this process, which may be blocked where no exception reaches it."""

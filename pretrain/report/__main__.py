@@ -11,10 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from pretrain.engine.command import Parser, main_of
 from pretrain.report.history import read_history
 from pretrain.report.page import write_report
 from pretrain.report.pictures import write_pictures
+from zymogen.command_line.command import main_of
+from zymogen.command_line.parser import Parser
 from zymogen.console.progress import WorkLine
 
 _EVERY_S = 15

@@ -23,7 +23,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from pretrain.run import records
-from pretrain.run.classes import (
+from pretrain.run.directory import RunDirectory
+from zymogen.console.safe_text import tell
+from zymogen.processes.errors import PeerError, placed
+from zymogen.processes.exit_classes import (
     ERROR,
     FINISHED,
     HANG,
@@ -35,10 +38,7 @@ from pretrain.run.classes import (
     class_of_record,
     is_of_a_peer,
 )
-from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import PeerError, placed
-from pretrain.run.stop import Stopped
-from zymogen.console.safe_text import tell
+from zymogen.processes.signals import Stopped
 
 KILLED = "killed"
 _AS_ASKED = (FINISHED, INTERRUPTED, PREEMPTED)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.run import records
-from pretrain.run.errors import placed
 from pretrain.run.lock import LEASE, LOCK, RunLock
 from pretrain.run.run_json import RunRecord, run_record
 from pretrain.run.versions import versions
@@ -30,6 +29,7 @@ from zymogen.console.safe_text import tell
 from zymogen.files.disk_error import said
 from zymogen.files.durable import write_whole, written_beside
 from zymogen.files.suggestions import few, nearest
+from zymogen.processes.errors import placed
 from zymogen.settings import json_file
 from zymogen.settings.section import Section, SettingClass, flat, settings_of
 

@@ -8,8 +8,8 @@ Ranks compare how long ago a signal came, and no clocks of machines; the one tha
 from collections.abc import Callable
 from typing import Any
 
-from pretrain.run import stop
-from pretrain.run.stop import Stopped
+from zymogen.processes import signals
+from zymogen.processes.signals import Stopped
 
 _TO_SAVE = 0.8
 """The share of the grace in which a save must have ended."""
@@ -31,7 +31,7 @@ class Grace:
     @property
     def is_running(self) -> bool:
         """Whether it has a limit, and this rank got a signal."""
-        return self._seconds is not None and stop.received() is not None
+        return self._seconds is not None and signals.received() is not None
 
     def look_s(self, most_s: float) -> float:
         """How long to wait between two looks at it, if `most_s` is enough without a limit."""
@@ -49,8 +49,8 @@ class Grace:
         """
         if self._seconds is None:
             return
-        by = stop.received()  # before the seconds: a signal between the two would have none
-        found = self._gather((stop.heard_s(), by, needs_s))
+        by = signals.received()  # before the seconds: a signal between the two would have none
+        found = self._gather((signals.heard_s(), by, needs_s))
         heard = [(passed_s, by) for passed_s, by, _ in found if by is not None]
         if not heard:
             return
@@ -72,5 +72,5 @@ def is_over(seconds: float | None, in_s: float) -> bool:
         seconds: as of `Grace`.
         in_s: when it is asked again.
     """
-    heard_s = stop.heard_s()
+    heard_s = signals.heard_s()
     return seconds is not None and heard_s is not None and heard_s + in_s > _TO_LEAVE * seconds

@@ -23,12 +23,12 @@ from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.contact_head import ContactHead
 from pretrain.model.weights.finite import require_finite, require_fits
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import StorageError, is_no_room
 from pretrain.ship.checksums import put
 from pretrain.ship.contact_head import about_contacts
 from pretrain.ship.reloaded import logits_of, require_same
 from zymogen.files.disk_error import refusal, said
 from zymogen.files.durable import in_turn, workspace
+from zymogen.processes.errors import StorageError, is_no_room
 
 
 def export(

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from data.homology import program
-from pretrain.run.classes import ERROR, class_of
 from support.launching import Launched
 from support.other_machines import Row, no_cgroups, no_mounts, table
+from zymogen.processes.exit_classes import ERROR, class_of
 
 BUILD = ("-m", "data", "build", "ok.fasta", "--store-dir", "s")
 PLAN = ("-m", "pretrain", "ok.fasta", "--plan", "--untimed", "--hours", "100")
@@ -29,7 +29,7 @@ if __name__ == "__main__":
     print("ended with", process.exitcode, "temporary files still in", tempfile.gettempdir())
 """
 THREADS = """
-from pretrain.engine.command import importing_torch
+from zymogen.command_line.command import importing_torch
 with importing_torch():
     import torch
 print("threads", torch.get_num_threads())

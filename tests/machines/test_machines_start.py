@@ -6,9 +6,9 @@ import pytest
 
 from pretrain.job import Job, publish
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import StorageError
 from support.other_machines import Row, table
 from support.places import ROOT
+from zymogen.processes.errors import StorageError
 
 BROKEN = "raise OSError('libcudart.so.11.0: cannot open shared object file')\n"
 

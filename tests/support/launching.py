@@ -19,8 +19,8 @@ import psutil
 import torch
 from safetensors.torch import load_file
 
-from pretrain.run.errors import Rollback
 from support.places import ROOT, TESTS
+from zymogen.processes.errors import Rollback
 
 DDP = ROOT / "accelerate_configs" / "ddp.yaml"
 LIMIT_S = 240

@@ -28,8 +28,6 @@ from pathlib import Path
 from typing import Any, Self
 from unittest import mock
 
-from pretrain.run.errors import Rollback
-from pretrain.run.fresh_process import ROLLBACKS
 from support.forgotten_runs import forgotten, measure_peak_once
 from support.launching import (
     FLOAT32,
@@ -42,6 +40,8 @@ from support.launching import (
     without_launch,
 )
 from support.places import ROOT
+from zymogen.processes.errors import Rollback
+from zymogen.processes.fresh_process import ROLLBACKS
 
 AT_MOST = 8
 PROGRAM = "pretrain.__main__"
@@ -270,8 +270,8 @@ def _serve(channel: Connection, log: str) -> None:
     import torch
 
     from pretrain.checkpoint import saves
-    from pretrain.engine import command
     from pretrain.report import page
+    from zymogen.command_line import command
 
     for name in IMPORTED:
         importlib.import_module(name)

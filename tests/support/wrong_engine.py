@@ -31,7 +31,6 @@ from pretrain.engine.engine import Engine
 from pretrain.model import compute, layer, linear
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
-from pretrain.model.obstacle import Obstacle
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer import muon
 from pretrain.proposal.machine import Machine
@@ -42,6 +41,7 @@ from support import held_state
 from support.checkpoint_run import written_at_once
 from support.held_state import held
 from support.jobs import full_disks, half_frozen, late_reading, numerical_faults
+from zymogen.unsupported import Obstacle
 
 
 def local_counts() -> AbstractContextManager[Any]:

@@ -20,7 +20,7 @@ import torch
 from pretrain.checkpoint.digests.digest import sums
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.ranks import Ranks
-from pretrain.run.errors import CopiesDiffer
+from zymogen.processes.errors import CopiesDiffer
 
 
 class Copies:

@@ -12,7 +12,7 @@ from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.staging import stored_as
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.ranks import Ranks
-from pretrain.run.errors import CheckpointError
+from zymogen.processes.errors import CheckpointError
 
 
 def require_same_digest(checkpoint: Verified, state: NamedState, ranks: Ranks) -> None:

@@ -22,7 +22,7 @@ from pretrain.checkpoint.files.blocks import BlockReader, block_bytes
 from pretrain.checkpoint.files.index import Index
 from pretrain.checkpoint.load import Verified, storage_errors
 from pretrain.engine.ranks import Ranks
-from pretrain.run.errors import CheckpointError, StorageError
+from zymogen.processes.errors import CheckpointError, StorageError
 
 MOST_READ = 1.1
 """Ranks read for themselves up to this many times the bytes of the data files, all together."""

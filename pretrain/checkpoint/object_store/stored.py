@@ -22,8 +22,8 @@ from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.files.tensors import Modes
 from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, checkpoint_name, step_of_name
 from pretrain.checkpoint.object_store.objects import Objects
-from pretrain.run.errors import CheckpointError
 from zymogen.files.durable import flush
+from zymogen.processes.errors import CheckpointError
 
 RECORDS_FILE = "records.json.gz"
 RECORDS = ("run.json", "recipe.toml")

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from pretrain.model.obstacle import Obstacle
+from zymogen.unsupported import Obstacle
 
 Backend = Literal["varlen", "flash_cpu", "per_document", "dense"]
 """`varlen`: torch's FlashAttention over packed documents, one kernel a layer. `flash_cpu`: torch's flash kernel for

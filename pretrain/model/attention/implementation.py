@@ -24,7 +24,7 @@ from torch import Tensor
 from pretrain.model.attention.choice import Request
 from pretrain.model.attention.layout import Layout
 from pretrain.model.attention.varlen import varlen
-from pretrain.model.obstacle import Obstacle, gist
+from zymogen.unsupported import Obstacle, gist
 
 Implementation = Literal["FA2", "FA3", "FA4"]
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from data.commands.arguments import PathParser
 from data.sources.protein import refusal
 from finetune.embed.__main__ import main as embed
 from finetune.predict import main as predict
-from pretrain.engine.command import Parser, answered
+from zymogen.command_line.command import answered
+from zymogen.command_line.parser import Parser, PathParser
 from zymogen.settings.option import in_words, use_options
 
 

@@ -19,7 +19,6 @@ from finetune.embed import job as jobs
 from finetune.embed import table as tables
 from finetune.embed.__main__ import _options, compute_type, main
 from finetune.embed.parts import Parts
-from pretrain.engine.command import Parser
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
@@ -29,6 +28,7 @@ from support.jobs import embedding_job
 from support.kept_runs import config
 from support.launching import DDP, run
 from support.rank_pool import RankPool
+from zymogen.command_line.parser import Parser
 
 SHAPE = EsmShape(layers=2, dim=48, heads=4)
 PROTEINS = [*proteins(23), ("again p3", proteins(23)[3][1]), ("p0", proteins(23)[0][1])]

@@ -15,13 +15,13 @@ import pytest
 from pretrain.checkpoint import InvalidCheckpoint, find
 from pretrain.checkpoint.best import Best, best_valid, still_there
 from pretrain.engine.named_state import TorchState
-from pretrain.run.stop import Stopped
 from support.checkpoint_run import build, flip, full_disk, save, train, trainer_at
 from support.jobs import best_job
 from support.jobs.best_job import BestJob
 from support.kept_runs import CONSTANT, config
 from support.launching import lines
 from support.rank_pool import RankPool
+from zymogen.processes.signals import Stopped
 
 # At this rate the score jumps up and down, and its minimum is not at the end.
 SETTINGS = ("schedule.peak_lr=2e-2", CONSTANT, "run.evaluate_every=2", "run.checkpoint_every=5")

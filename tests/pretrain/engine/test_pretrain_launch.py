@@ -20,9 +20,9 @@ from pretrain.engine.settings import ParallelSettings
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe
-from pretrain.run import launcher
 from pretrain.run.settings import RunSettings
 from support.launching import end_of, launch, lines, torchrun_variables
+from zymogen.processes import launcher
 
 RECIPE = Recipe(
     run=RunSettings(directory="-"), model=ModelSettings(preset="esm2_60k"), data=DataSettings(sources=("-",))

@@ -25,11 +25,11 @@ from pretrain.model.attention import implementation
 from pretrain.model.attention.choice import choose
 from pretrain.model.compute import configure
 from pretrain.model.encoder import Encoder
-from pretrain.model.obstacle import Obstacle
 from pretrain.model.presets import PRESETS
 from support.launching import launch_environments
 from support.pages.shown import README, commands, recipe_of
 from support.places import ROOT
+from zymogen.unsupported import Obstacle
 
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 DOCUMENTED = [

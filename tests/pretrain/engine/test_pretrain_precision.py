@@ -37,12 +37,12 @@ from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe
 from pretrain.recovery.numerical import NumericalFault
-from pretrain.run.errors import Rollback
 from pretrain.step import Outcome, Reading, train_step
 from support.checkpoint_run import trainer_at
 from support.inputs.raw_store import Records, plan_over, write_store
 from support.inputs.whole_models import build_model
 from support.launching import bit_equal, end_of, lines
+from zymogen.processes.errors import Rollback
 from zymogen.settings.toml_file import read
 
 BINS = 7

@@ -21,12 +21,12 @@ from torch.distributed.rendezvous import rendezvous
 
 from pretrain.engine import launch
 from pretrain.engine.rendezvous import INIT_METHOD, _agreed
-from pretrain.run import stop
-from pretrain.run.fresh_process import ROLLBACKS
-from pretrain.run.launcher import World
 from support.chaos.campaign import Campaign
 from support.forked import forked, status_of
 from support.launching import exits, fork_server, started, torchrun_variables, until
+from zymogen.processes import signals
+from zymogen.processes.fresh_process import ROLLBACKS
+from zymogen.processes.launcher import World
 
 LIMIT = timedelta(seconds=8)
 
@@ -184,7 +184,7 @@ def test_rank_0_answers_a_thousand_ranks_in_one_message() -> None:
 @pytest.mark.parametrize("by", [SIGTERM, SIGINT])
 def test_a_signal_ends_a_wait_inside_a_library(by: Signals, store: dist.TCPStore, tmp_path: Path) -> None:
     def waits() -> None:
-        with stop.listening(), stop.exiting():
+        with signals.listening(), signals.exiting():
             (tmp_path / "waits").touch()
             dist.TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False).wait(["never"])
 
@@ -192,7 +192,7 @@ def test_a_signal_ends_a_wait_inside_a_library(by: Signals, store: dist.TCPStore
     until((tmp_path / "waits").exists, tmp_path / "waits")
     time.sleep(0.1)
     os.kill(pid, by)
-    assert status_of(pid) == stop.STATUS[by]
+    assert status_of(pid) == signals.STATUS[by]
 
 
 def test_an_error_of_gloo_names_the_variable_and_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:

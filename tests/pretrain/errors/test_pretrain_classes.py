@@ -10,11 +10,11 @@ from signal import Signals
 import pytest
 from torch.distributed import DistBackendError, DistNetworkError
 
-from pretrain.engine.command import answered
-from pretrain.run.classes import CLASSES, class_of, class_of_record
-from pretrain.run.errors import CheckpointError, CopiesDiffer, PeerError, StorageError
-from pretrain.run.stop import Stopped
 from support.places import ROOT
+from zymogen.command_line.command import answered
+from zymogen.processes.errors import CheckpointError, CopiesDiffer, PeerError, StorageError
+from zymogen.processes.exit_classes import CLASSES, class_of, class_of_record
+from zymogen.processes.signals import Stopped
 
 LOST = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -91,5 +91,5 @@ def test_statuses_and_names_are_each_one_classes() -> None:
 
 
 def test_it_is_known_before_torch_is() -> None:
-    program = "import sys, pretrain.run.classes; sys.exit('torch' in sys.modules)"
+    program = "import sys, zymogen.processes.exit_classes; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=dict(os.environ)).returncode == 0

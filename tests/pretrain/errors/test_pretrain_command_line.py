@@ -255,7 +255,7 @@ def test_a_command_of_one_process_does_its_work_in_a_pod_and_is_refused_under_a_
     assert command([]) == 78
     alone = capsys.readouterr().err.splitlines()[-1]  # where torch is not imported yet, there are lines of that
     assert "the following arguments are required" in alone
-    monkeypatch.setattr("pretrain.engine.command._PATIENCE_S", -1)  # fails where a rank waits for rank 0's words
+    monkeypatch.setattr("zymogen.command_line.command._PATIENCE_S", -1)  # fails where a rank waits for rank 0's words
     for name, value in PODS.items():
         monkeypatch.setenv(name, value)
     assert command([]) == 78

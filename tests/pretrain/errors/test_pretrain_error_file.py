@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pretrain.__main__ import main
-from pretrain.run.errors import PeerError
-from pretrain.run.launcher import VARIABLE, tell_launcher
-from pretrain.run.stop import Stopped
 from support.launching import DDP, command, launch, run, torchrun_variables
 from support.places import ROOT
+from zymogen.processes.errors import PeerError
+from zymogen.processes.launcher import VARIABLE, tell_launcher
+from zymogen.processes.signals import Stopped
 
 SINGLE = ROOT / "accelerate_configs" / "single.yaml"
 
@@ -78,7 +78,7 @@ def test_what_only_saw_another_fail_tells_nothing(
     slept = []
     for name, value in torchrun_variables(1, 2, 29500).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("pretrain.engine.command.time.sleep", slept.append)
+    monkeypatch.setattr("zymogen.command_line.command.time.sleep", slept.append)
     monkeypatch.setattr("pretrain.__main__._train", fail)
     assert main([str(recipe_in(tmp_path))]) == 71
     assert (capsys.readouterr().err, error_file.exists()) == ("", False)
@@ -102,7 +102,7 @@ def test_a_rank_that_waits_for_rank_0_is_ended_without_a_word(
 
     for name, value in torchrun_variables(1, 2, 29500).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("pretrain.engine.command.time.sleep", ended_by_the_launcher)
+    monkeypatch.setattr("zymogen.command_line.command.time.sleep", ended_by_the_launcher)
     monkeypatch.setattr("pretrain.__main__._train", fail)
     assert main([str(recipe_in(tmp_path))]) == 75
     assert (capsys.readouterr().err, error_file.exists()) == ("", False)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.run.errors import Rollback
-from pretrain.run.fresh_process import MOST_ROLLBACKS, ROLLBACKS, run_command
 from support.places import ROOT
+from zymogen.processes.errors import Rollback
+from zymogen.processes.fresh_process import MOST_ROLLBACKS, ROLLBACKS, run_command
 
 PROGRAM = """
 import os, socket, subprocess, sys
 import psutil
-from pretrain.run.errors import Rollback
-from pretrain.run.fresh_process import ROLLBACKS, run_command
+from zymogen.processes.errors import Rollback
+from zymogen.processes.fresh_process import ROLLBACKS, run_command
 
 def main():
     of_others = [child.pid for child in psutil.Process().children()]

@@ -17,13 +17,11 @@ from data.recipe.settings import CorpusSettings, IngestSettings
 from data.store.growing import GrowingStore, start_builder
 from data.transport.byte_stream import ByteStream
 from pretrain.__main__ import main
-from pretrain.engine.command import Parser
 from pretrain.evaluate import main as evaluate
 from pretrain.inspect.__main__ import main as inspect
 from pretrain.proposal.written import toml_value
 from pretrain.recipe import Recipe
 from pretrain.report.page import write_report
-from pretrain.run.launcher import command_line
 from support.inputs.faulty_server import Fault, Site, serving
 from support.launching import LIMIT_S, environment, lines
 from support.places import ROOT
@@ -38,7 +36,9 @@ from support.planted import (
     planted,
     secrets_in,
 )
+from zymogen.command_line.parser import Parser
 from zymogen.console.safe_text import WHOLE, whole
+from zymogen.processes.launcher import command_line
 
 SETTINGS = dict(path_settings(Recipe))
 QUICK = {"user", "signed", "unknown parameter"}

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from pretrain.engine.command import brief_waits, importing_torch
 from support.launching import environment
+from zymogen.command_line.command import brief_waits, importing_torch
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_collector_that_was_off_stays_off() -> None:
 
 _OF_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _IMPORTS = """
-from pretrain.engine.command import importing_torch
+from zymogen.command_line.command import importing_torch
 with importing_torch():
     import torch
 """

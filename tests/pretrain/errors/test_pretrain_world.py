@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from pretrain.__main__ import main
-from pretrain.run.launcher import World, launched_world
 from support.launching import torchrun_variables, without_launch
+from zymogen.processes.launcher import World, launched_world
 
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_PORT")

@@ -21,7 +21,7 @@ from pretrain.model.attention.implementation import disagreement, samples, take,
 from pretrain.model.attention.layout import Layout
 from pretrain.model.attention.sdpa import per_document
 from pretrain.model.attention.varlen import varlen
-from pretrain.model.obstacle import Obstacle
+from zymogen.unsupported import Obstacle
 
 CPU = torch.device("cpu")
 EPS = {torch.bfloat16: 2**-7, torch.float16: 2**-10}

@@ -21,12 +21,12 @@ from pretrain.model.compilation import compile_layers, first_step
 from pretrain.model.compute import configure
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.masked_language_model import MaskedLanguageModel
-from pretrain.model.obstacle import Obstacle
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings
 from pretrain.recipe import Recipe
 from support.inputs.flat_batches import document, gradients, mixed_bins, pack, perturb
 from zymogen.settings.toml_file import read
+from zymogen.unsupported import Obstacle
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 PYTHON = "python{}.{}".format(*sys.version_info[:2])

@@ -15,7 +15,6 @@ import pytest
 import pretrain.loop
 from pretrain.__main__ import main
 from pretrain.recovery.breaker import IDLE, SAME, require_progress
-from pretrain.run.errors import Rollback
 from pretrain.step import train_step
 from support.forked import in_process
 from support.inputs.written_runs import WrittenStarts
@@ -24,6 +23,7 @@ from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
 from support.object_store.server import S3Server
 from support.rank_pool import RankPool
+from zymogen.processes.errors import Rollback
 
 
 def refusal(written: WrittenStarts) -> str | None:

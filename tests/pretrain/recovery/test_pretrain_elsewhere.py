@@ -19,7 +19,6 @@ from pretrain import masked_language_job
 from pretrain.__main__ import main
 from pretrain.checkpoint import CheckpointError, find, verify
 from pretrain.checkpoint.object_store.stored import RECORDS_FILE, Bucket
-from pretrain.run.stop import Stopped
 from support.chaos.campaign import Campaign
 from support.checkpoint_run import flip
 from support.jobs import best_job
@@ -27,6 +26,7 @@ from support.kept_runs import CONSTANT, STEPS_12
 from support.launching import End, bit_equal, end_of, lines, until
 from support.object_store.server import S3Server
 from support.wrong_engine import bytes_for
+from zymogen.processes.signals import Stopped
 
 pytestmark = pytest.mark.slow  # each starts the program several times beside an object store
 

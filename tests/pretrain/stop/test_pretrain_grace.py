@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pretrain.run import stop
 from pretrain.run.grace import Grace
-from pretrain.run.stop import Stopped
+from zymogen.processes import signals
+from zymogen.processes.signals import Stopped
 
 
 @pytest.mark.parametrize("before", ["heard_s", "received"])
@@ -16,12 +16,12 @@ def test_a_signal_that_comes_while_it_is_asked_counts_the_next_time(
     before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Right after either of the two is read: it is known with its seconds, or not yet."""
-    monkeypatch.setattr(stop, "_state", stop._State())
-    ask: Callable[[], float | Signals | None] = getattr(stop, before)
+    monkeypatch.setattr(signals, "_state", signals._State())
+    ask: Callable[[], float | Signals | None] = getattr(signals, before)
 
     def interrupted() -> float | Signals | None:
         answer = ask()
-        stop._note(SIGTERM)
+        signals._note(SIGTERM)
         return answer
 
     told: list[Any] = []
@@ -32,7 +32,7 @@ def test_a_signal_that_comes_while_it_is_asked_counts_the_next_time(
 
     grace = Grace(1000.0, gather)
     with monkeypatch.context() as patch:
-        patch.setattr(stop, before, interrupted)
+        patch.setattr(signals, before, interrupted)
         grace.require(1e6, "a save takes 1e+06 s")
     assert told[0][1] is None
     with pytest.raises(Stopped):

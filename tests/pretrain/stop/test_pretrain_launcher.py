@@ -28,7 +28,7 @@ time.sleep(60)
 """
 IS_LAUNCHED = """
 import os, signal, sys, time
-from pretrain.run.launcher import end_with_the_launcher
+from zymogen.processes.launcher import end_with_the_launcher
 """
 AT_ONCE = f"""{IS_LAUNCHED}
 signal.signal(signal.SIGTERM, lambda *_: print("saves", flush=True))
@@ -130,7 +130,7 @@ def test_a_launcher_that_ended_before_it_was_looked_up(family, name: str, variab
 
 SAYS = """
 import os, sys
-from pretrain.run.launcher import command_line
+from zymogen.processes.launcher import command_line
 print(os.getpid(), flush=True)
 print(command_line(), flush=True)
 """

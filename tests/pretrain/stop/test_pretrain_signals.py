@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from pretrain.run import stop
-from pretrain.run.stop import Stopped
 from support.places import ROOT
+from zymogen.processes import signals
+from zymogen.processes.signals import Stopped
 
 
 def send(by: Signals) -> None:
@@ -29,7 +29,7 @@ def is_stopped_by(by: Signals) -> bool:
     """Whether a signal raises; an error of its class that left a test would end all tests."""
     try:
         send(by)
-        stop.heed()
+        signals.heed()
     except Stopped:
         return True
     return False
@@ -37,7 +37,7 @@ def is_stopped_by(by: Signals) -> bool:
 
 @pytest.fixture(autouse=True)
 def listening() -> Iterator[None]:
-    with stop.listening():
+    with signals.listening():
         yield
 
 
@@ -81,14 +81,14 @@ def in_a_thread() -> Callable[[], int | None]:
 
 HEARS = """
 import os, signal, time
-from pretrain.run import stop
+from zymogen.processes import signals
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # as a run that started this program may have left it
-with stop.listening():
+with signals.listening():
     os.kill(os.getpid(), signal.SIGUSR1)
     deadline = time.monotonic() + 5
-    while not stop.save_asked() and time.monotonic() < deadline:
+    while not signals.save_asked() and time.monotonic() < deadline:
         time.sleep(0.01)
-    print(stop.save_asked())
+    print(signals.save_asked())
 """
 
 
@@ -131,37 +131,37 @@ def test_a_signal_to_save_ends_nothing_that_the_run_has_started(start: Callable[
     """A scheduler sends it to all processes of a job: workers, compilers, and programs that know nothing of it."""
     status = start()
     assert status() == 0
-    assert not stop.save_asked()
+    assert not signals.save_asked()
     send(SIGUSR1)
     deadline = time.monotonic() + 5
-    while not stop.save_asked() and time.monotonic() < deadline:
+    while not signals.save_asked() and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert stop.save_asked()
+    assert signals.save_asked()
 
 
 def agreed_after_own() -> None:
-    with stop.deferred():
+    with signals.deferred():
         send(SIGINT)
-        stop.obey(stop.word())
+        signals.obey(signals.word())
 
 
 def agreed_without_own() -> None:
-    stop.obey(1)
+    signals.obey(1)
 
 
 def at_once() -> None:
-    with stop.deferred(), stop.at_once():
+    with signals.deferred(), signals.at_once():
         send(SIGINT)
 
 
 def heeded() -> None:
-    with stop.deferred():
+    with signals.deferred():
         send(SIGINT)
-    stop.heed()
+    signals.heed()
 
 
 def consequence() -> None:
-    with stop.deferred(), stop.consequences():
+    with signals.deferred(), signals.consequences():
         send(SIGINT)
         raise RuntimeError("Connection closed by peer")
 
@@ -177,18 +177,18 @@ def test_a_run_is_stopped_once(ends: Callable[[], None]) -> None:
 
 
 def test_a_run_that_has_finished_is_not_stopped() -> None:
-    stop.defer()
+    signals.defer()
     try:
         send(SIGTERM)
     except Stopped:
         pytest.fail("it is stopped")
-    assert stop.received() == SIGTERM
+    assert signals.received() == SIGTERM
 
 
 def test_what_is_said_holds_wherever_a_signal_comes(capfd: pytest.CaptureFixture) -> None:
     """While the directory is claimed, in a step, a save or a validation, and after the last step."""
     said = ""
-    with stop.deferred():
+    with signals.deferred():
         send(SIGINT)
         send(SIGINT)
         deadline = time.monotonic() + 5

@@ -22,7 +22,6 @@ from pretrain.__main__ import main
 from pretrain.checkpoint import saves
 from pretrain.checkpoint.commit import Plan
 from pretrain.engine.engine import Engine
-from pretrain.run import stop
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import written_at_once
 from support.forked import in_process
@@ -30,6 +29,7 @@ from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, environment, lines
 from support.places import ROOT
 from support.rank_pool import RankPool
+from zymogen.processes import signals
 
 
 class Run:
@@ -239,7 +239,7 @@ def test_a_save_that_does_not_end_gets_what_is_left(
 
 def test_a_second_signal_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the main thread computes and hears nothing; signals within a moment are one."""
-    monkeypatch.setattr(stop, "_SAME_S", 0.4)
+    monkeypatch.setattr(signals, "_SAME_S", 0.4)
     train_step, began = pretrain.loop.train_step, time.monotonic()
 
     def endless(*arguments: object, **how: object) -> object:

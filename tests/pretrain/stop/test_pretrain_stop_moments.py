@@ -15,10 +15,10 @@ from signal import SIGINT, SIGTERM
 import psutil
 import pytest
 
-from pretrain.run.stop import STATUS
 from support.kept_runs import STEPS_30, Trained
 from support.launching import bit_equal, command, end_of, lines, run, started, until
 from support.places import ROOT
+from zymogen.processes.signals import STATUS
 
 pytestmark = [pytest.mark.launch, pytest.mark.slow, pytest.mark.prove, pytest.mark.xdist_group("engines")]
 

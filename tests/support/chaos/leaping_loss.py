@@ -5,8 +5,8 @@ import os
 import psutil
 
 from pretrain.__main__ import main
-from pretrain.run.fresh_process import run_command
 from support.jobs.numerical_faults import BINS, bad_labels
+from zymogen.processes.fresh_process import run_command
 
 BIN = 21 * BINS + 3
 """In step 22."""

@@ -25,8 +25,8 @@ from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
-from pretrain.run.fresh_process import run_command
 from support.jobs.length_job import LengthJob, LengthModel
+from zymogen.processes.fresh_process import run_command
 from zymogen.settings.toml_file import check, overridden, read
 
 BASE_SEED = 77

@@ -20,8 +20,8 @@ from pretrain.job import Selection
 from pretrain.loop import train
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
-from pretrain.run.stop import listening
 from support.jobs.length_job import LengthJob, LengthModel, LengthScores
+from zymogen.processes.signals import listening
 from zymogen.settings.toml_file import read
 
 OWN = ("wait", "first", "seeds")

@@ -39,8 +39,8 @@ from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
-from pretrain.run.fresh_process import run_command
 from pretrain.step import Reading
+from zymogen.processes.fresh_process import run_command
 from zymogen.settings.toml_file import read
 
 LONG = 60

@@ -15,9 +15,9 @@ from pretrain.checkpoint.files.blocks import BlockReader
 from pretrain.checkpoint.load import unread
 from pretrain.engine.named_state import TorchState
 from pretrain.engine.ranks import Ranks
-from pretrain.run.errors import StorageError
 from support.checkpoint_run import build, everything, flip, ranks_of, restore, train, write_ranks
 from support.forked import forked, status_of
+from zymogen.processes.errors import StorageError
 
 BLOCK = 512
 

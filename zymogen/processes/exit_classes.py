@@ -10,9 +10,9 @@ import os
 from signal import Signals
 from typing import NamedTuple
 
-from pretrain.run.errors import PeerError, StorageError, is_no_room
-from pretrain.run.stop import Stopped
 from zymogen.files.disk_error import CLOSED
+from zymogen.processes.errors import PeerError, StorageError, is_no_room
+from zymogen.processes.signals import Stopped
 
 
 class ExitClass(NamedTuple):

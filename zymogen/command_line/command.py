@@ -1,13 +1,12 @@
 """A command: what it prints when it ends other than well, and its exit status.
 
-In: what the command does. Out: the status, which is 0 or that of the class of the error (`pretrain.run.classes`).
-Kept: nothing.
+In: what the command does. Out: the status, which is 0 or that of the class of the error
+(`zymogen.processes.exit_classes`). State: none.
 """
 
 import argparse
 import gc
 import os
-import re
 import sys
 import time
 import traceback
@@ -15,28 +14,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NoReturn
 
-from data.commands.arguments import PathParser
-from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
-from pretrain.run.errors import OutsideError, PeerError, Rollback
-from pretrain.run.launcher import World, command_line, launched_world, tell_launcher
-from pretrain.run.stop import Stopped, heed
+from zymogen.command_line.parser import Parser
 from zymogen.console.progress import WorkLine
 from zymogen.console.safe_text import tell, tell_error
 from zymogen.files.disk_error import CLOSED, FULL, one_line, refusal
 from zymogen.files.durable import replaced
 from zymogen.processes.environment import use_standard_streams, use_writable_caches
+from zymogen.processes.errors import OutsideError, PeerError, Rollback
+from zymogen.processes.exit_classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
+from zymogen.processes.launcher import World, command_line, launched_world, tell_launcher
 from zymogen.processes.resources import resources
+from zymogen.processes.signals import Stopped, heed
 from zymogen.settings.option import use_options
-from zymogen.settings.origin import COMMAND_LINE
 
 _PATIENCE_S = 5.0
 """How long a rank waits for the one that failed first, or may report the same mistake, to end."""
-
-_OF_LAUNCHER = re.compile(
-    r"unrecognized arguments: --(?:mixed_precision|num_(?:processes|machines)|config_file|machine_rank|main_process_)"
-)
 
 
 def answered(body: Callable[[], int | None], *, is_alone: bool = False) -> int:
@@ -70,7 +63,7 @@ def answered(body: Callable[[], int | None], *, is_alone: bool = False) -> int:
             tell("interrupted; the same command begins again, or continues a run from its last checkpoint")
         return INTERRUPTED.status
     except Rollback:
-        raise  # to what can start over: `pretrain.run.fresh_process`
+        raise  # to what can start over: `zymogen.processes.fresh_process`
     except Exception as error:
         is_line = isinstance(error, OutsideError) or class_of(error) in (INPUT, STORAGE)
         return _mistake(error, rank) if is_line else _report(error, rank)
@@ -211,16 +204,6 @@ def takes_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the file where it exists")
 
 
-def takes_scored_set(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which proteins are scored, and in which type."""
-    add = parser.add_argument
-    add("--data", nargs="+", metavar="WHAT", help="a run, whose held-out proteins are scored, or sources of proteins")
-    add("--sequences", type=positive, metavar="N", help="most proteins, chosen by hash; that of the run, or 2,000")
-    add("--crop-tokens", type=_crop, metavar="N", help="most tokens of a protein; that of the run, or 1,024")
-    add("--compute", choices=["float32", "bfloat16"], default="float32", help="type that the model computes in")
-    add("--store-dir", metavar="FOLDER", help="where token stores are kept; that of the run, or runs/stores")
-
-
 def write_output(out: Path | None, text: str) -> None:
     """Write what was computed to the file of ``-o``, whole or not at all; None is nothing."""
     if out is not None:
@@ -251,39 +234,6 @@ def require_writable(folder: Path) -> None:
     """
     with refusal(folder, "get the right to write there, or give another name"), TemporaryFile(dir=folder):
         pass
-
-
-def positive(text: str) -> int:
-    """A whole number from 1 on, as the type of an option.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
-    return int(text)
-
-
-def _crop(text: str) -> int:
-    if positive(text) < 3:
-        raise argparse.ArgumentTypeError(f"got {text!r}; begin, one residue and end are 3 tokens")
-    return int(text)
-
-
-class Parser(PathParser):
-    """A parser whose errors are reported as all others are."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the command line.
-
-        Raises:
-            ValueError: always.
-        """
-        setting = re.fullmatch(r"unrecognized arguments: --([a-z_]+\.\S+)(?: .*)?", message)
-        remedy = self.nearest_option(message) or "--help lists what may be given"
-        remedy = f"a setting has no dashes and one '=': {setting[1]}" if setting else remedy
-        remedy = "accelerate launch takes it, before -m" if _OF_LAUNCHER.match(message) else remedy
-        raise ValueError(f"{COMMAND_LINE}: {message}; {remedy}")
 
 
 def main_of(

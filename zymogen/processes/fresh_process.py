@@ -14,9 +14,9 @@ from typing import NoReturn
 
 import psutil
 
-from pretrain.run.classes import class_of
-from pretrain.run.errors import Rollback
-from pretrain.run.launcher import end_with_the_launcher, tell_launcher
+from zymogen.processes.errors import Rollback
+from zymogen.processes.exit_classes import class_of
+from zymogen.processes.launcher import end_with_the_launcher, tell_launcher
 
 ROLLBACKS = "ZYMOGEN_ROLLBACKS"
 """Variable that counts the processes before this one which a rollback replaced."""

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from signal import Signals
 
-from pretrain.run.errors import CheckpointError
-from pretrain.run.launcher import launched_world
+from zymogen.processes.errors import CheckpointError
+from zymogen.processes.launcher import launched_world
 
 SIGNALS = (Signals.SIGINT, Signals.SIGTERM)
 SAVE = Signals.SIGUSR1

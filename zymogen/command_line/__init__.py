@@ -1,0 +1,1 @@
+"""Commands: `parser` reads the words, `command` reports errors and gives the exit status."""
