@@ -34,7 +34,7 @@ from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import SPECIAL_TOKENS, Cursor, Plan
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from data.sources.fasta import FastaSource
 
 

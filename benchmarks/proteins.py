@@ -16,9 +16,10 @@ from data.batches.batch import IGNORED, Batch
 from data.batches.collate import lay_out
 from data.batches.filling import FilledBin
 from data.batches.masking import corrupt
+from data.batches.settings import MaskSettings
 from data.order.packing import pack
 from data.order.plan import SPECIAL_TOKENS, Bin
-from data.recipe.settings import DataSettings, MaskSettings
+from data.settings import DataSettings
 from pretrain.model.linear import ROWS
 
 MEGABATCH = 50

@@ -26,7 +26,7 @@ def peak_mib(work: str, folder: Path) -> float:
 
 def build_large(folder: Path) -> None:
     """Build the store of large.fasta."""
-    from data.recipe.settings import IngestSettings
+    from data.settings import IngestSettings
     from data.sources.fasta import FastaSource
     from data.store.build import open_or_build
 
@@ -38,7 +38,7 @@ def iterate_large(folder: Path) -> None:
     """Fill every bin of the first windows of that store, as a worker does: plan and residues, no batches."""
     from data.corpus.prepare import open_corpora, prepare
     from data.order.plan import Cursor
-    from data.recipe.settings import DataSettings
+    from data.settings import DataSettings
 
     settings = DataSettings(sources=(str(folder / "large.fasta"),), store_dir=str(folder / "stores"))
     corpora = open_corpora(settings, prepare(settings))

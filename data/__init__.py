@@ -7,7 +7,7 @@
                                  └────────── corpus ──────────┘
                                    a recipe's data, opened
 
-`recipe` defines the settings, `commands` is `python -m data`. Files and arithmetic do not import each other. Every room
+`settings` are those of a recipe, `commands` is `python -m data`. Files and arithmetic do not import each other. Every room
 may import `alphabet` (residues and tokens) and the package `zymogen`.
 
 What a step reads is a pure function of the corpora, the identity settings, the seed and a cursor; nothing else has

@@ -18,7 +18,7 @@ from data.corpus.shelves import Shelves
 from data.order.plan import SPECIAL_TOKENS, Bin, Plan
 from data.order.sampler import Passes
 from data.order.shares import Shares
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from data.store.build import open_or_build
 from data.store.token_store import Store, new_hash

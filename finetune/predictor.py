@@ -17,7 +17,7 @@ from data.batches.contents import Contents
 from data.batches.filling import BinTargets, FilledBin, filled
 from data.batches.packed import BinSize, TokenArrays, packed, token_ids
 from data.order.plan import SPECIAL_TOKENS, Bin
-from data.recipe.packing import BinSettings, bin_tokens_on
+from data.order.settings import BinSettings, bin_tokens_on
 from finetune.adaptation.adapt import adapt
 from finetune.bundle.base import whole_parameters
 from finetune.bundle.folder import Bundle

@@ -7,7 +7,8 @@ and overrides. Kept: nothing. Torch is not imported, so that `--help` and a mist
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from data.recipe.settings import ContentSettings, PackingSettings
+from data.order.settings import PackingSettings
+from data.settings import ContentSettings
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings

@@ -9,7 +9,7 @@ from dataclasses import replace
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.order.extent import tokens_per_pass
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.engine.engine import Engine
 from pretrain.recipe import Recipe
 

@@ -13,7 +13,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from data.recipe.packing import bin_tokens_on
+from data.order.settings import bin_tokens_on
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
 from pretrain.evaluation.options import takes_scored_set
 from zymogen.command_line.command import importing_torch, main_of, require_free, takes_output, write_output

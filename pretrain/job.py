@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from data.batches.loader import Loader, Step
 from data.order.plan import Cursor, Seen
-from data.recipe.settings import PackingSettings
+from data.order.settings import PackingSettings
 from pretrain.engine.settings import LaunchSettings
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.optimizer.settings import ScheduleSettings

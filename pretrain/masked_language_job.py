@@ -18,7 +18,7 @@ from torch import nn
 from data.batches.loader import Loader, Step
 from data.corpus.consumed import Consumed
 from data.order.plan import Cursor, Seen
-from data.recipe.packing import forward_bins
+from data.order.settings import forward_bins
 from data.store.growing import GrowingStore
 from pretrain.checkpoint.manifest import CONSUMED, CONTACT_HEAD
 from pretrain.corpus import open_on_every_rank

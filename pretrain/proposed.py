@@ -17,7 +17,7 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from data.sources.resolve import require_files
 from pretrain.engine.settings import PRECISION
 from pretrain.model.presets import EsmShape

@@ -6,7 +6,7 @@ and overrides. Kept: nothing. Torch is not imported, so that `--help` and a mist
 
 from dataclasses import dataclass, field, replace
 
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.engine.settings import ParallelSettings
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings, ModelSettings

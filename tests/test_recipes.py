@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from data.corpus.prepare import prepare
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from data.sources.resolve import Resolved, resolve
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS

@@ -24,7 +24,7 @@ from benchmarks.proteins import draw, filled
 from data.alphabet import PAD
 from data.batches.batch import Batch
 from data.batches.collate import lay_out
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.model.attention.choice import Request
 from pretrain.model.compilation import compile_layers
 from pretrain.model.context import Context

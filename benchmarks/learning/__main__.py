@@ -42,7 +42,7 @@ from benchmarks.learning.theirs import GRID, by_trainer
 from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
 from data.corpus.prepare import open_corpora, prepare
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.baselines.measured import measure
 from pretrain.evaluation.frozen import frozen_set
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
 from data.corpus.prepare import open_corpora, prepare
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from data.store.token_store import Store
 from zymogen import keyed_random
 from zymogen.files.durable import replaced

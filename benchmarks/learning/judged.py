@@ -29,7 +29,7 @@ from benchmarks.learning.scored import Kept
 from benchmarks.learning.structure import STATES, UNKNOWN, Protein, Structures, structures
 from data.batches.packed import BinSize, PlainContents, TokenArrays, stretches, token_ids
 from data.order.plan import SPECIAL_TOKENS
-from data.recipe.packing import bin_tokens_on
+from data.order.settings import bin_tokens_on
 from finetune.adaptation.vectors import Embedder, windows_of
 from finetune.baselines.features import windows
 from finetune.baselines.ridge import ALPHAS

@@ -24,7 +24,7 @@ from benchmarks.learning.arms import ARMS, RATES, RECIPE
 from benchmarks.learning.corpus import Proteins
 from benchmarks.learning.judged import Judged
 from benchmarks.learning.scored import Scored
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.recipe import Recipe
 from zymogen.files.durable import replaced
 from zymogen.settings.toml_file import read

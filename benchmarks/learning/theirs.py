@@ -29,7 +29,7 @@ from benchmarks.learning.runs import PROCESSES, Run, run_program, settings_of
 from benchmarks.learning.scored import Scored
 from data.alphabet import CLS, EOS, IS_TARGET, MASK, PAD
 from data.corpus.prepare import open_corpora, prepare
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from data.store.token_store import Store
 
 _TIMED, _WARM = 110, 10

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from data.alphabet import PAD
 from data.batches.batch import Batch, Targets
 from data.batches.filling import BinTargets, FilledBin
-from data.recipe.packing import BinSettings
+from data.order.settings import BinSettings
 from zymogen.compiled import compiled
 
 

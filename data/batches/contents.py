@@ -10,9 +10,9 @@ from data.batches.batch import Batch
 from data.batches.collate import lay_out
 from data.batches.filling import FilledBin, Residues, filled
 from data.batches.masking import corrupt
+from data.batches.settings import MaskSettings
 from data.order.plan import Bin
-from data.recipe.packing import BinSettings
-from data.recipe.settings import MaskSettings
+from data.order.settings import BinSettings
 
 
 class Contents(ABC):

@@ -31,7 +31,7 @@ from data.batches.contents import Contents
 from data.batches.filling import FilledBin
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
-from data.recipe.packing import forward_bins
+from data.order.settings import forward_bins
 from zymogen import keyed_random
 from zymogen.files.disk_error import said
 from zymogen.processes import group_signals

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import IS_TARGET, MASK, STANDARD_IDS
+from data.batches.settings import MaskSettings
 from data.order.plan import Bin
-from data.recipe.settings import MaskSettings
 from zymogen import keyed_random
 from zymogen.compiled import compiled
 

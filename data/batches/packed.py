@@ -21,14 +21,14 @@ from data.batches.contents import Contents
 from data.batches.filling import FilledBin, filled
 from data.order.packing import Groups, pack
 from data.order.plan import Bin
-from data.recipe.packing import BIN_TOKENS, BinSettings
+from data.order.settings import BIN_TOKENS, BinSettings
 
 STEP = 256
 """Slots of a bin of more than four times as many are a multiple of this."""
 
 
 class BinSize(NamedTuple):
-    """Sizes of a bin outside of a recipe (a `data.recipe.packing.BinSettings`)."""
+    """Sizes of a bin outside of a recipe (a `data.order.settings.BinSettings`)."""
 
     bin_tokens: int
     documents_per_bin: int

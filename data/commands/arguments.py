@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from data.recipe.settings import DataSettings, IngestSettings
+from data.settings import DataSettings, IngestSettings
 from zymogen.command_line.parser import PathParser
 from zymogen.settings.option import use_options
 from zymogen.settings.section import in_words

@@ -3,7 +3,7 @@
 import argparse
 
 from data.commands.opening import ingest_of
-from data.recipe.settings import CorpusSettings
+from data.settings import CorpusSettings
 from data.sources.resolve import STANDARD_INPUT, resolve
 from data.store.build import build_into, left_out, open_or_build
 from data.store.token_store import REJECTED

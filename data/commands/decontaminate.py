@@ -5,7 +5,7 @@ import argparse
 from data.corpus.stores import opened
 from data.homology import peptides
 from data.homology.mmseqs import decontaminate
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,11 +20,11 @@ from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor, Plan, following
-from data.recipe.settings import DataSettings, seed_setting
+from data.settings import DataSettings
 from data.store import derived_json
 from zymogen.console.progress import WorkLine
 from zymogen.settings.origin import Origin
-from zymogen.settings.section import SettingClass, require
+from zymogen.settings.section import SettingClass, require, seed_setting
 from zymogen.settings.toml_file import check, sections
 
 _ORDER = 2

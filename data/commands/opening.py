@@ -4,7 +4,7 @@ import argparse
 from dataclasses import fields
 
 from data.corpus.stores import opened
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.store.token_store import Store
 
 

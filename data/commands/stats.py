@@ -13,7 +13,7 @@ from data.commands.histogram import draw_lengths
 from data.commands.opening import ingest_of, store_of
 from data.commands.statistics import lines, statistics
 from data.corpus.lengths import count_lengths
-from data.recipe.settings import DataSettings, IngestSettings
+from data.settings import DataSettings, IngestSettings
 from data.store.derived import written_at
 from zymogen.console.progress import WorkLine
 from zymogen.files.disk_error import refusal

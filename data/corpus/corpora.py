@@ -18,7 +18,7 @@ from data.homology.record_names import names
 from data.homology.split import Split
 from data.order.plan import Cursor, Plan, Seen
 from data.order.sampler import CORPUS_BITS, Mixture, Passes, Sampler
-from data.recipe.settings import CorpusSettings, DataSettings
+from data.settings import CorpusSettings, DataSettings
 from data.sources.synthetic import Families
 from data.store.token_store import Store, new_hash
 from zymogen import keyed_random

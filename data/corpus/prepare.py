@@ -15,7 +15,7 @@ from data.homology.clusters import excluded, open_clusters
 from data.homology.mmseqs import cluster_by_identity
 from data.homology.overlap import disjoint
 from data.homology.split import open_split, prefix_split
-from data.recipe.settings import CorpusSettings, DataSettings
+from data.settings import CorpusSettings, DataSettings
 from data.store.growing import GrowingStore
 from data.store.token_store import Store
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.recipe.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
+from data.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
 from data.sources.synthetic import Families
 from data.store.checked import check
 from data.store.token_store import FACTS, Store

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
 from data.order.sampler import Items, Sampler
-from data.recipe.settings import PackingSettings
+from data.order.settings import PackingSettings
 from zymogen import keyed_random
 
 SPECIAL_TOKENS = 2

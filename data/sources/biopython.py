@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from data.recipe.settings import LetterPolicy, SourceContent
+from data.settings import LetterPolicy, SourceContent
 from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta_text import MAX_LINE_BYTES

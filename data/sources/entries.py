@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.recipe.settings import LetterPolicy, SourceContent
+from data.settings import LetterPolicy, SourceContent
 from data.sources.block import Block, Position, Rejected
 from data.sources.protein import Refusal, letters_of, refusal, token_ids
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS
-from data.recipe.settings import LetterPolicy, SourceContent
+from data.settings import LetterPolicy, SourceContent
 from data.sources.block import START, Block, Position, Rejected
 from data.sources.fasta_text import (
     Piece,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
-from data.recipe.settings import LetterPolicy, SourceContent
+from data.settings import LetterPolicy, SourceContent
 from data.sources.block import Block, Kind
 from zymogen.settings.option import in_words
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from data.recipe.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy, SourceContent
+from data.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy, SourceContent
 from data.sources.biopython import SUFFIXES, SeqIOSource
 from data.sources.block import Source
 from data.sources.synthetic import Families, write_corpus

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from data.recipe.settings import LetterPolicy, SourceContent
+from data.settings import LetterPolicy, SourceContent
 from data.sources.block import START, Block, Position
 from data.sources.delimited import DelimitedText, Malformed
 from data.sources.entries import Entry, entry_blocks

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.settings import IngestSettings, LetterPolicy
 from data.sources.block import JUDGED, Block, Source, num_bad
 from data.sources.protein import BEGINNING_RECORDS, mistaken, shown
 from data.store.builder_process import Send, Unusable, call

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.recipe.settings import CorpusSettings, IngestSettings, LetterPolicy
+from data.settings import CorpusSettings, IngestSettings, LetterPolicy
 from data.store.journal import FAILED, failure, read_journal, write_failure
 from data.store.lock import is_held
 from data.store.token_store import FACTS, PATIENCE_S, Counts, Store

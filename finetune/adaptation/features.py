@@ -26,7 +26,7 @@ from torch import Tensor
 from data.batches.filling import Residues
 from data.batches.packed import PlainContents, stretches
 from data.order.plan import SPECIAL_TOKENS
-from data.recipe.packing import BinSettings
+from data.order.settings import BinSettings
 from data.store import derived_array, derived_json
 from data.store.derived import remedy
 from data.store.token_store import hash_of

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology.relatives import nearest, searched_by
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.store.build import open_or_build
 from data.store.token_store import Store
 from finetune.splits import split_file

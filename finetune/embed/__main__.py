@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.recipe.packing import bin_tokens_on
+from data.order.settings import bin_tokens_on
 from finetune.bundle.manifest import ReadingSettings
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings

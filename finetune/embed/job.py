@@ -20,7 +20,7 @@ import numpy as np
 from data.batches.packed import BinSize, PlainContents
 from data.corpus.shelves import Shelves
 from data.order.plan import SPECIAL_TOKENS
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.settings import IngestSettings, LetterPolicy
 from data.store.token_store import Store
 from finetune.adaptation.vectors import Embedder, Pooling
 from finetune.embed.parts import Parts, held

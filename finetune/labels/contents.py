@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from data.batches.contents import Contents
 from data.batches.filling import BinTargets, FilledBin, Residues, filled
 from data.order.plan import Bin
-from data.recipe.packing import BinSettings
+from data.order.settings import BinSettings
 from finetune.labels.store import LabelStore
 
 _BEGIN_TOKEN = 1

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.store.build import open_or_build
 from data.store.token_store import Store
 from finetune.labels.differing import OtherColumns

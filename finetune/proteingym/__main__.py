@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from data.recipe.packing import bin_tokens_on
+from data.order.settings import bin_tokens_on
 from finetune.proteingym.figures import FIGURES, TITLES, Figures, means
 from finetune.proteingym.folder import Folder, score
 from finetune.proteingym.reference import Assay, by_target, chosen, read_reference

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.recipe.packing import bin_tokens_on
+from data.order.settings import bin_tokens_on
 from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, TARGETS, Rows, read_target, read_variants
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from data.alphabet import MASK
 from data.batches.packed import BinSize, PlainContents, packed, token_ids
 from data.order.plan import Bin
-from data.recipe.packing import BIN_TOKENS
+from data.order.settings import BIN_TOKENS
 from finetune.labels.labels import ranges
 from finetune.score.plan import Plan, chunks, plan_of
 from finetune.score.schemes import Scheme, Variant

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.order.plan import SPECIAL_TOKENS
-from data.recipe.settings import LetterPolicy, SourceContent
+from data.settings import LetterPolicy, SourceContent
 from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
 from finetune.tables.mutations import variants

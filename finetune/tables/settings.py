@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from data.alphabet import LETTER_IDS, REFUSED
-from data.recipe.settings import LetterPolicy
+from data.settings import LetterPolicy
 from zymogen.settings.option import in_words
 from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, setting
 

@@ -14,7 +14,7 @@ from string import ascii_uppercase
 import numpy as np
 
 from data.homology.record_names import names
-from data.recipe.settings import LetterPolicy, SourceContent
+from data.settings import LetterPolicy, SourceContent
 from data.sources.protein import is_missing, letters_of, refusal, shown
 from finetune.tables.fasta import fasta_records
 from finetune.tables.location import Location

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from data.batches.contents import MaskedContents
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin, Cursor
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.baselines import composition
 from pretrain.baselines.hidden import LETTERS, REACH, Hidden, hidden_of
 from pretrain.baselines.neighbours import WIDTH, Neighbours

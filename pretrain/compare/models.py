@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from data.recipe.packing import bin_tokens_on
+from data.order.settings import bin_tokens_on
 from pretrain.compare.comparison import Comparison, Difference
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch

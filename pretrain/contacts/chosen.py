@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology.relatives import nearest, related
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.sources.fasta import FastaSource
 from data.store.build import open_or_build
 from data.store.token_store import Store

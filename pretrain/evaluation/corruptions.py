@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from data.recipe.settings import MaskSettings
+from data.batches.settings import MaskSettings
 
 _SELECT_PROB = 0.15
 CORRUPTIONS = {

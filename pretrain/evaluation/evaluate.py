@@ -21,8 +21,8 @@ from data.batches.contents import Contents
 from data.batches.packed import in_turn
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin
-from data.recipe.packing import BinSettings
-from data.recipe.settings import DataSettings
+from data.order.settings import BinSettings
+from data.settings import DataSettings
 from data.sources.synthetic import Families, floor
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.corruptions import CORRUPTIONS

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from data.batches.packed import BinSize
-from data.recipe.packing import BIN_TOKENS
-from data.recipe.settings import DataSettings
+from data.order.settings import BIN_TOKENS
+from data.settings import DataSettings
 from pretrain.engine.engine import Engine
 from pretrain.engine.settings import Inference
 from pretrain.evaluation.evaluate import Row, evaluation_of, merged, sums_of, unigram_losses

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from data.batches.contents import MaskedContents
 from data.batches.masking import corrupt
 from data.batches.packed import bins_of, stretches
+from data.batches.settings import MaskSettings
 from data.corpus.shelves import Shelves
 from data.order.plan import Bin, crop
-from data.recipe.packing import BinSettings
-from data.recipe.settings import MaskSettings
+from data.order.settings import BinSettings
 from data.store.token_store import new_hash
 from pretrain.evaluation.corruptions import CORRUPTIONS
 from zymogen import keyed_random

@@ -17,7 +17,7 @@ from data.corpus.prepare import open_corpora, prepare
 from data.homology import program
 from data.homology.relatives import groups_within, nearest, searched_by
 from data.order.sampler import CORPUS_BITS
-from data.recipe.settings import DataSettings, LetterPolicy
+from data.settings import DataSettings, LetterPolicy
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.frozen import FrozenSet, frozen_set
 from pretrain.evaluation.scores import HeldOut

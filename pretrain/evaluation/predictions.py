@@ -19,7 +19,7 @@ from data.batches.packed import TokenArrays, bins_of
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin
 from data.order.sampler import CORPUS_BITS
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.evaluate import losses_in_turn
 from pretrain.evaluation.frozen import frozen_set

@@ -18,7 +18,7 @@ from data.batches.loader import Loader
 from data.corpus.prepare import open_corpora, prepare
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.checkpoint.load import find, unread, verify
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.recovery.left_out import known_of, left_out

@@ -6,7 +6,7 @@ checkpoint, once a bin was left out. One of an early version has none, because i
 
 from typing import Any
 
-from data.recipe.settings import PackingSettings
+from data.order.settings import PackingSettings
 from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.manifest import SKIPPED_BINS, TrainerState
 from zymogen.settings.section import listed

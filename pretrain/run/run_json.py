@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from zymogen.settings import json_file
 
 FORMAT = "zymogen.run/2"

@@ -7,9 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.recipe.settings import seed_setting
 from zymogen.settings.interval import TIME, UNIT, Every, Interval, interval
-from zymogen.settings.section import OPERATIONAL, SCHEDULE, Section, setting
+from zymogen.settings.section import OPERATIONAL, SCHEDULE, Section, seed_setting, setting
 
 _URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(/|$))[\w.=+-]+)+")
 """Places in stores that can make an object only if there is none; only S3 was tried."""

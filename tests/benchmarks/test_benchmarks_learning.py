@@ -27,7 +27,7 @@ from data.alphabet import CLS, EOS, MASK, PAD
 from data.batches import loader
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.program import is_installed
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.__main__ import main as pretrain
 from pretrain.model.build import without_memory
 from pretrain.model.initial import first_weights

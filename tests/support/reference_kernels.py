@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS, IS_TARGET, MASK, PAD, STANDARD_IDS
+from data.batches.settings import MaskSettings
 from data.corpus.shelves import Shelves
 from data.order.plan import Bin
-from data.recipe.settings import MaskSettings
 from zymogen import keyed_random
 
 

@@ -225,3 +225,8 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             value = {str(number): item for number, item in enumerate(value)}
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
+
+
+def seed_setting() -> Any:
+    """The field `run.seed`, which both a run and `python -m data digest` read."""
+    return setting(IDENTITY, "keys every random draw", 0)

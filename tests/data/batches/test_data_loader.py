@@ -17,12 +17,13 @@ from data.batches.batch import IGNORED, Batch
 from data.batches.contents import MaskedContents
 from data.batches.filling import filled
 from data.batches.loader import Loader, Step
+from data.batches.settings import MaskSettings
 from data.corpus.shelves import Shelves
 from data.order.chain import GENESIS, extend
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.order.sampler import CORPUS_BITS
-from data.recipe.settings import DataSettings, MaskSettings
+from data.settings import DataSettings
 from support.inputs.flat_batches import labels_of
 from support.inputs.raw_store import Records, plan_over, without_numba, write_store
 from support.reference_kernels import corrupted, gathered, spread

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS, IS_TARGET, MASK, STANDARD_IDS, TOKENS, UNK
 from data.batches.masking import corrupt
+from data.batches.settings import MaskSettings
 from data.order.plan import Bin
-from data.recipe.settings import MaskSettings
 from support.reference_kernels import corrupted
 
 RATES = MaskSettings()

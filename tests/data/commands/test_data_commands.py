@@ -14,7 +14,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from data.__main__ import main
 from data.corpus.prepare import prepare
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from data.store.token_store import Store
 from support.places import REAL, ROOT
 

@@ -8,7 +8,7 @@ import pytest
 
 from data.corpus.consumed import Consumed
 from data.order.plan import Cursor
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.store import growing as stream
 from data.store.growing import GrowingStore
 from data.store.token_store import new_hash

@@ -12,7 +12,7 @@ from data.batches.contents import MaskedContents
 from data.batches.loader import Loader
 from data.corpus.shelves import Shelves
 from data.order.plan import Cursor
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from support.inputs.raw_store import Records, plan_over
 from support.inputs.token_stores import store_of
 

@@ -8,7 +8,7 @@ from data.corpus.corpora import OpenCorpus
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.split import prefix_split
 from data.order.sampler import Passes, Sampler
-from data.recipe.settings import CorpusSettings, DataSettings
+from data.settings import CorpusSettings, DataSettings
 from support.inputs.token_stores import proteins, store_of
 
 

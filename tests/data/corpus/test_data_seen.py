@@ -11,7 +11,7 @@ import pytest
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.order.plan import Bin, Cursor, Plan, Seen
-from data.recipe.settings import DataSettings, MixedCorpus
+from data.settings import DataSettings, MixedCorpus
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from data.commands.statistics import statistics
 from data.corpus.corpora import Corpora
 from data.corpus.lengths import Lengths, count_lengths
 from data.corpus.prepare import open_corpora, prepare
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from data.store.token_store import Store
 from support.forked import NOBODY, opened_again, public_folder, without_rights
 from support.inputs.token_stores import store_of

@@ -20,7 +20,7 @@ from data.homology import overlap
 from data.homology.clusters import open_clusters
 from data.homology.split import open_split, prefix_split
 from data.order.plan import Cursor
-from data.recipe.settings import CorpusSettings, DataSettings, MixedCorpus
+from data.settings import CorpusSettings, DataSettings, MixedCorpus
 from support.inputs.flat_batches import labels_of
 from support.inputs.token_stores import store_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from data.order.curriculum import stage_value
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 
 STAGES = ((100, 64), (250, 128))
 

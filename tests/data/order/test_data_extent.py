@@ -10,7 +10,7 @@ from data.corpus.shelves import Shelves
 from data.order.extent import Extent, extent, tokens_per_pass
 from data.order.plan import Cursor, Plan
 from data.order.sampler import Mixture
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from support.inputs.raw_store import Records, plan_over, write_store
 
 RECORDS = 600

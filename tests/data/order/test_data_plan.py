@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from data.order.plan import Bin, Cursor, Plan, crop
 from data.order.sampler import CORPUS_BITS, Mixture, Passes
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from support.inputs.raw_store import Records
 
 BASE = {"sources": ("-",), "crop_tokens": 60, "bin_tokens": 128, "bins_per_step": 4, "window_sequences": 64}

@@ -7,7 +7,7 @@ import pytest
 
 from data.order.plan import Cursor, Plan
 from data.order.shares import Shares, apportioned
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 
 GROUPS = [np.arange(100, 130), np.array([7]), np.arange(500, 900)]
 DRAWS = [75, 4, 121]

@@ -10,7 +10,7 @@ from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
 from data.order.plan import Bin, Cursor, Plan, crop, following
 from data.order.sampler import CORPUS_BITS, Mixture, Passes, Sampler
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from support.inputs.raw_store import Records
 from zymogen import keyed_random
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data.recipe.settings import CorpusSettings, DataSettings
+from data.settings import CorpusSettings, DataSettings
 from support.planted import SECRET, SIGNED, SIGNED_AGAIN, URLS
 from zymogen.console.safe_text import WHOLE, is_cut, redacted, remembered, whole
 

@@ -19,7 +19,7 @@ from Bio.SeqRecord import SeqRecord
 from data.alphabet import STANDARD_RESIDUES
 from data.commands.statistics import lines, statistics
 from data.corpus.lengths import count_lengths
-from data.recipe.settings import CorpusSettings, IngestSettings
+from data.settings import CorpusSettings, IngestSettings
 from data.sources.block import Block, Source
 from data.sources.fasta import FastaSource
 from data.sources.protein import mistaken

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import data.sources.content_digest
 import data.sources.fasta
 from data.alphabet import decode
-from data.recipe.settings import LetterPolicy
+from data.settings import LetterPolicy
 from data.sources.fasta import FastaSource
 from data.transport.byte_stream import ByteStream
 from data.transport.compression import compression

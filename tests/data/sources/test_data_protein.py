@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe.settings import CorpusSettings, IngestSettings
+from data.settings import CorpusSettings, IngestSettings
 from data.sources.block import Block
 from data.sources.fasta import FastaSource
 from data.sources.protein import mistaken

@@ -15,7 +15,7 @@ from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.order.plan import Bin, Cursor
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from support.inputs.flat_batches import labels_of
 from support.places import REAL
 

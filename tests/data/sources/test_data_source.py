@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe.settings import CorpusSettings, DataSettings, MixedCorpus
+from data.settings import CorpusSettings, DataSettings, MixedCorpus
 from data.sources.biopython import SeqIOSource
 from data.sources.block import Position
 from data.sources.fasta import FastaSource

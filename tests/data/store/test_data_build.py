@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.sources.block import START, Source
 from data.sources.fasta import FastaSource
 from data.store import writer as store_writer

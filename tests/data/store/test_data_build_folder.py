@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.sources.block import Source
 from data.sources.fasta import FastaSource
 from data.store import writer as store_writer

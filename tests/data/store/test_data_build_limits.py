@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.sources.block import Source
 from data.store import writer as store_writer
 from data.store.build import build_into, open_or_build

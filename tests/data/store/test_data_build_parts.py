@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.recipe.settings import IngestSettings, LetterPolicy, SourceContent
+from data.settings import IngestSettings, LetterPolicy, SourceContent
 from data.sources.block import Source
 from data.sources.fasta import FastaSource
 from data.sources.tables import TableSource

@@ -14,7 +14,7 @@ import pytest
 from data.corpus.prepare import prepare
 from data.corpus.shelves import Shelves
 from data.order.plan import Bin
-from data.recipe.settings import DataSettings, IngestSettings
+from data.settings import DataSettings, IngestSettings
 from data.store import checked
 from data.store.build import build_into
 from data.store.token_store import Store, facts_text, hash_of, new_hash

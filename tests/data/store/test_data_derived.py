@@ -15,7 +15,7 @@ from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.clusters import excluded, open_clusters
 from data.homology.split import open_split
-from data.recipe.settings import DataSettings, IngestSettings
+from data.settings import DataSettings, IngestSettings
 from data.store import derived_array
 from data.store.build import build_into
 from data.store.token_store import Store, hash_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.store import writer as store_writer
 from data.store.build import build_into
 from data.store.journal import JOURNAL, Journal

@@ -14,7 +14,7 @@ from typing import TextIO
 import pytest
 
 from data.homology import mmseqs
-from data.recipe.settings import CorpusSettings, IngestSettings
+from data.settings import CorpusSettings, IngestSettings
 from data.sources.resolve import resolve
 from data.store.build import open_or_build
 from zymogen.console.progress import BuildLine, ProgressLine, WorkLine

@@ -17,7 +17,7 @@ import pytest
 
 from data.homology.clusters import excluded, open_clusters
 from data.homology.split import open_split
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.store import lock as build_lock
 from data.store.build import build_into
 from data.store.lock import is_held, locked

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data.alphabet import decode
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.settings import IngestSettings, LetterPolicy
 from data.sources.fasta import FastaSource
 from data.store.build import build_into, open_or_build
 from data.store.token_store import Store, facts_text, new_hash

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from data.corpus.shelves import Shelves
-from data.recipe.settings import CorpusSettings, IngestSettings
+from data.settings import CorpusSettings, IngestSettings
 from data.store import growing as stream
 from data.store.build import open_or_build
 from data.store.checked import check
@@ -182,7 +182,7 @@ def test_a_builder_ends_with_the_process_that_started_it(tmp_path: Path) -> None
 import os, signal
 from pathlib import Path
 from support.inputs.seeded_source import SeededSource
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.store.growing import GrowingStore
 from support.inputs.stream_builders import start_builder_of
 source = SeededSource("s", gate=Path({str(tmp_path / "gate")!r}), gate_at=300)

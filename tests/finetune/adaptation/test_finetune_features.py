@@ -13,7 +13,7 @@ from torch import Tensor
 
 from data.alphabet import CLS, EOS
 from data.corpus.shelves import Shelves
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from data.store.token_store import Store
 from finetune.adaptation import features
 from finetune.adaptation.features import CachedFeatures, Documents, cached_features

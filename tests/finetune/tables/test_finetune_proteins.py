@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from data.alphabet import decode
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.store.build import open_or_build
 from finetune.tables.proteins import Proteins, proteins_of
 from finetune.tables.settings import TableSettings

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from data.alphabet import CLS, EOS, LETTER_IDS, MASK
 from data.batches.contents import MaskedContents
 from data.batches.packed import BinSize, TokenArrays
+from data.batches.settings import MaskSettings
 from data.corpus.prepare import open_corpora, prepare
 from data.order.plan import Bin
-from data.recipe.settings import MaskSettings
 from pretrain.baselines import measured
 from pretrain.baselines.__main__ import main
 from pretrain.baselines.composition import Composition, fitted

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import LoggerType
 
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.engine import request
 from pretrain.engine.engine import Engine

@@ -24,7 +24,7 @@ from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
 from data.corpus.shelves import Shelves
 from data.order.plan import Cursor
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.engine.engine import Engine

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.engine import request
 from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe

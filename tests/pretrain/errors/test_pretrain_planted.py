@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe.settings import CorpusSettings, IngestSettings
+from data.settings import CorpusSettings, IngestSettings
 from data.store.growing import GrowingStore, start_builder
 from data.transport.byte_stream import ByteStream
 from pretrain.__main__ import main

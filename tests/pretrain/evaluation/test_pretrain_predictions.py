@@ -15,7 +15,7 @@ from data.alphabet import MASK, TOKENS
 from data.batches.batch import Batch
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.evaluation.predictions import MOST_TOKENS, PROTEINS, TURNS, predict
 from pretrain.evaluation.scores import Prediction
 

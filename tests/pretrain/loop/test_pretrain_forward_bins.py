@@ -11,8 +11,8 @@ import torch
 
 import pretrain.loop
 from data.commands.digest import digest_command
-from data.recipe.packing import forward_bins
-from data.recipe.settings import DataSettings
+from data.order.settings import forward_bins
+from data.settings import DataSettings
 from pretrain import masked_language_job
 from pretrain.__main__ import main
 from pretrain.inspect.__main__ import main as inspect

@@ -11,7 +11,7 @@ import pytest
 
 from data.order.chain import GENESIS
 from data.order.plan import Cursor
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify
 from pretrain.checkpoint.manifest import TrainerState

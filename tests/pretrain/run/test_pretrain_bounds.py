@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from data.recipe.settings import DataSettings, MixedCorpus
+from data.settings import DataSettings, MixedCorpus
 from pretrain.model.settings import ComputeSettings
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe

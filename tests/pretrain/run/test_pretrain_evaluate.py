@@ -22,7 +22,7 @@ from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.order.plan import Cursor
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from data.sources.synthetic import Families
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.evaluate import (

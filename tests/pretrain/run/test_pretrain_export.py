@@ -17,9 +17,10 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from data.alphabet import CLS, EOS, TOKENS
 from data.batches.batch import Batch
 from data.batches.contents import MaskedContents
+from data.batches.settings import MaskSettings
 from data.corpus.prepare import open_corpora, prepare
 from data.order.plan import Bin
-from data.recipe.settings import DataSettings, MaskSettings
+from data.settings import DataSettings
 from pretrain import export
 from pretrain.__main__ import main
 from pretrain.card.pretrained import validation

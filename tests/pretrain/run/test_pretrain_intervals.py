@@ -9,7 +9,7 @@ import pytest
 
 from data.corpus.prepare import open_corpora, prepare
 from data.order.sampler import CORPUS_BITS
-from data.recipe.settings import DataSettings, MixedCorpus
+from data.settings import DataSettings, MixedCorpus
 from pretrain.evaluation.evaluate import intervals
 
 

@@ -23,7 +23,7 @@ from data.batches.batch import Batch
 from data.batches.loader import Loader, Step
 from data.corpus.shelves import Shelves
 from data.order.plan import Cursor
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.engine.engine import Engine
 from pretrain.model.initial import initialise
 from pretrain.model.presets import PRESETS

@@ -18,7 +18,7 @@ from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
 from data.corpus.shelves import Shelves
 from data.order.plan import Cursor
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.engine.engine import Engine
 from pretrain.model.masked_language_model import MaskedLanguageModel

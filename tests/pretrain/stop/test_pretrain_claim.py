@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe
 from pretrain.run import directory, records

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from backports import zstd as zstandard
 
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.transport.byte_stream import ByteStream
 
 LIMITS = IngestSettings()

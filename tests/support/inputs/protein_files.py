@@ -16,7 +16,7 @@ from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 
 from data.alphabet import decode
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.sources.block import START, Position, Source
 from data.sources.content_digest import content_digests
 

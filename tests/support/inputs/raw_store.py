@@ -12,7 +12,7 @@ from data.alphabet import STANDARD_IDS
 from data.corpus.shelves import Shelves
 from data.order.plan import Plan
 from data.order.sampler import Passes
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from zymogen.compiled import compiled
 
 KERNELS = ("data.order.packing", "data.batches.masking", "data.corpus.shelves", "data.batches.collate")

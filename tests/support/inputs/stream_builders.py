@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.recipe.settings import IngestSettings, LetterPolicy
+from data.settings import IngestSettings, LetterPolicy
 from data.sources.block import Source
 from data.store.growing import follow, serve
 from data.store.token_store import FACTS

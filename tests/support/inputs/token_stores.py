@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from data.alphabet import STANDARD_RESIDUES
-from data.recipe.settings import IngestSettings
+from data.settings import IngestSettings
 from data.sources.fasta import FastaSource
 from data.store.build import open_or_build
 from data.store.token_store import Store

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from data.corpus.prepare import open_corpora, prepare
-from data.recipe.settings import DataSettings
+from data.settings import DataSettings
 from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape

@@ -23,7 +23,7 @@ from data.batches.contents import Contents
 from data.batches.filling import FilledBin, filled
 from data.batches.loader import Loader, Step
 from data.order.plan import Bin, Cursor
-from data.recipe.packing import forward_bins
+from data.order.settings import forward_bins
 from pretrain.checkpoint.load import newest_valid
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder

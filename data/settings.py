@@ -2,43 +2,15 @@
 
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from data.batches.settings import MaskSettings
+from data.order.settings import PackingSettings
 from zymogen.settings.section import IDENTITY, OPERATIONAL, SCHEDULE, Section, require, setting
 
 LetterPolicy = Literal["refuse", "count"]
 SampleBy = Literal["sequence", "cluster"]
 SourceContent = Literal["protein", "any"]
-Composition = Literal["packed", "bucketed"]
-ForwardBins = int | Literal["auto"]
-"""Bins of one forward pass; "auto" is replaced by a number before anything is built (`packing.forward_bins`)."""
-
-
-def seed_setting() -> Any:
-    """The field `run.seed`, which both a run and `python -m data digest` read."""
-    return setting(IDENTITY, "keys every random draw", 0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MaskSettings(Section):
-    """Corruption of the input for masked language modelling (Devlin et al. 2019, arXiv:1810.04805)."""
-
-    section: ClassVar = "data.mask"
-    select_prob: float = setting(
-        IDENTITY, "share of residues selected as targets", 0.15, "probability", above=0, at_most=1
-    )
-    mask_prob: float = setting(IDENTITY, "share of targets shown as <mask>", 0.8, "probability", at_least=0, at_most=1)
-    random_prob: float = setting(
-        IDENTITY, "share of targets shown as a random residue", 0.1, "probability", at_least=0, at_most=1
-    )
-
-    def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        if self.mask_prob + self.random_prob > 1.0 + 1e-12:
-            raise ValueError(
-                f"data.mask.mask_prob {self.mask_prob} + data.mask.random_prob {self.random_prob} exceed 1: "
-                "what is left of 1 is the share of targets shown as they are"
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,56 +107,6 @@ class MixedCorpus(CorpusSettings):
         CorpusSettings.__post_init__(self)
         require(bool(self.sources), "sources of data.mixture", list(self.sources), "name at least one")
         require(not self.streaming, "streaming of data.mixture", True, "a mixture is drawn from finished stores")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackingSettings(Section):
-    """Sizes of crops, bins and steps, and who fills bins: what planning, packing and loading read.
-
-    It has no slots, as its classes inherit from another section, too.
-    """
-
-    section: ClassVar = "data"
-    crop_tokens: int = setting(IDENTITY, "longest document; a longer protein gives a random crop", 1024, "tokens")
-    composition: Composition = setting(
-        IDENTITY, "'packed': lengths mixed in every bin; 'bucketed': similar lengths in one bin", "packed"
-    )
-    bin_tokens: int = setting(
-        IDENTITY, "slots of one bin, the unit that sequences are packed into", 16384, "tokens", at_least=1
-    )
-    bins_per_step: int = setting(IDENTITY, "bins of one optimizer step, over all ranks", 128, "bins", at_least=1)
-    window_sequences: int = setting(IDENTITY, "sequences that are packed together", 131072, "sequences", at_least=1)
-    bins_per_forward: ForwardBins = setting(
-        OPERATIONAL,
-        "bins that one rank takes through one forward pass; 'auto': as many as the memory allows that is free on its "
-        "GPU when the run begins, and on a CPU 1",
-        1,
-        "bins",
-        at_least=1,
-    )
-    workers: int = setting(
-        OPERATIONAL,
-        "processes of each rank that fill bins; 0: the training process does",
-        0,
-        "processes",
-        at_least=0,
-        at_most=64,
-    )
-
-    @property
-    def curriculum(self) -> tuple[tuple[int, int], ...]:
-        """Stages of shorter crops: [tokens at which a stage ends, crop_tokens]."""
-        return ()
-
-    @property
-    def skip_bins(self) -> tuple[int, ...]:
-        """Bins that are not trained, as numbers from 0 over all steps."""
-        return ()
-
-    @property
-    def documents_per_bin(self) -> int:
-        """Most documents that one bin may hold, one for 8 slots; it gives `Batch.cu_seqlens` a fixed length."""
-        return max(1, self.bin_tokens // 8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,1 +1,0 @@
-"""Settings of data: `packing` holds those of packing alone, `settings` all others."""
