@@ -31,15 +31,15 @@ from support.source_tree import (
 GROUND = ("alphabet",)
 DATA_ROOMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, GROUND),
-    "recipe": GROUND,
-    "transport": (*GROUND, "recipe"),
-    "sources": (*GROUND, "recipe", "transport"),
-    "store": (*GROUND, "recipe", "transport", "sources"),
-    "homology": (*GROUND, "recipe", "transport", "sources", "store"),
-    "order": (*GROUND, "recipe"),
-    "batches": (*GROUND, "recipe", "order"),
+    "order": GROUND,
+    "batches": (*GROUND, "order"),
+    "settings": (*GROUND, "order", "batches"),
+    "transport": (*GROUND, "settings"),
+    "sources": (*GROUND, "settings", "transport"),
+    "store": (*GROUND, "settings", "transport", "sources"),
+    "homology": (*GROUND, "settings", "transport", "sources", "store"),
 }
-DATA_ROOMS["corpus"] = (*GROUND, "recipe", "sources", "store", "homology", "order", "batches")
+DATA_ROOMS["corpus"] = (*GROUND, "settings", "sources", "store", "homology", "order", "batches")
 DATA_ROOMS["commands"] = (*DATA_ROOMS["corpus"], "corpus")
 DATA_ROOMS["__main__"] = (*GROUND, "commands")
 # In `pretrain`, each room imports rooms above it alone. None imports a module that stands beside the rooms (loop, step,
