@@ -20,11 +20,11 @@ from benchmarks.results.record import parse_options
 from finetune.labels.labels import ABOVE, EXACT
 from finetune.metrics import concordance, weighted
 from finetune.metrics.calibration import conformal_half_width
-from finetune.metrics.predictions import Predictions, Rows
+from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.resampling import SHARED_TRAINING, difference_interval, jackknife, score_interval
 from finetune.metrics.weighted import Statistic
 from finetune.results.joined import joined_predictions
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings, TaskType
 
 Floats = NDArray[np.float64]
@@ -52,15 +52,15 @@ class Case(NamedTuple):
     """Whether its width is compared with that of the oracle."""
 
 
-def objective(kind: TaskType, mean: float = 0.0) -> Objective:
+def objective(kind: TaskType, mean: float = 0.0) -> Task:
     """A task; of classes, three, or two for yes and no."""
     classes = {"regression": (), "binary": ("no", "yes")}.get(kind, ("low", "middle", "high"))
     settings = TaskSettings(name="t", type=kind)
     counts = np.full((1, len(classes)), 9, np.int64)
-    return Objective(settings, ("t",), classes, np.full(1, mean), np.ones(1), counts)
+    return Task(settings, ("t",), classes, np.full(1, mean), np.ones(1), counts)
 
 
-def table(kind: TaskType, truth: Floats, guess: Floats, *, censored: bool = False) -> Predictions:
+def table(kind: TaskType, truth: Floats, guess: Floats, *, censored: bool = False) -> LabelPredictions:
     """Predictions of a task of some type from a truth and a guess that are normal."""
     censoring = np.where(truth > 0.7, ABOVE, EXACT).astype(np.int8) if censored else None
     labels, prediction = np.minimum(truth, 0.7) if censored else truth, guess
@@ -70,10 +70,12 @@ def table(kind: TaskType, truth: Floats, guess: Floats, *, censored: bool = Fals
         labels = np.digitize(truth, _GRADES).astype(np.float64)
         away = np.exp(-((guess[:, None] - np.array([-1.0, 0.0, 1.0])) ** 2))
         prediction = away / away.sum(1, keepdims=True)
-    return Predictions(Rows(np.arange(len(truth)), np.zeros(len(truth), np.int64), labels, censoring), prediction)
+    return LabelPredictions(
+        LabelRows(np.arange(len(truth)), np.zeros(len(truth), np.int64), labels, censoring), prediction
+    )
 
 
-def metric(kind: TaskType, predictions: Predictions) -> tuple[Statistic, float, Floats | None]:
+def metric(kind: TaskType, predictions: LabelPredictions) -> tuple[Statistic, float, Floats | None]:
     """The ranking metric of weighted rows, its lowest value, and the classes of the rows if they have some."""
     truth, ranks = predictions.rows.truth, predictions.ranking(objective(kind))
     if predictions.rows.censoring is not None:
@@ -87,7 +89,7 @@ def metric(kind: TaskType, predictions: Predictions) -> tuple[Statistic, float, 
     return weighted.macro_auroc(truth, ranks, np.unique(truth).astype(np.int64)), 0.0, truth
 
 
-def scored(kind: TaskType, predictions: Predictions, clusters: NDArray[np.int64]) -> Found:
+def scored(kind: TaskType, predictions: LabelPredictions, clusters: NDArray[np.int64]) -> Found:
     """The score of predictions with the interval that `finetune.metrics.scoring` gives it; NaN where there is none."""
     statistic, lowest, classes = metric(kind, predictions)
     found = jackknife(statistic, clusters)
@@ -129,13 +131,13 @@ def few(count: int, area: float) -> Case:
         if yes.all():
             yes[:2] = False
         labels, guess = yes.astype(np.float64), 1 / (1 + np.exp(-rng.normal(size=count) - shift * yes))
-        rows = Rows(np.arange(count), np.zeros(count, np.int64), labels)
-        return scored("binary", Predictions(rows, guess), np.arange(count))
+        rows = LabelRows(np.arange(count), np.zeros(count, np.int64), labels)
+        return scored("binary", LabelPredictions(rows, guess), np.arange(count))
 
     return Case(f"AUROC {area:g} of {count} labels", draw, lambda: area)
 
 
-def out_of_fold(rng: Rng, features: Floats, truth: Floats, penalty: float, folds: int = 5) -> Predictions:
+def out_of_fold(rng: Rng, features: Floats, truth: Floats, penalty: float, folds: int = 5) -> LabelPredictions:
     """Predictions of each fold by a ridge on the others, joined as a run joins them."""
     fold, each, of = rng.permutation(len(truth)) % folds, [], []
     for number in range(folds):
@@ -144,7 +146,7 @@ def out_of_fold(rng: Rng, features: Floats, truth: Floats, penalty: float, folds
         inside = features[train] - middle
         gram = inside.T @ inside + penalty * np.eye(features.shape[1])
         guess = mean + (features[test] - middle) @ np.linalg.solve(gram, inside.T @ (truth[train] - mean))
-        each.append(Predictions(Rows(test, np.zeros(len(test), np.int64), truth[test]), guess))
+        each.append(LabelPredictions(LabelRows(test, np.zeros(len(test), np.int64), truth[test]), guess))
         of.append(objective("regression", float(mean)))
     return joined_predictions(each, of)
 

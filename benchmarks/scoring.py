@@ -24,7 +24,7 @@ from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
 from benchmarks.timing import side_by_side
 from data.alphabet import STANDARD_RESIDUES
-from finetune.score.model import Scorer
+from finetune.score.model import VariantScorer
 from finetune.score.rows import read_variants
 from finetune.score.schemes import Scheme, Variant
 from finetune.tables.read import read_table
@@ -125,7 +125,7 @@ def by_hash(variants: Sequence[Variant], count: int) -> list[int]:
     return order[:count]
 
 
-def difference(ours: Scorer, theirs: Loop, target: str, variants: Sequence[Variant], scheme: Scheme) -> float:
+def difference(ours: VariantScorer, theirs: Loop, target: str, variants: Sequence[Variant], scheme: Scheme) -> float:
     """Largest difference between the scores of both."""
     found: NDArray[np.float64] = ours(target, variants, scheme).values
     return float(max(abs(theirs(target, each, scheme) - mine) for each, mine in zip(variants, found, strict=True)))
@@ -142,7 +142,7 @@ def measured(preset: str, target: str, variants: Sequence[Variant], scheme: Sche
     every = some if scheme == "pseudo-likelihood" else variants
     with tempfile.TemporaryDirectory() as scratch:
         written(preset, Path(scratch))
-        ours, theirs = Scorer.open(scratch), Loop(Path(scratch))
+        ours, theirs = VariantScorer.open(scratch), Loop(Path(scratch))
     off = difference(ours, theirs, target, some, scheme)
     print(f"{preset}, {scheme}: largest difference {off:.1e}", flush=True)
     if off > 1e-4:

@@ -16,7 +16,7 @@ from typing import cast
 from finetune.bundle.places import bundles_in
 from finetune.recipe import Recipe
 from zymogen.command_line.command import answered, importing_torch, may_be_allowed
-from zymogen.command_line.parser import Parser
+from zymogen.command_line.parser import CommandParser
 from zymogen.processes.fresh_process import run_command
 from zymogen.processes.signals import consequences, listening
 from zymogen.settings.toml_file import read, settings_help
@@ -39,7 +39,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     with importing_torch():
         from finetune.assays import open_on_every_rank
         from finetune.ending import end
-        from finetune.held_out import Trained
+        from finetune.held_out import TrainedMember
         from finetune.job import FineTuneJob
         from finetune.members import members
         from finetune.results.words import closing
@@ -53,7 +53,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
         if engine.is_main:
             said = in_words(recipe.split, assays.division, audited)
             print(f"Split: {said}.", *(audited.notes if audited else ()), sep="\n", flush=True)
-        trained: list[Trained] = []
+        trained: list[TrainedMember] = []
         for member in chosen:
             if member.name and engine.is_main:
                 print(f"\n{member.name}: {member.recipe.run.directory}", flush=True)
@@ -64,7 +64,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
                 allow_schedule_change=options.allow_schedule_change,
                 despite_failures=options.despite_failures,
             )
-            trained.append(Trained(member, cast(FineTuneJob, summary.job), summary.run))
+            trained.append(TrainedMember(member, cast(FineTuneJob, summary.job), summary.run))
         lines = engine.on_main(
             lambda: closing(end(recipe, assays, audited, trained, engine.device, again=options.again))
         )
@@ -82,8 +82,8 @@ def _next(run: Path) -> list[str]:
     return ["", *lines]
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="python -m finetune",
         description="Fine-tune a protein language model on a table of assays, as a recipe says; "
         "`python -m finetune.look TABLE` writes a recipe.",

@@ -14,37 +14,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.packed import bins_of
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import SPECIAL_TOKENS, Bin, Plan
-from data.order.sampler import Passes
-from data.order.shares import Shares
+from data.order.sampler import Epochs
+from data.order.shares import WeightedEpochs
 from data.settings import IngestSettings
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from data.store.build import open_or_build
-from data.store.token_store import Store, new_hash
+from data.store.token_store import TokenStore, new_hash
 from finetune.labels.contents import LabelledContents
-from finetune.labels.differing import OtherColumns
-from finetune.labels.drawing import Group, TrainingRecords, groups_of
+from finetune.labels.differing import UnusedColumns
+from finetune.labels.drawing import SampleGroup, TrainingSamples, groups_of
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
-from finetune.labels.placed import Rows
-from finetune.labels.reading import TaskFacts, TaskLabels, read_task
+from finetune.labels.placed import TableRows
+from finetune.labels.reading import TaskLabels, TaskReadFacts, read_task
 from finetune.labels.store import LabelStore, write
 from finetune.recipe import AssaySettings, Recipe
-from finetune.splits.audit import Audit, audit
+from finetune.splits.audit import SplitAudit, audit
 from finetune.splits.deal import deal
-from finetune.splits.divide import Division, divide
-from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, Parts
-from finetune.splits.records import Records
+from finetune.splits.divide import Split, divide
+from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, SplitParts
+from finetune.splits.records import SplitRecords
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import of_rows
-from finetune.tables.proteins import Proteins, proteins_of
+from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.table import Table, joined
 from finetune.tasks.columns import columns_of
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain.engine.engine import Engine
 from zymogen import keyed_random
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 
 _DIVIDING = ("column", "validation_column")
 """Settings of a split that name columns."""
@@ -52,15 +52,15 @@ _FEWEST_OF_HALF = 40
 """Validation records that choose the checkpoint, and that calibrate, at least, where these are apart."""
 
 
-class Prepared(NamedTuple):
+class PreparedAssays(NamedTuple):
     """What `open_assays` opens; it is sent to other ranks."""
 
     proteins: Path
     """Folder of the token store."""
     labels: Path
     """Folder of the label store."""
-    tasks: tuple[TaskFacts, ...]
-    division: Division
+    tasks: tuple[TaskReadFacts, ...]
+    division: Split
     said: tuple[str, ...]
     """What was decided about the tables, for the user."""
     tables: Mapping[str, NDArray[np.int64]]
@@ -72,11 +72,11 @@ class Assays:
     """Everything that a run trains on and is scored on."""
 
     settings: AssaySettings
-    store: Store
+    store: TokenStore
     labels: LabelStore
     tasks: tuple[TaskLabels, ...]
-    division: Division
-    parts: Parts
+    division: Split
+    parts: SplitParts
     """The parts of this run: those of the split, or of one of its folds."""
     said: tuple[str, ...]
     tables: Mapping[str, NDArray[np.int64]]
@@ -87,7 +87,7 @@ class Assays:
         return replace(self, parts=self.division.parts.of_fold(fold))
 
     @cached_property
-    def objectives(self) -> tuple[Objective, ...]:
+    def objectives(self) -> tuple[Task, ...]:
         """The tasks with what their training labels decide.
 
         Raises:
@@ -129,22 +129,24 @@ class Assays:
         return np.sort(records[order[:most]])
 
     @cached_property
-    def shelves(self) -> Shelves:
+    def shelves(self) -> CorpusReader:
         """The residues of all records."""
-        return Shelves([self.store.folder])
+        return CorpusReader([self.store.folder])
 
     def plan(self, seed: int) -> Plan:
         """The plan of the training bins."""
         groups, window = self._drawn, self.settings.window_sequences
-        sampler: Passes | Shares = Passes(TrainingRecords(self._trains), seed, window)
+        sampler: Epochs | WeightedEpochs = Epochs(TrainingSamples(self._trains), seed, window)
         if groups:
-            sampler = Shares([group.records for group in groups], [group.draws for group in groups], seed, window)
+            sampler = WeightedEpochs(
+                [group.records for group in groups], [group.draws for group in groups], seed, window
+            )
         return Plan(sampler, self.shelves.num_residues, self.settings, seed)
 
     def num_seen(self, seed: int, passes: int) -> int:
         """Number of training records that the first passes draw, at least one of them."""
         sampler = self.plan(seed).sampler
-        return sampler.distinct(passes) if isinstance(sampler, Shares) else int(self._trains.sum())
+        return sampler.distinct(passes) if isinstance(sampler, WeightedEpochs) else int(self._trains.sum())
 
     @property
     def _trains(self) -> NDArray[np.bool_]:
@@ -152,7 +154,7 @@ class Assays:
         return np.asarray((self.parts.part == TRAIN) & self.is_labelled)
 
     @property
-    def _drawn(self) -> list[Group]:
+    def _drawn(self) -> list[SampleGroup]:
         """The groups that a pass draws from; none where it draws each training record once."""
         return groups_of(self.settings.temperature, self.settings.balance, self._trains, self.tables, self.tasks)
 
@@ -184,7 +186,7 @@ class Assays:
             for task in self.tasks
         }
 
-    def audited(self, settings: SplitSettings, init: str | None) -> Audit | None:
+    def audited(self, settings: SplitSettings, init: str | None) -> SplitAudit | None:
         """The audit of the whole split, by what is scored; None where nothing that is tested has a label.
 
         Raises:
@@ -194,7 +196,7 @@ class Assays:
         if not (self.is_labelled & ((parts.part == TEST) | (parts.fold >= 0))).any():
             return None
         labelled, conditioned = labelled_records(self.tasks), [t for t in self.tasks if t.settings.conditions]
-        with WorkLine("auditing the split", after_s=2.0):
+        with ProgressBar("auditing the split", after_s=2.0):
             return audit(
                 self.store,
                 parts,
@@ -238,7 +240,7 @@ class Assays:
         }
 
 
-def prepare(recipe: Recipe) -> Prepared:
+def prepare(recipe: Recipe) -> PreparedAssays:
     """Read the tables, build their stores, or find them, and divide them; called by one process of each node.
 
     Rows are divided before labels are read, so that a row that is in no part gives none.
@@ -247,7 +249,7 @@ def prepare(recipe: Recipe) -> Prepared:
         ValueError: a table, a task or the split is wrong; the message names file, row and column.
     """
     settings = recipe.data
-    with WorkLine(f"reading {' and '.join(settings.table)}", after_s=2.0):
+    with ProgressBar(f"reading {' and '.join(settings.table)}", after_s=2.0):
         tables = [read_table(name) for name in settings.table]
         needed = ((column, f"split.{name}") for name in _DIVIDING if (column := getattr(recipe.split, name)))
         table = joined(tables, settings, list(needed))
@@ -256,14 +258,14 @@ def prepare(recipe: Recipe) -> Prepared:
     store = open_or_build([proteins], Path(settings.store_dir), settings.unknown_letters, ingest)
     division, tasks, of_row = divided_and_read(recipe, table, proteins, store)
     labels = write(store, {task.settings.name: task.labels for task in tasks}, proteins.linkers)
-    opened = tuple(TaskFacts(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
+    opened = tuple(TaskReadFacts(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
     said = (*table.said, *proteins.said, *(line for task in tasks for line in task.said), *division.notes)
-    return Prepared(store.folder, labels.folder, opened, division, said, _of_tables(table, of_row))
+    return PreparedAssays(store.folder, labels.folder, opened, division, said, _of_tables(table, of_row))
 
 
 def divided_and_read(
-    recipe: Recipe, table: Table, proteins: Proteins, store: Store | None = None
-) -> tuple[Division, list[TaskLabels], NDArray[np.int64]]:
+    recipe: Recipe, table: Table, proteins: TableProteins, store: TokenStore | None = None
+) -> tuple[Split, list[TaskLabels], NDArray[np.int64]]:
     """Divide the rows of a table, and read the labels of those that have a part.
 
     Args:
@@ -278,14 +280,14 @@ def divided_and_read(
     Raises:
         ValueError: as for `prepare`.
     """
-    records = Records(table, proteins.record_of_row, proteins.digests, store)
-    with WorkLine("dividing the records", after_s=2.0):
+    records = SplitRecords(table, proteins.record_of_row, proteins.digests, store)
+    with ProgressBar("dividing the records", after_s=2.0):
         mutations = of_rows(records, proteins.mutated, proteins.wild_types)
         division = divide(recipe.split, records, proteins.ids, mutations)
     of_row = np.where(division.used, proteins.record_of_row, -1)
-    with WorkLine("reading the labels", after_s=2.0):
-        others = OtherColumns.of(table, _columns_read(recipe, table))
-        rows = Rows(table, of_row, proteins.num_records, proteins, proteins.ids, others)
+    with ProgressBar("reading the labels", after_s=2.0):
+        others = UnusedColumns.of(table, _columns_read(recipe, table))
+        rows = TableRows(table, of_row, proteins.num_records, proteins, proteins.ids, others)
         tasks = [read_task(rows, task, recipe.data.decimal) for task in recipe.tasks]
     return division, tasks, of_row
 
@@ -307,14 +309,14 @@ def _of_tables(table: Table, record_of_row: NDArray[np.int64]) -> dict[str, NDAr
     return {origin.name: of_table for origin, of_table in zip(table.origins, found, strict=False)}
 
 
-def open_assays(recipe: Recipe, prepared: Prepared) -> Assays:
+def open_assays(recipe: Recipe, prepared: PreparedAssays) -> Assays:
     """Open what was prepared; the same on every process of a node.
 
     Raises:
         ValueError: a store was changed, or a task cannot be trained.
     """
     store_dir = Path(recipe.data.store_dir)
-    store = Store(prepared.proteins, store_dir)
+    store = TokenStore(prepared.proteins, store_dir)
     labels = LabelStore(prepared.labels, prepared.proteins, store_dir)
     tasks = tuple(
         TaskLabels(task.settings, task.outputs, task.classes, task.unit, task.said, labels.labels(number))

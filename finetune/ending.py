@@ -20,54 +20,54 @@ import torch
 from numpy.typing import NDArray
 
 from data.alphabet import FASTA_LETTERS
-from data.homology.relatives import Hits, hits, searched_by
+from data.homology.relatives import SearchHits, hits, searched_by
 from finetune.adaptation.features import cached_features
 from finetune.adaptation.vectors import Pooling
 from finetune.assays import Assays
-from finetune.baselines.baseline import Baseline, Parts
+from finetune.baselines.baseline import PartRecords, TaskBaseline
 from finetune.baselines.features import Features
 from finetune.bundle.folder import with_evaluation
-from finetune.held_out import Fold, Trained, of_fold
+from finetune.held_out import FoldPredictions, TrainedMember, of_fold
 from finetune.job import FineTuneJob
 from finetune.labels.replicates import agreement
-from finetune.metrics.scores import Scores
+from finetune.metrics.scores import TaskScores
 from finetune.metrics.scoring import score
 from finetune.recipe import Recipe
 from finetune.report import page
 from finetune.results import predictions_file, words
 from finetune.results.beside import beside
 from finetune.results.calibrated import checked, fitted
-from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds
-from finetune.results.kept import Kept
+from finetune.results.joined import MergedPredictions, joined_predictions, objective_of_folds, over_folds
+from finetune.results.kept import ResultCache
 from finetune.results.results import (
     FILE,
     FORMAT,
     BaselineScores,
-    CalibratedTask,
-    Ceiling,
     Ensemble,
+    ReplicateCeiling,
     Results,
     SeedScores,
+    TaskCalibration,
 )
 from finetune.splits import split_file
-from finetune.splits.audit import Audit
+from finetune.splits.audit import SplitAudit
 from finetune.splits.groups import resampling_units
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
 from finetune.splits.words import in_words
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.load import newest_valid, unread
 from pretrain.run.directory import RunDirectory
 from pretrain.run.versions import versions
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.settings.json_file import whole
 
 
 def end(
     recipe: Recipe,
     assays: Assays,
-    audited: Audit | None,
-    trained: Sequence[Trained],
+    audited: SplitAudit | None,
+    trained: Sequence[TrainedMember],
     device: torch.device,
     *,
     again: bool = False,
@@ -94,17 +94,17 @@ def end(
         said = f"{root / FILE} holds the results of these models on these labels; --again computes them once more"
         print(said, flush=True)
         return before[0]
-    kept, seeds = Kept(root, inputs, again=again), recipe.run.seeds
-    with WorkLine("predicting what was held out", after_s=2.0):
+    kept, seeds = ResultCache(root, inputs, again=again), recipe.run.seeds
+    with ProgressBar("predicting what was held out", after_s=2.0):
         folds = [of_fold(trained[at : at + seeds], device, kept) for at in range(0, len(trained), seeds)]
         objectives, joined = _together(folds)
-    with WorkLine("finding the relatives that an interval leaves out together", after_s=2.0):
+    with ProgressBar("finding the relatives that an interval leaves out together", after_s=2.0):
         is_scored = any(len(each.predictions.rows) for each in joined)
         parts = assays.division.parts
         clusters = resampling_units(parts, assays.store) if is_scored else parts.digests
     fits = _fits(assays, trained[0].job, folds, objectives, device, kept)
 
-    def results_of(some: Sequence[Fold], part: str, notes: Sequence[str] = ()) -> Results:
+    def results_of(some: Sequence[FoldPredictions], part: str, notes: Sequence[str] = ()) -> Results:
         of_some, predicted = _together(some)
         members = tuple(fact for fold in some for fact in fold.members)
         of_validation = len(some) == 1 and some[0].part != VALIDATION and len(some[0].assays.records(VALIDATION)) > 0
@@ -141,14 +141,14 @@ def end(
             each.write(one.run.root / FILE)
     _write(root, assays, folds, joined, clusters)
     _evaluated(trained, results, of_members)
-    with WorkLine("drawing the report", after_s=2.0):
+    with ProgressBar("drawing the report", after_s=2.0):
         page.write(root, trained[0].run.root, results, objectives, joined)
     results.write(root / FILE)  # last: it is there only where everything else is
     kept.remove()
     return results
 
 
-def _together(folds: Sequence[Fold]) -> tuple[list[Objective], list[Joined]]:
+def _together(folds: Sequence[FoldPredictions]) -> tuple[list[Task], list[MergedPredictions]]:
     """Objectives, and what was predicted of each, of several folds as those of one."""
     objectives = [objective_of_folds(of_folds) for of_folds in zip(*(fold.objectives for fold in folds), strict=True)]
     tested = zip(*(fold.tested for fold in folds), strict=True)
@@ -156,7 +156,7 @@ def _together(folds: Sequence[Fold]) -> tuple[list[Objective], list[Joined]]:
     return objectives, [over_folds(of_folds, of) for of_folds, of in zip(tested, each, strict=True)]
 
 
-def _nothing_tested(fold: Fold) -> list[str]:
+def _nothing_tested(fold: FoldPredictions) -> list[str]:
     said = {
         "training": "Nothing that is held out has a label: nothing is scored.",
         "validation": "No record is tested: these are scores of validation, which also chose the checkpoint.",
@@ -164,7 +164,7 @@ def _nothing_tested(fold: Fold) -> list[str]:
     return [said[fold.assays.chosen_on]] if fold.part == VALIDATION else []
 
 
-def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[Trained]) -> str:
+def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[TrainedMember]) -> str:
     """Hash of everything on which the results depend: models, labels, the split, settings, programs."""
     models = []
     for one in trained:
@@ -178,7 +178,7 @@ def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[Trained]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _complete(root: Path, trained: Sequence[Trained], inputs: str) -> list[Results]:
+def _complete(root: Path, trained: Sequence[TrainedMember], inputs: str) -> list[Results]:
     """The results of the same inputs, of the run and then of each of several members, if all files are there."""
     files = (predictions_file.FILE, split_file.FILE, RunDirectory(root).report.name)
     if not all((root / name).is_file() for name in (FILE, *files)):
@@ -188,21 +188,23 @@ def _complete(root: Path, trained: Sequence[Trained], inputs: str) -> list[Resul
     return same if len(same) == len(found) else []
 
 
-def _evaluated(trained: Sequence[Trained], results: Results, of_members: Sequence[Results]) -> None:
+def _evaluated(trained: Sequence[TrainedMember], results: Results, of_members: Sequence[Results]) -> None:
     """Write into the bundle of each member what was found of it alone, and of all of them together."""
     ensemble = Ensemble(results.members, results.calibrations) if len(trained) > 1 else None
     for one, evaluation in zip(trained, of_members, strict=True):
         with_evaluation(one.run.root / "bundle", replace(evaluation, inputs="", said=()), ensemble)
 
 
-def _scored(objectives: Sequence[Objective], joined: Sequence[Joined], clusters: NDArray[np.uint64]) -> Scores:
-    return Scores.joined(
+def _scored(
+    objectives: Sequence[Task], joined: Sequence[MergedPredictions], clusters: NDArray[np.uint64]
+) -> TaskScores:
+    return TaskScores.joined(
         score(objective, each.predictions, clusters, calibrated=each.calibrated)
         for objective, each in zip(objectives, joined, strict=True)
     )
 
 
-def _of_seeds(folds: Sequence[Fold], objectives: Sequence[Objective]) -> tuple[SeedScores, ...]:
+def _of_seeds(folds: Sequence[FoldPredictions], objectives: Sequence[Task]) -> tuple[SeedScores, ...]:
     """The scores of each seed alone; none with one seed."""
     seeds = [member.seed for member in folds[0].members]
     found, of_objectives = [], list(zip(*(fold.objectives for fold in folds), strict=True))
@@ -212,13 +214,13 @@ def _of_seeds(folds: Sequence[Fold], objectives: Sequence[Objective]) -> tuple[S
             score(objective, joined_predictions(parts, of_parts), intervals=False)
             for objective, parts, of_parts in zip(objectives, of_folds, of_objectives, strict=True)
         ]
-        found.append(SeedScores(seed, Scores.joined(each)))
+        found.append(SeedScores(seed, TaskScores.joined(each)))
     return tuple(found)
 
 
 def _ceilings(
-    assays: Assays, objectives: Sequence[Objective], tested_of: Sequence[NDArray[np.int64]]
-) -> tuple[Ceiling, ...]:
+    assays: Assays, objectives: Sequence[Task], tested_of: Sequence[NDArray[np.int64]]
+) -> tuple[ReplicateCeiling, ...]:
     """How well replicates agree among the tested records."""
     found = []
     for objective, task, records in zip(objectives, assays.tasks, tested_of, strict=True):
@@ -228,13 +230,13 @@ def _ceilings(
         tested[records] = True
         for output, name in enumerate(objective.outputs):
             if agreed := agreement(task.labels, output, tested):
-                found.append(Ceiling(objective.settings.name, name, *agreed))
+                found.append(ReplicateCeiling(objective.settings.name, name, *agreed))
     return tuple(found)
 
 
 def _calibrations(
-    folds: Sequence[Fold], objectives: Sequence[Objective], joined: Sequence[Joined]
-) -> tuple[CalibratedTask, ...]:
+    folds: Sequence[FoldPredictions], objectives: Sequence[Task], joined: Sequence[MergedPredictions]
+) -> tuple[TaskCalibration, ...]:
     """The calibration of every task, and what it is worth on the tested part.
 
     With folds it is fitted on the out-of-fold predictions of all of them, and judged by what the calibrations of single
@@ -248,36 +250,36 @@ def _calibrations(
             on_part = checked(objective, of.predictions, of.calibrated, of.low, of.high)
         maps = folds[0].maps[number] if len(folds) == 1 else fitted(objective, of.predictions)
         of_outputs = zip(objective.outputs, maps, on_part, strict=True)
-        found += [CalibratedTask(objective.settings.name, *of_output) for of_output in of_outputs]
+        found += [TaskCalibration(objective.settings.name, *of_output) for of_output in of_outputs]
     return tuple(found)
 
 
-_Fits = dict[str, dict[int, dict[int | None, Baseline | str]]]
+_Fits = dict[str, dict[int, dict[int | None, TaskBaseline | str]]]
 """Name of a baseline -> number of an objective -> fold -> the baseline, or why there is none."""
 
 
 def _fits(
     assays: Assays,
     job: FineTuneJob,
-    folds: Sequence[Fold],
-    objectives: Sequence[Objective],
+    folds: Sequence[FoldPredictions],
+    objectives: Sequence[Task],
     device: torch.device,
-    kept: Kept,
+    kept: ResultCache,
 ) -> _Fits:
     """All baselines on the labels that the models are scored on, of several folds each fitted on the fold's own."""
     store, began, found = assays.store, time.monotonic(), _Fits()
 
-    def search(asked: NDArray[np.int64], train: NDArray[np.int64]) -> Hits:
+    def search(asked: NDArray[np.int64], train: NDArray[np.int64]) -> SearchHits:
         return hits(store, asked, store, train)  # the audit's, and kept: one alignment serves all tasks
 
-    with WorkLine("baselines", after_s=2.0):
+    with ProgressBar("baselines", after_s=2.0):
         vectors = _vectors(assays, job, device)
         sequences = [FASTA_LETTERS[store.residues(n)].tobytes().decode("ascii") for n in range(store.num_records)]
         for number in range(len(objectives)):
             labels = assays.tasks[number].labels
             for fold in (each for each in folds if len(each.assays.records(each.part))):
                 step = partial(kept.baseline, f"{number}-{fold.number or 0}")
-                parts = Parts(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
+                parts = PartRecords(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
                 objective = fold.objectives[number]
                 of_level = vectors[objective.settings.level]
                 for name, baseline in beside(objective, labels, parts, sequences, of_level, began, search, step):
@@ -287,8 +289,8 @@ def _fits(
 
 def _baselines(
     fits: _Fits,
-    objectives: Sequence[Objective],
-    folds: Sequence[Fold],
+    objectives: Sequence[Task],
+    folds: Sequence[FoldPredictions],
     clusters: NDArray[np.uint64] | None,
 ) -> tuple[BaselineScores, ...]:
     """The scores of the baselines in some folds, each of all objectives that it could be fitted to in every fold.
@@ -310,7 +312,7 @@ def _baselines(
                 of = [fold.objectives[number] for fold in scored]
                 predictions = joined_predictions([one.predictions for one in fitted], of)
                 scores.append(score(objectives[number], predictions, clusters, intervals=clusters is not None))
-        found.append(BaselineScores(name, Scores.joined(scores), descriptions, why_not, round(seconds, 3)))
+        found.append(BaselineScores(name, TaskScores.joined(scores), descriptions, why_not, round(seconds, 3)))
     return tuple(found)
 
 
@@ -344,10 +346,14 @@ def _vectors(assays: Assays, job: FineTuneJob, device: torch.device) -> dict[str
 
 
 def _write(
-    root: Path, assays: Assays, folds: Sequence[Fold], joined: Sequence[Joined], clusters: NDArray[np.uint64]
+    root: Path,
+    assays: Assays,
+    folds: Sequence[FoldPredictions],
+    joined: Sequence[MergedPredictions],
+    clusters: NDArray[np.uint64],
 ) -> None:
     """predictions.csv and split.csv."""
-    store, parts = assays.store, list[tuple[str, Sequence[Objective], Sequence[Joined]]]()
+    store, parts = assays.store, list[tuple[str, Sequence[Task], Sequence[MergedPredictions]]]()
     if len(folds) == 1 and folds[0].part == TEST:
         parts.append((NAMES[VALIDATION], folds[0].objectives, folds[0].validation))
     parts.append((NAMES[folds[0].part], folds[0].objectives, joined))

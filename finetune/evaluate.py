@@ -19,10 +19,10 @@ from finetune.assays import Assays
 from finetune.heads.predicted import predicted
 from finetune.labels.columns import LabelColumns
 from finetune.losses.loss import TaskLoss
-from finetune.metrics.predictions import Predictions, Rows, together
-from finetune.metrics.scores import Scores
+from finetune.metrics.predictions import LabelPredictions, LabelRows, together
+from finetune.metrics.scores import TaskScores
 from finetune.metrics.validation import FineTuneScores, ranked
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain.engine.engine import Engine
 
 
@@ -30,7 +30,7 @@ from pretrain.engine.engine import Engine
 def evaluate(
     model: nn.Module,
     assays: Assays,
-    objectives: Sequence[Objective],
+    objectives: Sequence[Task],
     records: NDArray[np.int64],
     part: str,
     engine: Engine,
@@ -46,17 +46,17 @@ def evaluate(
         engine: to whose ranks the bins are dealt.
     """
     predictions, losses = predict_together(model, assays, objectives, records, engine)
-    return engine.on_main(lambda: FineTuneScores(Scores.joined(map(ranked, objectives, predictions)), losses, part))
+    return engine.on_main(lambda: FineTuneScores(TaskScores.joined(map(ranked, objectives, predictions)), losses, part))
 
 
 @torch.no_grad()
 def predict_together(
     model: nn.Module,
     assays: Assays,
-    objectives: Sequence[Objective],
+    objectives: Sequence[Task],
     records: NDArray[np.int64],
     engine: Engine,
-) -> tuple[list[Predictions], dict[str, float]]:
+) -> tuple[list[LabelPredictions], dict[str, float]]:
     """Predictions of every label of some records, and the mean loss of each objective with a label; collective."""
     turns = ((bin_, batch) for bin_, batch, _ in in_turn(assays.bins(records), assays.contents, engine))
     own, sums, counts = _predicted(model, assays, objectives, turns, engine.device, engine.autocast)
@@ -71,10 +71,10 @@ def predict_together(
 def predict(
     model: nn.Module,
     assays: Assays,
-    objectives: Sequence[Objective],
+    objectives: Sequence[Task],
     records: NDArray[np.int64],
     device: torch.device,
-) -> list[Predictions]:
+) -> list[LabelPredictions]:
     """Predictions of every label of some records, by this process alone and in float32."""
     batches = ((bin_, assays.contents.batch([bin_], [0])) for bin_ in assays.bins(records))
     return _predicted(model, assays, objectives, batches, device, nullcontext)[0]
@@ -83,11 +83,11 @@ def predict(
 def _predicted(
     model: nn.Module,
     assays: Assays,
-    objectives: Sequence[Objective],
+    objectives: Sequence[Task],
     batches: Iterable[tuple[Bin, Batch]],
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[None]],
-) -> tuple[list[Predictions], Tensor, Tensor]:
+) -> tuple[list[LabelPredictions], Tensor, Tensor]:
     """For each objective its predictions; the sum of its losses; and its labels."""
     was_training = model.training
     model.train(False)
@@ -104,22 +104,22 @@ def _predicted(
             there = on_device.targets[i]
             sums[i] += losses[i](number, there.labels, LabelColumns(*there.columns)).double()
             records = _records(bin_, batch, each.slots.numpy())
-            rows = Rows(
+            rows = LabelRows(
                 records,
                 columns.outputs.numpy(),
                 each.labels.numpy().astype(np.float64),
                 columns.censoring.numpy(),
                 _positions(objective, columns, assays.labels.first_residues(records)),
             )
-            found[i].append(Predictions(rows, predicted(objective, number, columns.outputs)))
+            found[i].append(LabelPredictions(rows, predicted(objective, number, columns.outputs)))
     model.train(was_training)
     return [together(parts)[0] for parts in found], sums, counts
 
 
-def _nothing(objective: Objective) -> Predictions:
+def _nothing(objective: Task) -> LabelPredictions:
     """The predictions of no label."""
     none, is_wide = np.zeros(0, np.int64), objective.settings.type in ("multiclass", "ordinal")
-    return Predictions(Rows(none, none, np.zeros(0)), np.zeros((0, len(objective.classes)) if is_wide else 0))
+    return LabelPredictions(LabelRows(none, none, np.zeros(0)), np.zeros((0, len(objective.classes)) if is_wide else 0))
 
 
 def _records(bin_: Bin, batch: Batch, slots: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -128,7 +128,7 @@ def _records(bin_: Bin, batch: Batch, slots: NDArray[np.int64]) -> NDArray[np.in
     return bin_.samples[np.searchsorted(ends, slots, side="right")] if len(ends) else np.zeros(0, np.int64)
 
 
-def _positions(objective: Objective, columns: LabelColumns, firsts: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def _positions(objective: Task, columns: LabelColumns, firsts: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """(targets,) or (targets, 2) residues of the record, of which the first residue's place is given."""
     if objective.settings.level == "sequence":
         return None

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from finetune.bundle.places import bundles_at
 from zymogen.command_line.command import main_of
-from zymogen.command_line.parser import Parser
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser
+from zymogen.console.progress import ProgressBar
 
 if TYPE_CHECKING:
     from finetune.bundle.folder import Bundle
-    from finetune.tasks.objective import Objective
+    from finetune.tasks.objective import Task
 
 _DIVERGED = "the training diverged: train again with a lower schedule.peak_lr"
 
@@ -38,7 +38,7 @@ def _export(options: argparse.Namespace) -> None:
     if os.path.lexists(out):
         raise ValueError(f"{out} exists; an export is written to a new folder: choose another, or remove this one")
     if options.adapter is None:
-        with WorkLine(f"exporting {folder}, and comparing with it what transformers loads", after_s=2.0):
+        with ProgressBar(f"exporting {folder}, and comparing with it what transformers loads", after_s=2.0):
             export(bundle, out, options.base)
     elif bundle.manifest.adapters is None:
         kind = bundle.manifest.adaptation.kind
@@ -117,7 +117,7 @@ def require_same(bundle: "Bundle", folder: Path, base: str | None = None) -> Non
         require_close(ours, scaled.reshape(ours.shape), len(ids), rounding)
 
 
-def exportable(bundle: "Bundle") -> "Objective":
+def exportable(bundle: "Bundle") -> "Task":
     """The objective of a bundle that a model of transformers can compute.
 
     Raises:
@@ -147,7 +147,7 @@ def exportable(bundle: "Bundle") -> "Objective":
     return objective
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     parser.add_argument("bundle", type=Path, help="bundle/ of a run, or the run")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder to make")
     parser.add_argument("--base", help="folder or Hub name of the weights that the bundle was trained on")

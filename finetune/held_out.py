@@ -1,7 +1,7 @@
 """What the best checkpoints of a run predict of records that did not train.
 
-In: the members that were trained, those of one fold together. Out: `Fold`: their predictions, calibrated. Kept:
-nothing. Rank 0 does it alone, in float32, with the whole model of each member in turn.
+In: the members that were trained, those of one fold together. Out: `FoldPredictions`: their predictions, calibrated.
+Kept: nothing. Rank 0 does it alone, in float32, with the whole model of each member in turn.
 """
 
 from collections.abc import Sequence
@@ -14,41 +14,41 @@ from torch import nn
 from finetune.assays import Assays
 from finetune.evaluate import predict
 from finetune.job import FineTuneJob
-from finetune.members import Member
-from finetune.metrics.predictions import Predictions
+from finetune.members import EnsembleMember
+from finetune.metrics.predictions import LabelPredictions
 from finetune.metrics.scores import NO_VALIDATION
 from finetune.results.calibrated import Calibration, fitted
-from finetune.results.joined import Joined, over_seeds, with_calibration
-from finetune.results.kept import Kept
-from finetune.results.results import MemberFacts
+from finetune.results.joined import MergedPredictions, over_seeds, with_calibration
+from finetune.results.kept import ResultCache
+from finetune.results.results import EnsembleMemberFacts
 from finetune.splits.parts import TEST, VALIDATION
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.frozen import read_whole
 from pretrain.run.directory import RunDirectory
 
 
-class Trained(NamedTuple):
+class TrainedMember(NamedTuple):
     """A member whose training has ended."""
 
-    member: Member
+    member: EnsembleMember
     job: FineTuneJob
     run: RunDirectory
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class FoldPredictions:
     """What the members of one fold, one for each seed, predict."""
 
     assays: Assays
-    objectives: tuple[Objective, ...]
+    objectives: tuple[Task, ...]
     part: int
     """`TEST`, or `VALIDATION` where nothing is tested."""
-    members: tuple[MemberFacts, ...]
-    validation: tuple[Joined, ...]
-    tested: tuple[Joined, ...]
+    members: tuple[EnsembleMemberFacts, ...]
+    validation: tuple[MergedPredictions, ...]
+    tested: tuple[MergedPredictions, ...]
     maps: tuple[tuple[Calibration, ...], ...]
-    of_seeds: tuple[tuple[Predictions, ...], ...]
+    of_seeds: tuple[tuple[LabelPredictions, ...], ...]
     """For each seed, predictions of the tested part."""
 
     @property
@@ -57,7 +57,7 @@ class Fold:
         return self.members[0].fold
 
 
-def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fold:
+def of_fold(trained: Sequence[TrainedMember], device: torch.device, kept: ResultCache) -> FoldPredictions:
     """What the members of one fold predict of its validation and its tested part.
 
     Raises:
@@ -78,10 +78,10 @@ def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fol
         validation.append(with_calibration(objective, mean, spread, of_output))
         tested.append(with_calibration(objective, of_tested, spread_of_tested, of_output))
     facts = (
-        MemberFacts(one.member.name, one.member.recipe.run.seed, one.member.fold, step, assays.chosen_on)
+        EnsembleMemberFacts(one.member.name, one.member.recipe.run.seed, one.member.fold, step, assays.chosen_on)
         for one, (step, _, _) in zip(trained, each, strict=True)
     )
-    return Fold(
+    return FoldPredictions(
         assays,
         objectives,
         part,
@@ -94,11 +94,11 @@ def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fol
 
 
 def _predicted(
-    trained: Trained, part: int, device: torch.device, kept: Kept
-) -> tuple[int, list[Predictions], list[Predictions]]:
+    trained: TrainedMember, part: int, device: torch.device, kept: ResultCache
+) -> tuple[int, list[LabelPredictions], list[LabelPredictions]]:
     """The step of the best checkpoint of a member, and what that predicts of validation and of the tested part."""
 
-    def made() -> tuple[int, list[list[Predictions]]]:
+    def made() -> tuple[int, list[list[LabelPredictions]]]:
         step, model = best_model(trained, device)
         assays = trained.member.assays
         records = (assays.records(of) for of in (VALIDATION, part))
@@ -108,7 +108,7 @@ def _predicted(
     return step, validation, tested
 
 
-def best_model(trained: Trained, device: torch.device) -> tuple[int, nn.Module]:
+def best_model(trained: TrainedMember, device: torch.device) -> tuple[int, nn.Module]:
     """The step of a member's best checkpoint, and its model, whole, in float32, in evaluation mode."""
     built = trained.job.build(trained.run.model())
     parameters = dict(built.model.named_parameters())

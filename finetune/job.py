@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from torch import nn
 
 from data.batches.loader import Loader, Step
-from data.order.plan import Cursor, Seen
+from data.order.plan import CorpusProgress, Cursor
 from finetune.adaptation.adapt import adapt, first_of
 from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.exchange import read_adapter
-from finetune.adaptation.features import CachedFeatures, Documents, cached_features, vectors_of
+from finetune.adaptation.features import CachedFeatures, EncoderInputs, cached_features, vectors_of
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
 from finetune.adaptation.vectors import Pooling
 from finetune.assays import Assays
 from finetune.bundle.base import base_of
 from finetune.bundle.folder import write_bundle
-from finetune.bundle.manifest import Manifest, ModelRecord, ReadingSettings
+from finetune.bundle.manifest import BundleManifest, ModelRecord, ReadingSettings
 from finetune.evaluate import evaluate
 from finetune.heads.inputs import InputScale
 from finetune.metrics.scores import NO_VALIDATION
@@ -39,16 +39,16 @@ from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.files.reading import read_tensors
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
-from pretrain.job import Built, Job, Objective, Selection
+from pretrain.job import BestModelSelection, Job, LossTerm, ModelBundle
 from pretrain.model.flops import BACKWARD_AND_FORWARD, encoder_flops
 from pretrain.model.presets import EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.run.versions import versions
-from pretrain.ship.source import ENCODER, Source, open_source, random_encoder
+from pretrain.ship.source import ENCODER, TrainedModel, open_source, random_encoder
 from pretrain.step import Reading
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 
 _MEASURED = 2000
 """Most training records of which the vectors are measured that heads standardise."""
@@ -83,14 +83,14 @@ class FineTuneJob(Job[FineTuneScores]):
         self.features = self._cached(self.source)
 
     @property
-    def objectives(self) -> Sequence[Objective]:
+    def objectives(self) -> Sequence[LossTerm]:
         """One for each table `[[tasks]]` of the recipe."""
-        return [Objective(task.settings.name, task.settings.weight) for task in self.tasks]
+        return [LossTerm(task.settings.name, task.settings.weight) for task in self.tasks]
 
     @property
-    def selection(self) -> Selection:
+    def selection(self) -> BestModelSelection:
         """The best checkpoint is kept, and what the run publishes is made of it."""
-        return Selection(self.recipe.run.patience)
+        return BestModelSelection(self.recipe.run.patience)
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of proteins with labels, and of the parts."""
@@ -100,7 +100,7 @@ class FineTuneJob(Job[FineTuneScores]):
         """Proteins, labels and the split."""
         return self.assays.description()
 
-    def build(self, described: Mapping[str, Any] | None) -> Built:
+    def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
         """An encoder with heads. What is frozen is read again whenever the run is continued."""
         settings, seed = self.recipe.adaptation, self.recipe.run.seed
         start = self.source
@@ -130,7 +130,7 @@ class FineTuneJob(Job[FineTuneScores]):
                 f"{before}, it is {record}; restore it, or choose another run.directory"
             )
         frozen = None if self.features is None else start.content_hash()
-        return Built(model, asdict(record), first, width=start.shape.dim, frozen=frozen)
+        return ModelBundle(model, asdict(record), first, width=start.shape.dim, frozen=frozen)
 
     def _plan(self, before: ModelRecord | None, adapter: Adapter | None) -> AdapterPlan | None:
         if self.recipe.adaptation.kind != "lora":
@@ -154,7 +154,7 @@ class FineTuneJob(Job[FineTuneScores]):
         learns_to_pool = "sequence" in of_levels and self.recipe.heads.pooling == "attention"
         return [] if self.recipe.adaptation.kind != "frozen" or learns_to_pool else [*of_levels.values()]
 
-    def _cached(self, start: Source) -> CachedFeatures | None:
+    def _cached(self, start: TrainedModel) -> CachedFeatures | None:
         """The features of a frozen encoder, where they can be kept; collective."""
         settings = self.recipe.adaptation
         if not (poolings := self.poolings()):
@@ -202,15 +202,15 @@ class FineTuneJob(Job[FineTuneScores]):
                 for level, pooling in self._pooling_of_levels().items()
             }
 
-        with WorkLine("measuring the vectors that heads read", after_s=2.0, speaks=self.engine.is_main):
+        with ProgressBar("measuring the vectors that heads read", after_s=2.0, speaks=self.engine.is_main):
             return self.engine.on_main(measured)
 
-    def documents(self) -> Documents:
+    def documents(self) -> EncoderInputs:
         """What the encoder reads of each record: all of it, with its linkers."""
         store = self.assays.store
         linkers = self.assays.labels.linkers(np.arange(store.num_records))
         in_slots = linkers + (linkers[:, 1:] > linkers[:, :1])  # the begin token is slot 0
-        return Documents(store.fingerprint, store.offsets, in_slots)
+        return EncoderInputs(store.fingerprint, store.offsets, in_slots)
 
     def facts(self) -> list[tuple[str, str]]:
         """The model, what of it learns, proteins, tasks and the split."""
@@ -299,7 +299,7 @@ class FineTuneJob(Job[FineTuneScores]):
         ]
         lengths = assays.shelves.num_residues(assays.records(TRAIN))
         reading = {f.name: getattr(recipe.data, f.name) for f in fields(ReadingSettings) if f.init}
-        manifest = Manifest(
+        manifest = BundleManifest(
             tasks=tuple(self.tasks),
             heads=recipe.heads,
             losses=recipe.losses,
@@ -331,7 +331,7 @@ class FineTuneJob(Job[FineTuneScores]):
         """The id of each record of the tables."""
         return [self.assays.store.header(record) for record in samples.tolist()]
 
-    def seen(self, cursor: Cursor) -> Seen | None:
+    def seen(self, cursor: Cursor) -> CorpusProgress | None:
         """Proteins and passes."""
         passes = cursor.pass_index
-        return Seen(self.assays.num_seen(self.recipe.run.seed, passes), float(passes)) if passes else None
+        return CorpusProgress(self.assays.num_seen(self.recipe.run.seed, passes), float(passes)) if passes else None

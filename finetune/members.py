@@ -14,7 +14,7 @@ from finetune.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class EnsembleMember:
     """One run."""
 
     name: str
@@ -26,7 +26,7 @@ class Member:
     fold: int | None = None
 
 
-def members(recipe: Recipe, assays: Assays) -> Iterator[Member]:
+def members(recipe: Recipe, assays: Assays) -> Iterator[EnsembleMember]:
     """The members in the order in which they are trained: the seeds of the first fold, then those of the next one.
 
     Raises:
@@ -52,4 +52,4 @@ def members(recipe: Recipe, assays: Assays) -> Iterator[Member]:
             )
             run = replace(recipe.run, directory=directory, checkpoint_url=url, seed=seed, seeds=1)
             schedule = recipe.schedule.in_tokens(length)
-            yield Member(name, replace(recipe, run=run, schedule=schedule), of_fold, fold if folds else None)
+            yield EnsembleMember(name, replace(recipe, run=run, schedule=schedule), of_fold, fold if folds else None)

@@ -25,13 +25,13 @@ from finetune.labels.columns import LabelColumns
 from finetune.losses.balance import LearnedBalance
 from finetune.losses.loss import TaskLoss
 from finetune.losses.settings import LossSettings
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain.model.attention.choice import Request
 from pretrain.model.encoder import Encoder
 from pretrain.model.presets import EsmShape
 
 
-class _Read(NamedTuple):
+class _HeadInput(NamedTuple):
     """What the head of an objective reads."""
 
     vectors: Tensor
@@ -63,7 +63,7 @@ class FineTuneModel(nn.Module):
     def __init__(
         self,
         shape: EsmShape,
-        objectives: Sequence[Objective],
+        objectives: Sequence[Task],
         heads: HeadSettings,
         losses: LossSettings,
         attention: Request = "auto",
@@ -111,14 +111,14 @@ class FineTuneModel(nn.Module):
         weighted: Tensor = self.balance(sums, [targets.slots.numel() for targets in batch.targets])
         return weighted
 
-    def _scaled(self, read: _Read, level: str) -> Tensor:
+    def _scaled(self, read: _HeadInput, level: str) -> Tensor:
         """Vectors as heads read them."""
         scale = self.inputs.get("sequence" if level == "sequence" else "residue")
         if scale is None:
             return read.vectors
         return scale.divided(read.vectors) if read.is_centred else scale(read.vectors)
 
-    def _encoded(self, batch: Batch, columns: Sequence[LabelColumns]) -> Iterator[_Read]:
+    def _encoded(self, batch: Batch, columns: Sequence[LabelColumns]) -> Iterator[_HeadInput]:
         """What each head reads of the encoder's vectors, of this rank's slots.
 
         The last layer is computed whole only where something is pooled or paired.
@@ -144,11 +144,11 @@ class FineTuneModel(nn.Module):
         for targets, of, level in zip(batch.targets, columns, self.levels, strict=True):
             if level == "sequence":
                 is_centred = self.pooling is not None
-                yield _Read(of_documents, rows_of(targets.slots, firsts), is_centred=is_centred)
+                yield _HeadInput(of_documents, rows_of(targets.slots, firsts), is_centred=is_centred)
             elif level == "residue":
-                yield _Read(next(parts), torch.arange(len(targets.slots), device=targets.slots.device))
+                yield _HeadInput(next(parts), torch.arange(len(targets.slots), device=targets.slots.device))
             else:
-                yield _Read(vectors, targets.slots, targets.slots + of.partner)
+                yield _HeadInput(vectors, targets.slots, targets.slots + of.partner)
 
     def _linkers(self, batch: Batch, columns: Sequence[LabelColumns], firsts: Tensor) -> Tensor:
         """(D, 2) int64: slots from each document's first to its linker and to its end; (0, 0) without one."""
@@ -160,7 +160,7 @@ class FineTuneModel(nn.Module):
         # Labels are where a document begins, and its linker may lie in the share of another rank.
         return largest(linkers, self.encoder.context)
 
-    def _cached(self, batch: Batch, columns: Sequence[LabelColumns]) -> Iterator[_Read]:
+    def _cached(self, batch: Batch, columns: Sequence[LabelColumns]) -> Iterator[_HeadInput]:
         """What each head reads of cached vectors."""
         assert self.features is not None
         firsts = first_slots(batch)
@@ -173,12 +173,12 @@ class FineTuneModel(nn.Module):
             rows = torch.arange(len(targets.slots), device=targets.slots.device)
             if level == "sequence":
                 assert of_documents is not None
-                yield _Read(of_documents, rows_of(targets.slots, firsts))
+                yield _HeadInput(of_documents, rows_of(targets.slots, firsts))
             elif level == "residue":
-                yield _Read(self.features.residue(of.place), rows)
+                yield _HeadInput(self.features.residue(of.place), rows)
             else:
                 both = self.features.residue(torch.cat([of.place, of.place + of.partner]))
-                yield _Read(both, rows, rows + len(rows))
+                yield _HeadInput(both, rows, rows + len(rows))
 
 
 def head_name(task: str) -> str:

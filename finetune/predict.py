@@ -20,11 +20,11 @@ from finetune.bundle.manifest import SPLIT, WILD_TYPES, ReadingSettings
 from finetune.bundle.places import bundles_at
 from finetune.score.written import free_name, require_place
 from finetune.tables.settings import TooLong
-from pretrain.engine.settings import Inference
+from pretrain.engine.settings import InferenceSettings
 from pretrain.run.settings import RunSettings
 from zymogen.command_line.command import importing_torch, main_of
-from zymogen.command_line.parser import Parser
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser
+from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import tell
 from zymogen.files.durable import write_csv
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     from finetune.bundle.columns import TaskColumns
     from finetune.bundle.folder import Bundle
-    from finetune.bundle.relatives import Trained
+    from finetune.bundle.relatives import TrainingProteins
     from finetune.bundle.rows import CheckedRows
     from finetune.predictor import Predictor
     from finetune.results.results import Ensemble, Results
-    from finetune.tables.proteins import Proteins
+    from finetune.tables.proteins import TableProteins
     from finetune.tables.table import Table
     from pretrain.engine.engine import Engine
 
@@ -54,22 +54,22 @@ def _predict(options: argparse.Namespace) -> None:
     folders = bundles_at(options.bundle)
     with importing_torch():
         from finetune.bundle.folder import open_folder
-        from finetune.bundle.relatives import Trained
+        from finetune.bundle.relatives import TrainingProteins
         from finetune.bundle.rows import checked_rows
         from finetune.predictor import open_predictor
         from finetune.tables.parts import table_parts
         from pretrain.engine.launch import launch
     opened = [open_folder(folder) for folder in folders]
     reading = opened[0].manifest.reading
-    with launch(Inference(run=RunSettings(directory=str(out.parent)), data=reading)) as engine:
-        with WorkLine("opening the model", after_s=2.0, speaks=engine.is_main):
+    with launch(InferenceSettings(run=RunSettings(directory=str(out.parent)), data=reading)) as engine:
+        with ProgressBar("opening the model", after_s=2.0, speaks=engine.is_main):
             predictors = [open_predictor(bundle, options.base, engine.device) for bundle in opened]
         for one in opened[1:]:
             if (one.manifest.reading, _targets(one.manifest)) != (reading, _targets(opened[0].manifest)):
                 raise ValueError(
                     f"{one.folder} predicts other tasks, or reads tables otherwise, than {opened[0].folder}"
                 )
-        with WorkLine(f"checking {options.table}", after_s=2.0, speaks=engine.is_main):
+        with ProgressBar(f"checking {options.table}", after_s=2.0, speaks=engine.is_main):
             parts = table_parts(options.table, _ROWS)
             settings = _reading(options, reading, folders[0] / WILD_TYPES, parts.columns)
             rows = checked_rows(parts, settings, reading.crop_tokens)
@@ -77,7 +77,7 @@ def _predict(options: argparse.Namespace) -> None:
             trained = None
             if options.nearest:
                 splits = [folder / SPLIT for folder in folders]
-                trained = Trained.of(_training(options.nearest, opened[0]), splits, Path(work))
+                trained = TrainingProteins.of(_training(options.nearest, opened[0]), splits, Path(work))
             _write(options, engine, predictors, rows, trained)
 
 
@@ -114,7 +114,7 @@ def _reading(
     return replace(reading, **changed)
 
 
-def _training(name: str, bundle: "Bundle") -> "Proteins":
+def _training(name: str, bundle: "Bundle") -> "TableProteins":
     """The proteins of a table of the training, with the ids that they had there."""
     from finetune.tables.proteins import proteins_of
     from finetune.tables.read import read_table
@@ -133,7 +133,7 @@ def _write(
     engine: "Engine",
     predictors: Sequence["Predictor"],
     rows: "CheckedRows",
-    trained: "Trained | None",
+    trained: "TrainingProteins | None",
 ) -> None:
     """Predict the parts of a table one after another, and write each before the next one is read; collective."""
     from finetune.bundle.columns import task_columns
@@ -176,7 +176,7 @@ def _write(
             identities = trained.identities(proteins) if trained else None
             yield from _lines(predictors, tasks, table, proteins, found, identities)
 
-    with WorkLine(f"predicting {rows.num_rows:,} rows", after_s=2.0, speaks=engine.is_main):
+    with ProgressBar(f"predicting {rows.num_rows:,} rows", after_s=2.0, speaks=engine.is_main):
         if engine.is_main:
             write_csv(options.output, lines(), "get the right to write there, or give another name with -o")
         else:
@@ -188,7 +188,7 @@ def _write(
         print(f"{options.output}: {rows.num_rows:,} rows, {len(tasks):,} tasks, {members} model(s)", flush=True)
 
 
-def _predicted(engine: "Engine", predictors: Sequence["Predictor"], proteins: "Proteins") -> list[dict[int, Any]]:
+def _predicted(engine: "Engine", predictors: Sequence["Predictor"], proteins: "TableProteins") -> list[dict[int, Any]]:
     """For each model, predictions of all records, on every rank; collective."""
     import numpy as np
 
@@ -202,7 +202,7 @@ def _lines(
     predictors: Sequence["Predictor"],
     tasks: Sequence[tuple[int, "TaskColumns"]],
     table: "Table",
-    proteins: "Proteins",
+    proteins: "TableProteins",
     found: Sequence[dict[int, Any]],
     identities: "NDArray[np.float64] | None",
 ) -> Iterator[list[str]]:
@@ -243,7 +243,7 @@ def _lines(
         yield [*cells, "; ".join(_notes(proteins, row, record, reach))]
 
 
-def _notes(proteins: "Proteins", row: int, record: int, reach: tuple[int, int]) -> Iterator[str]:
+def _notes(proteins: "TableProteins", row: int, record: int, reach: tuple[int, int]) -> Iterator[str]:
     """What a reader of the row's predictions should know."""
     if record < 0:
         yield "no protein"
@@ -260,7 +260,7 @@ def _notes(proteins: "Proteins", row: int, record: int, reach: tuple[int, int]) 
         yield f"{len(letters)} residues, outside the {reach[0]} to {reach[1]} of training"
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     parser.add_argument("bundle", type=Path, help="bundle/ of a run, or the run: with several models, their mean")
     parser.add_argument("table", help="FASTA, CSV, TSV, .xlsx, Parquet, as for training")
     parser.add_argument("-o", "--output", type=Path, required=True, help="table to write, .csv or .tsv")

@@ -24,14 +24,14 @@ from finetune.bundle.folder import Bundle
 from finetune.heads.predicted import predicted
 from finetune.metrics.weighted import Floats
 from finetune.model import FineTuneModel
-from finetune.tables.proteins import Proteins
-from finetune.tasks.objective import Objective
+from finetune.tables.proteins import TableProteins
+from finetune.tasks.objective import Task
 
 
-class _EveryPlace(Contents):
+class _AllTargets(Contents):
     """Contents in which every output of every protein, or of each of its residues, is a target without a true label."""
 
-    def __init__(self, proteins: Proteins, settings: BinSettings, objectives: Sequence[Objective]) -> None:
+    def __init__(self, proteins: TableProteins, settings: BinSettings, objectives: Sequence[Task]) -> None:
         super().__init__(TokenArrays([token_ids(letters) for letters in proteins.sequences]), settings)
         self.linkers, self.objectives = proteins.linkers, objectives
 
@@ -40,7 +40,7 @@ class _EveryPlace(Contents):
         targets = (self._targets(objective, bin_) for objective in self.objectives)
         return filled(bin_, self.residues.tokens(bin_), *targets)
 
-    def _targets(self, objective: Objective, bin_: Bin) -> BinTargets:
+    def _targets(self, objective: Task, bin_: Bin) -> BinTargets:
         firsts, level = np.cumsum(bin_.lengths) - bin_.lengths, objective.settings.level
         linkers = self.linkers[bin_.samples]
         places, of = firsts, np.arange(len(firsts))
@@ -67,7 +67,7 @@ class Predictor:
 
     @torch.no_grad()
     def __call__(
-        self, proteins: Proteins, records: NDArray[np.int64], rank: int = 0, ranks: int = 1, *, raw: bool = False
+        self, proteins: TableProteins, records: NDArray[np.int64], rank: int = 0, ranks: int = 1, *, raw: bool = False
     ) -> dict[int, tuple[Floats, ...]]:
         """Predictions of the records in every `ranks`-th bin, from bin `rank` on.
 
@@ -86,7 +86,7 @@ class Predictor:
         lengths = proteins.num_residues[records] + SPECIAL_TOKENS
         device = next(self.model.parameters()).device
         # Bins of training may hold one protein each, and a forward pass of one takes as long as one of many.
-        contents = _EveryPlace(proteins, BinSize.holding(lengths, bin_tokens_on(device.type)), self.model.objectives)
+        contents = _AllTargets(proteins, BinSize.holding(lengths, bin_tokens_on(device.type)), self.model.objectives)
         found: dict[int, tuple[Floats, ...]] = {}
         for part in packed(contents, lengths, samples=records, rank=rank, ranks=ranks):
             members, batch = part.documents, part.batch

@@ -78,7 +78,7 @@ class AssaySettings(PackingSettings, TableSettings):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MemberRunSettings(SelectingRunSettings):
+class EnsembleRunSettings(SelectingRunSettings):
     """The same for a run of several members: one for each seed, and for each fold of the split."""
 
     seeds: int = setting(
@@ -102,7 +102,7 @@ WARMUP = 0.1
 class Recipe:
     """Everything that describes one fine-tuning run."""
 
-    run: MemberRunSettings
+    run: EnsembleRunSettings
     model: ModelSettings
     data: AssaySettings
     tasks: tuple[TaskSettings, ...]

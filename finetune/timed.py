@@ -24,21 +24,21 @@ from finetune.members import members
 from finetune.recipe import Recipe
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
-from pretrain.ship.source import Source
+from pretrain.ship.source import TrainedModel
 from pretrain.telemetry.memory import most_bytes
 from pretrain.timing import timed_steps
 from zymogen.command_line.command import main_of
-from zymogen.command_line.parser import Parser
+from zymogen.command_line.parser import CommandParser
 from zymogen.settings.toml_file import read
 
 _WARM = 4
 """Proteins before the clock starts, in which memory is allocated."""
 
 
-class TimedJob(FineTuneJob):
+class BenchmarkJob(FineTuneJob):
     """The job of a run without what reads every protein: features are zeros, and heads read vectors as they are."""
 
-    def _cached(self, start: Source) -> CachedFeatures | None:
+    def _cached(self, start: TrainedModel) -> CachedFeatures | None:
         store, settings = self.assays.store, self.recipe.adaptation
         counts = {p: int(store.offsets[-1]) if p == "residue" else store.num_records for p in self.poolings()}
         if not counts or 4 * start.shape.dim * sum(counts.values()) > settings.cache_gb * 1e9:
@@ -69,7 +69,7 @@ def timed(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
     member = next(iter(members(recipe, open_on_every_rank(recipe, engine))))
     rows = member.assays.drawn_of_training(recipe.run.seed, ROWS)
     documents = member.assays.shelves.num_residues(rows) + SPECIAL_TOKENS
-    job = TimedJob(member.recipe, engine, member.assays)
+    job = BenchmarkJob(member.recipe, engine, member.assays)
     what = job.source, job.documents(), member.assays.shelves, recipe.data
     for _ in vectors_of(*what, "mean", rows[:_WARM], engine.device):
         pass
@@ -94,7 +94,7 @@ def _time(options: argparse.Namespace) -> None:
         print(json.dumps(timed(recipe, engine, options.seconds)), flush=True)
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     parser.add_argument("recipe", type=Path, help="a TOML file")
     parser.add_argument("overrides", nargs="*", help="settings on top of it, section.field=value")
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long training steps are timed; 2")

@@ -18,11 +18,11 @@ from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
 from zymogen.command_line.command import answered, importing_torch, may_be_allowed
-from zymogen.command_line.parser import Parser
+from zymogen.command_line.parser import CommandParser
 from zymogen.processes.fresh_process import run_command
 from zymogen.processes.launcher import launched_world
 from zymogen.processes.signals import consequences, defer, listening
-from zymogen.settings.origin import COMMAND_LINE, Origin
+from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.toml_file import read, settings_help
 
 if TYPE_CHECKING:
@@ -98,13 +98,13 @@ def _sort(options: argparse.Namespace) -> None:
 
 
 def _train_on_sources(options: argparse.Namespace) -> None:
-    from pretrain.proposal.request import Request
+    from pretrain.proposal.request import ProposalOptions
     from pretrain.proposed import about_existing, agreed, first_recipe, outlined, propose
 
     budget_s = options.minutes * 60 if options.minutes else options.hours * 3600 if options.hours else None
-    request = Request(options.sources, tuple(options.overrides), budget_s)
+    request = ProposalOptions(options.sources, tuple(options.overrides), budget_s)
     recipe = first_recipe(request)
-    typed = Origin(COMMAND_LINE, options.overrides)
+    typed = SettingOrigin(COMMAND_LINE, options.overrides)
     _require_files(recipe, typed)
     rank, world_size, *_ = launched_world()
     is_alone = world_size == 1  # else rank 0 says for all whether the run exists
@@ -129,7 +129,7 @@ def _train_on_sources(options: argparse.Namespace) -> None:
 
 
 def _train(recipe: Recipe, options: argparse.Namespace) -> None:
-    _require_files(recipe, Origin(str(options.recipe), options.overrides))
+    _require_files(recipe, SettingOrigin(str(options.recipe), options.overrides))
     with _launched(recipe) as engine:
         _train_with(engine, recipe, options)
 
@@ -140,11 +140,11 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     from pretrain.masked_language_job import open_job
     from pretrain.proposal.written import toml_value
     from pretrain.run.directory import ScheduleDiffersError
-    from pretrain.summary import Start, closing_words, launcher, schedule_differs
+    from pretrain.summary import LaunchCommand, closing_words, launcher, schedule_differs
     from zymogen.processes.launcher import command_line
 
     is_in_passes = recipe.schedule.passes is not None
-    start = Start(options.recipe, options.overrides, launcher(command_line()), is_in_passes)
+    start = LaunchCommand(options.recipe, options.overrides, launcher(command_line()), is_in_passes)
     recipe = in_tokens(recipe, engine)
     try:
         summary = train(
@@ -177,7 +177,7 @@ def _launched(recipe: Recipe) -> "AbstractContextManager[Engine]":
     return launch(recipe)
 
 
-def _require_files(recipe: Recipe, origin: Origin) -> None:
+def _require_files(recipe: Recipe, origin: SettingOrigin) -> None:
     """Refuse names of files that do not exist, before torch is imported and the run directory is made."""
     from data.sources.resolve import require_files
 
@@ -189,8 +189,8 @@ def _require_files(recipe: Recipe, origin: Origin) -> None:
         raise ValueError(origin.says(str(error), *(named or [sources]))) from None
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="python -m pretrain",
         description="Pretrain a protein language model on files of sequences, for which a recipe is chosen, or as a "
         "recipe says.",

@@ -14,11 +14,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from data.order.settings import bin_tokens_on
-from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
+from pretrain.evaluation.figures import IDENTITY, LENGTH, EvaluationResult, buckets
 from pretrain.evaluation.options import takes_scored_set
 from zymogen.command_line.command import importing_torch, main_of, require_free, takes_output, write_output
-from zymogen.command_line.parser import Parser, positive
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser, positive
+from zymogen.console.progress import ProgressBar
 from zymogen.settings import json_file
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def _evaluate(options: argparse.Namespace) -> None:
             write_output(options.output, json_file.as_json(figures))
 
 
-def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
+def _figures(options: argparse.Namespace, engine: "Engine") -> EvaluationResult:
     """Everything that is found; collective."""
     from pretrain.evaluation.evaluate import unigram_losses
     from pretrain.evaluation.finished import figures_of, scored_by
-    from pretrain.evaluation.opened import Asked, corpora_of, named, open_set
+    from pretrain.evaluation.opened import TestSetOptions, corpora_of, named, open_set
     from pretrain.model.weights.source import require_place
     from pretrain.ship.source import masked_language_model, open_source
 
@@ -64,14 +64,14 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
             f"--data is missing: {options.model} is no run and lies in none, whose held-out proteins could be scored; "
             "name a run or proteins with --data"
         )
-    asked = Asked(
+    asked = TestSetOptions(
         data=data,
         max_sequences=options.sequences,
         crop_tokens=options.crop_tokens,
         store_dir=options.store_dir,
         unknown_letters=options.unknown_letters,
     )
-    with WorkLine("opening the model", after_s=2.0, speaks=engine.is_main):
+    with ProgressBar("opening the model", after_s=2.0, speaks=engine.is_main):
         source = open_source(options.model)
         model = masked_language_model(source, engine.device)
         name, origin, weights = source.name, source.origin, source.content_hash()
@@ -80,13 +80,15 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
     training = None if options.training == ["none"] else named(options.training, options.model)
     against = opened.corpora
     if training and training != data:
-        against, _, _ = corpora_of(Asked(data=training, store_dir=options.store_dir, unknown_letters="count"), engine)
+        against, _, _ = corpora_of(
+            TestSetOptions(data=training, store_dir=options.store_dir, unknown_letters="count"), engine
+        )
     bin_tokens = options.bin_tokens or bin_tokens_on(engine.device.type)
-    with WorkLine(f"scoring {len(opened.scored.samples):,} proteins", after_s=2.0, speaks=engine.is_main):
+    with ProgressBar(f"scoring {len(opened.scored.samples):,} proteins", after_s=2.0, speaks=engine.is_main):
         unigram, compute = unigram_losses(against), options.compute
         sums = scored_by(model, origin, opened, engine, unigram, compute=compute, bin_tokens=bin_tokens)
 
-    def found() -> Figures:
+    def found() -> EvaluationResult:
         by: dict[str, tuple[tuple[str, ...], list[str]]] = {}
         by[LENGTH] = _OF_LENGTHS, buckets(_LENGTHS, _OF_LENGTHS, opened.scored.num_residues.tolist())
         searched_by, missing = None, "identity to the training corpus was not measured: "
@@ -100,7 +102,7 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
             except ValueError as error:
                 not_measured = [f"{missing}{error}"]
         groups, drawn = opened.groups()
-        return Figures(
+        return EvaluationResult(
             model=name,
             origin=origin,
             weights=weights,
@@ -118,11 +120,11 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
             rows=figures_of(sums, opened, groups, by),
         )
 
-    with WorkLine("relatives and intervals", after_s=2.0, speaks=engine.is_main):
+    with ProgressBar("relatives and intervals", after_s=2.0, speaks=engine.is_main):
         return engine.on_main(found)
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     add = parser.add_argument
     add("model", help="run, checkpoint, export, folder of transformers' or Hub name")
     takes_scored_set(parser)

@@ -17,18 +17,18 @@ from pretrain.model.weights.io import LARGEST_FILE, StoredType
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.export import export
 from zymogen.command_line.command import main_of
-from zymogen.command_line.parser import Parser
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser
+from zymogen.console.progress import ProgressBar
 
 
 def _export(options: argparse.Namespace) -> None:
-    with WorkLine(f"exporting {options.run}", after_s=2.0):
+    with ProgressBar(f"exporting {options.run}", after_s=2.0):
         run, how = RunDirectory(options.run), {"dtype": options.dtype, "largest_file": options.largest_file}
         path, step = export(run, step=options.step, **how)
     print(f"step {step}: {path}")
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument("--step", type=int, metavar="N", help="step of the checkpoint; the newest whole one without it")
     types = get_args(StoredType)

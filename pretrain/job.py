@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from data.batches.loader import Loader, Step
-from data.order.plan import Cursor, Seen
+from data.order.plan import CorpusProgress, Cursor
 from data.order.settings import PackingSettings
 from pretrain.engine.settings import LaunchSettings
 from pretrain.optimizer.groups import ParameterGroup
@@ -23,10 +23,10 @@ from pretrain.run.directory import RunDirectory
 from pretrain.step import Reading
 from zymogen.processes.errors import CheckpointError
 from zymogen.processes.launcher import command_line
-from zymogen.processes.signals import Stopped, at_once
+from zymogen.processes.signals import Interrupted, at_once
 
 
-class Objective(NamedTuple):
+class LossTerm(NamedTuple):
     """One thing that the model learns to predict."""
 
     name: str
@@ -36,14 +36,14 @@ class Objective(NamedTuple):
     """Whether the loss is a mean cross-entropy in nats, so that its exponential is a perplexity."""
 
 
-class Selection(NamedTuple):
-    """That a run keeps its best checkpoint: the one whose validation had the lowest `Scores.rank_metric`."""
+class BestModelSelection(NamedTuple):
+    """That a run keeps its best checkpoint: the one whose validation had the lowest `ValidationScores.rank_metric`."""
 
     patience: int | None = None
     """Validations in a row without a better score after which training ends; None: it ends with its last token."""
 
 
-class Scores(Protocol):
+class ValidationScores(Protocol):
     """What a validation found, the same on every rank."""
 
     def numbers(self) -> dict[str, dict[str, float]]:
@@ -58,7 +58,7 @@ class Scores(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class ModelBundle:
     """A model before an engine prepares it."""
 
     model: nn.Module
@@ -77,7 +77,7 @@ class Built:
     """Content hash of frozen weights that the model does without, because what they compute was computed before."""
 
 
-S = TypeVar("S", bound=Scores, covariant=True)
+S = TypeVar("S", bound=ValidationScores, covariant=True)
 
 
 class Job(Protocol[S]):
@@ -98,7 +98,7 @@ class Job(Protocol[S]):
     """Modules that `publish` imports and nothing imports before."""
 
     @property
-    def selection(self) -> Selection | None:
+    def selection(self) -> BestModelSelection | None:
         """Whether the run keeps its best checkpoint; None: the newest ones alone.
 
         With one, a step that is validated is validated first and then saved, so that its checkpoint says how good it
@@ -107,7 +107,7 @@ class Job(Protocol[S]):
         return None
 
     @property
-    def objectives(self) -> Sequence[Objective]:
+    def objectives(self) -> Sequence[LossTerm]:
         """What the model learns, in the order of `Batch.targets` and of the losses that the model returns."""
 
     def fingerprints(self) -> dict[str, str]:
@@ -121,8 +121,8 @@ class Job(Protocol[S]):
         found = self.fingerprints()
         return {"fingerprint": found["corpus"], "split": found["split"]}
 
-    def build(self, described: Mapping[str, Any] | None) -> Built:
-        """The model of a run that begins, or the one that `Built.description` described when the run began.
+    def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
+        """The model of a run that begins, or the one that `ModelBundle.description` described when the run began.
 
         Its `forward` gets a `Batch` and returns ``(objectives,)`` float32: for each objective the *sum* of its losses
         over the targets. Without a target that sum is 0, and every parameter still gets a gradient from it.
@@ -175,7 +175,7 @@ class Job(Protocol[S]):
     def publish(self, run: RunDirectory) -> None:
         """Write what others use of the finished run, from its newest or its best checkpoint; called on rank 0 alone."""
 
-    def seen(self, cursor: Cursor) -> Seen | None:
+    def seen(self, cursor: Cursor) -> CorpusProgress | None:
         """How much of the data a run has trained on up to `cursor`, None if unknown; called on rank 0 alone."""
         return None
 
@@ -221,7 +221,7 @@ def publish(job: "Job[Any]", run: RunDirectory) -> None:
     try:
         with at_once():
             job.publish(run)
-    except (Stopped, CheckpointError):
+    except (Interrupted, CheckpointError):
         raise
     except Exception as error:
         raise ValueError(

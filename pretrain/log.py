@@ -8,21 +8,21 @@ from collections.abc import Mapping
 
 from data.batches.loader import Step
 from pretrain.checkpoint.manifest import TrainerState
-from pretrain.checkpoint.saves import Saves
+from pretrain.checkpoint.saves import CheckpointSaver
 from pretrain.engine.engine import Engine
-from pretrain.job import Job, Scores, TrainingRecipe
+from pretrain.job import Job, TrainingRecipe, ValidationScores
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.run.due import Due
-from pretrain.screen import Report, Screen, report_of
+from pretrain.run.due import IntervalSchedule
+from pretrain.screen import Console, StepMetrics, report_of
 from pretrain.step import Reading
 from pretrain.telemetry.memory import most_bytes
-from pretrain.telemetry.speed import Clock, Speed
+from pretrain.telemetry.speed import Throughput, Timer
 from zymogen.console.safe_text import tell
 from zymogen.settings.section import settings_of
 
 
-class Log:
+class MetricsLog:
     """What one attempt writes down; rank 0 alone writes.
 
     Args:
@@ -34,7 +34,7 @@ class Log:
     """
 
     def __init__(
-        self, recipe: TrainingRecipe, job: Job[Scores], engine: Engine, run: RunDirectory, attempt: int
+        self, recipe: TrainingRecipe, job: Job[ValidationScores], engine: Engine, run: RunDirectory, attempt: int
     ) -> None:
         self._slots = recipe.data.bins_per_step * recipe.data.bin_tokens
         self._job, self._engine, self._run, self._attempt = job, engine, run, attempt
@@ -50,7 +50,13 @@ class Log:
             tell(f"{self._run.metrics}: the line of step {state.step} is lost: {error}")
 
     def step(
-        self, state: TrainerState, step: Step, outcome: Reading, report: Report, speed: Speed, saves: Saves
+        self,
+        state: TrainerState,
+        step: Step,
+        outcome: Reading,
+        report: StepMetrics,
+        speed: Throughput,
+        saves: CheckpointSaver,
     ) -> None:
         """Write the numbers of the step that was taken last, and send them to the trackers."""
         values = {
@@ -73,7 +79,7 @@ class Log:
         self.line(state, values)
         self._engine.track({name: value for name, value in values.items() if value is not None}, state.step)
 
-    def validation(self, state: TrainerState, scores: Scores) -> None:
+    def validation(self, state: TrainerState, scores: ValidationScores) -> None:
         """Write what a validation found, and send it to the trackers."""
         numbers = scores.numbers()
         scored = self._job.scored_set() if self._engine.is_main else ""
@@ -98,18 +104,18 @@ class Steps:
     def __init__(
         self,
         recipe: TrainingRecipe,
-        job: Job[Scores],
+        job: Job[ValidationScores],
         engine: Engine,
-        log: Log,
-        screen: Screen,
+        log: MetricsLog,
+        screen: Console,
         peak_flops: float,
     ) -> None:
         self._job, self._engine, self._log, self._screen, self._peak_flops = job, engine, log, screen, peak_flops
-        self._due, self._is_first = Due("run.log_every", recipe.run.log_every), True
-        self.clock = Clock()
+        self._due, self._is_first = IntervalSchedule("run.log_every", recipe.run.log_every), True
+        self.clock = Timer()
 
     def taken(
-        self, state: TrainerState, step: Step, outcome: Reading, rate: float, saves: Saves, *, is_last: bool
+        self, state: TrainerState, step: Step, outcome: Reading, rate: float, saves: CheckpointSaver, *, is_last: bool
     ) -> None:
         """Count a step that was taken, and tell of it if that is due.
 
@@ -125,7 +131,7 @@ class Steps:
         self._screen.count(step.num_tokens, lambda: most_bytes(self._engine.device))
         is_due = self._due.at(state.step) or self._due.by_clock(first=self._is_first, last=is_last)
         if is_due or is_last or self._is_first:
-            speed, self.clock = self.clock.read(), Clock()
+            speed, self.clock = self.clock.read(), Timer()
             # A peak that was measured while other programs ran is too low.
             self._peak_flops = max(self._peak_flops, speed.flops_per_s)
             report = report_of(self._job.objectives, outcome.losses, rate, speed, self._peak_flops)
@@ -137,7 +143,7 @@ class Steps:
 
     def paused(self) -> None:
         """Count the time from now on: something other than a step came between."""
-        self.clock = Clock()
+        self.clock = Timer()
 
 
 def flat_settings(recipe: TrainingRecipe) -> dict[str, object]:

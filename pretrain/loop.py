@@ -19,47 +19,47 @@ import torch
 from data.batches.loader import Loader, Step
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor, Plan
-from pretrain.checkpoint.best import Best
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.best import BestCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.continued import changes, require_same_run
 from pretrain.checkpoint.frozen import fill_frozen
-from pretrain.checkpoint.load import Verified, open_checkpoint
+from pretrain.checkpoint.load import VerifiedCheckpoint, open_checkpoint
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
-from pretrain.checkpoint.pace import SaveDue
+from pretrain.checkpoint.pace import SaveSchedule
 from pretrain.checkpoint.restore import restore
 from pretrain.checkpoint.retention import sweep
-from pretrain.checkpoint.saves import Saves
+from pretrain.checkpoint.saves import CheckpointSaver
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
-from pretrain.job import Built, Job, Scores, TrainingRecipe, publish, require_publishable
-from pretrain.log import Log, Steps, flat_settings
+from pretrain.job import Job, ModelBundle, TrainingRecipe, ValidationScores, publish, require_publishable
+from pretrain.log import MetricsLog, Steps, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
-from pretrain.recovery.elsewhere import Elsewhere
+from pretrain.recovery.elsewhere import RemoteCheckpoints
 from pretrain.recovery.left_out import kept_of, require_left_out
-from pretrain.recovery.numerical import Numerics, faults_met, require_remedy
+from pretrain.recovery.numerical import LossMonitor, faults_met, require_remedy
 from pretrain.recovery.shared_directory import require_shared
 from pretrain.recovery.watchdog import watched
 from pretrain.run.attempts import recorded, starts
 from pretrain.run.directory import RunDirectory
-from pretrain.run.due import Due
+from pretrain.run.due import IntervalSchedule
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.settings import planned_saves
-from pretrain.screen import Pause, Screen, loss_of, tracker_rows
-from pretrain.step import Ahead, Reading, train_step
+from pretrain.screen import Console, Pause, loss_of, tracker_rows
+from pretrain.step import InFlightSteps, Reading, train_step
 from pretrain.telemetry.kept_peak import peak_of_all
-from pretrain.validations import Validations
-from zymogen.console.progress import WorkLine
+from pretrain.validations import ValidationHistory
+from zymogen.console.progress import ProgressBar
 from zymogen.processes import signals
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 from zymogen.settings.interval import interval
 
 R = TypeVar("R", bound=TrainingRecipe)
-S = TypeVar("S", bound=Scores)
+S = TypeVar("S", bound=ValidationScores)
 
 
 @dataclass(frozen=True, slots=True)
-class Summary(Generic[S]):
+class TrainingResult(Generic[S]):
     """The results of a finished run."""
 
     scores: S
@@ -68,7 +68,7 @@ class Summary(Generic[S]):
     seconds: float
     """Time that this attempt trained: from its first step to its last one, with the saves and validations between."""
     job: Job[S]
-    best: Best | None = None
+    best: BestCheckpoint | None = None
     """The best validation, of a job that selects a checkpoint; `scores` are those of the last weights."""
 
 
@@ -80,7 +80,7 @@ def train(
     allow_schedule_change: bool = False,
     despite_failures: bool = False,
     written: str = "",
-) -> Summary[S]:
+) -> TrainingResult[S]:
     """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective.
 
     `allow_schedule_change` and `despite_failures` are the options of the command. `written` is the text of a recipe
@@ -93,7 +93,7 @@ def train(
     """
     recipe.schedule.require_tokens()
     run = RunDirectory(Path(recipe.run.directory), written)
-    elsewhere = Elsewhere(run, recipe, allow_schedule_change, engine)
+    elsewhere = RemoteCheckpoints(run, recipe, allow_schedule_change, engine)
 
     def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
         with run.claimed(recipe, allow_schedule_change=allow_schedule_change):
@@ -109,7 +109,7 @@ def train(
         chosen = (found.path, found.manifest.self_sha256) if found else None
         return attempt, found.trainer.step if found else 0, chosen, [] if asked_for else faults_met(before)
 
-    training: Training[S] | None = None
+    training: Trainer[S] | None = None
 
     def position() -> dict[str, object]:
         step, phase = (training.state.step, training.phase) if training else (base_step, "start")
@@ -130,16 +130,16 @@ def train(
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root, run.read().id))
             checkpoint = open_checkpoint(*chosen) if chosen else None
-            training = Training(recipe, job, engine, run, attempt, checkpoint, elsewhere, faults)
+            training = Trainer(recipe, job, engine, run, attempt, checkpoint, elsewhere, faults)
             training.run_to_end()
             scores = training.finish()
-    summary = Summary(scores, training.state, run, training.seconds, job, training.validations.best)
+    summary = TrainingResult(scores, training.state, run, training.seconds, job, training.validations.best)
     training = None  # with its model, so that the engine can train another one
     engine.forget()
     return summary
 
 
-class Training(Generic[S]):
+class Trainer(Generic[S]):
     """One attempt: the model, the optimizer, and where they stand. Every rank makes one at the same time.
 
     Args:
@@ -160,8 +160,8 @@ class Training(Generic[S]):
         engine: Engine,
         run: RunDirectory,
         attempt: int,
-        checkpoint: Verified | None,
-        elsewhere: Elsewhere,
+        checkpoint: VerifiedCheckpoint | None,
+        elsewhere: RemoteCheckpoints,
         faults: Collection[int],
     ) -> None:
         self.recipe, self.job, self.engine, self.run, self.attempt = recipe, job, engine, run, attempt
@@ -182,21 +182,23 @@ class Training(Generic[S]):
             fill(self.named, self.named.names, built.first)
         self.opening_lines += changes(checkpoint, engine)
         engine.on_main(lambda: run.describe(compute=self.opening_lines))
-        self.log = Log(recipe, job, engine, run, attempt)
-        self.validations = Validations(job, engine, self.log, run, self.state)
-        self.saves = Saves(run, engine, self.named, attempt, fingerprints, recipe.run, checkpoint, self.log.line)
+        self.log = MetricsLog(recipe, job, engine, run, attempt)
+        self.validations = ValidationHistory(job, engine, self.log, run, self.state)
+        self.saves = CheckpointSaver(
+            run, engine, self.named, attempt, fingerprints, recipe.run, checkpoint, self.log.line
+        )
         if not self.is_over:
             steps = recipe.schedule.total_tokens // (recipe.data.bins_per_step * recipe.data.bin_tokens)
             self.saves.require_room(self.num_stored, with_best=job.selection is not None, steps=steps)
-        self.numerics, self.seconds = Numerics(recipe.run.spike_nats, self.state, faults), 0.0
+        self.numerics, self.seconds = LossMonitor(recipe.run.spike_nats, self.state, faults), 0.0
         self.bound: bool | None = None  # None: not tried yet
         on_gpu = engine.device.type == "cuda"
         self.late = int({"auto": on_gpu, "always": True, "never": False}[recipe.run.read_late])
 
-    def _prepare(self, built: Built) -> None:
+    def _prepare(self, built: ModelBundle) -> None:
         """The model and its optimizer as the engine runs them; their values come later."""
         engine, model = self.engine, built.model
-        with WorkLine("setting the model up", after_s=2.0, speaks=engine.is_main):
+        with ProgressBar("setting the model up", after_s=2.0, speaks=engine.is_main):
             self.opening_lines = list(self.job.set_up(model))
         self.peak_flops = peak_of_all(engine, self.run, engine.compute_dtype, built.width)
         self.weights = torch.tensor([objective.weight for objective in self.job.objectives], device=engine.device)
@@ -205,7 +207,9 @@ class Training(Generic[S]):
         self.model, self.optimizer = engine.prepare(model, optimizer)
         self.named = engine.named_state(self.model, self.optimizer)
 
-    def _restore(self, checkpoint: Verified, elsewhere: Elsewhere, fingerprints: Mapping[str, str]) -> Verified:
+    def _restore(
+        self, checkpoint: VerifiedCheckpoint, elsewhere: RemoteCheckpoints, fingerprints: Mapping[str, str]
+    ) -> VerifiedCheckpoint:
         """Give what is trained the values of a checkpoint of this run, or of an earlier one if that one is damaged."""
         known = ENTRIES | self.job.entry_names | ({BEST} if self.job.selection else frozenset())
         while True:
@@ -214,7 +218,7 @@ class Training(Generic[S]):
             self.job.require(checkpoint.trainer.entries, checkpoint.trainer.cursor)
             try:
                 state = restore(checkpoint, self.named, self.engine, fingerprints.get(FROZEN), known)
-            except InvalidCheckpoint as error:  # on every rank
+            except InvalidCheckpointError as error:  # on every rank
                 checkpoint = elsewhere.instead_of(checkpoint, error, self.attempt)
                 continue
             self.engine.restore_scaler(state.entries.get(LOSS_SCALE))
@@ -237,17 +241,17 @@ class Training(Generic[S]):
         with signals.deferred(), closing(loader), self._screen(loader) as screen, closing(self.saves):
             self.saves.say = screen.say
             lines = Steps(self.recipe, self.job, self.engine, self.log, screen, self.peak_flops)
-            ahead = Ahead(self.late, partial(self._taken, lines, loader.plan))
+            ahead = InFlightSteps(self.late, partial(self._taken, lines, loader.plan))
             try:
                 self._take_steps(loader, screen, lines, ahead)
-            except Stopped as stopped:
+            except Interrupted as stopped:
                 if (stopped.agreed or self.engine.world_size == 1) and not stopped.unsaved:
                     ahead.read(all_of_them=True)
                     if self.state.step:
                         self.save(is_last=True)
                 raise
 
-    def _screen(self, loader: Loader) -> Screen:
+    def _screen(self, loader: Loader) -> Console:
         """The screen of this attempt, which has said what is trained."""
         settings, state = self.recipe.run, self.state
         pauses = (
@@ -255,16 +259,16 @@ class Training(Generic[S]):
             Pause("validation", interval("run.evaluate_every", settings.evaluate_every), self.job.validation_tokens()),
         )
         plan = loader.plan if self.engine.is_main else None
-        screen = Screen(plan, self.recipe.schedule.total_tokens, state.tokens_seen, state.step, pauses)
+        screen = Console(plan, self.recipe.schedule.total_tokens, state.tokens_seen, state.step, pauses)
         facts = (*self.job.facts(), *tracker_rows(settings.trackers, self.run.root))
         screen.open(facts, self.run.root, self.opening_lines, is_over=self.is_over)
         return screen
 
-    def _take_steps(self, loader: Loader, screen: Screen, lines: Steps, ahead: Ahead) -> None:
+    def _take_steps(self, loader: Loader, screen: Console, lines: Steps, ahead: InFlightSteps) -> None:
         settings, schedule = self.recipe.run, self.recipe.schedule
         alone, settled = self.engine.world_size == 1, False
-        checkpoints = SaveDue(settings, self.saves, self.engine.world_size, screen.say)
-        validations = Due("run.evaluate_every", settings.evaluate_every)
+        checkpoints = SaveSchedule(settings, self.saves, self.engine.world_size, screen.say)
+        validations = IntervalSchedule("run.evaluate_every", settings.evaluate_every)
         started = time.perf_counter()
         if self.validations.lack(self.state.step) and (validations.at(self.state.step) or self.is_over):
             self._select(screen)  # a signal ended the validation of this step, which was saved without one
@@ -322,7 +326,7 @@ class Training(Generic[S]):
                 lines.paused()
         self.seconds = time.perf_counter() - started
 
-    def _select(self, screen: Screen) -> None:
+    def _select(self, screen: Console) -> None:
         """Validate, then save: the checkpoint of a step says how good it is; collective."""
         with screen.pause("validation"):
             scores = self.validate()
@@ -361,7 +365,7 @@ class Training(Generic[S]):
     def finish(self) -> S:
         """Validate and publish the final weights; collective."""
         self._bind()
-        with WorkLine("validating", after_s=2.0, speaks=self.engine.is_main), signals.deferred():
+        with ProgressBar("validating", after_s=2.0, speaks=self.engine.is_main), signals.deferred():
             self.phase = "validate"
             scores = self.validations.at_end(self.model, self.state)
         self.phase = "export"

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from data.batches.loader import Loader, Step
-from data.corpus.consumed import Consumed
-from data.order.plan import Cursor, Seen
+from data.corpus.consumed import StreamIdentity
+from data.order.plan import CorpusProgress, Cursor
 from data.order.settings import forward_bins
 from data.store.growing import GrowingStore
 from pretrain.checkpoint.manifest import CONSUMED, CONTACT_HEAD
@@ -33,8 +33,8 @@ from pretrain.evaluation.evaluate import (
     with_floor,
 )
 from pretrain.evaluation.predictions import predict
-from pretrain.evaluation.scores import HeldOut, MaskedLanguageScores, Prediction, Predictions
-from pretrain.job import Built, Job, Objective
+from pretrain.evaluation.scores import HeldOutUnit, MaskedLanguageScores, Prediction, ProteinPredictions
+from pretrain.job import Job, LossTerm, ModelBundle
 from pretrain.model.build import first_of, without_memory
 from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
@@ -45,7 +45,7 @@ from pretrain.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from pretrain.proposal.corpus import facts_of
 from pretrain.proposal.machine import Machine, seen
 from pretrain.proposal.meaning import meant
-from pretrain.proposal.memory import Memory, bins_that_fit, memory_of, require_memory
+from pretrain.proposal.memory import MemoryEstimate, bins_that_fit, memory_of, require_memory
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.screen import gigabytes
@@ -68,7 +68,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         ValueError: a corpus cannot be opened, or nodes hold different ones, or nothing of it can be scored.
     """
 
-    objectives = (Objective("masked_language", 1.0, has_perplexity=True),)
+    objectives = (LossTerm("masked_language", 1.0, has_perplexity=True),)
     bounds_spikes = True
     publishes_with = ("pretrain.ship.export",)
     shape: EsmShape
@@ -94,12 +94,12 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         return self.corpora.description() | {"held_out": self._held_out}
 
     @property
-    def _held_out(self) -> HeldOut:
+    def _held_out(self) -> HeldOutUnit:
         if not self.corpora.holds_out:
-            return HeldOut.NOTHING
-        return HeldOut.CLUSTERS if self.corpora.by_cluster else HeldOut.SEQUENCES
+            return HeldOutUnit.NOTHING
+        return HeldOutUnit.CLUSTERS if self.corpora.by_cluster else HeldOutUnit.SEQUENCES
 
-    def build(self, described: Mapping[str, Any] | None) -> Built:
+    def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
         """The recipe's model, or the described one: what `model.init` names is not read again."""
         if described is None:
             self.shape, first, head = first_of(self.recipe.model, self.recipe.run.seed)
@@ -108,7 +108,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
             self.shape, first = EsmShape(**described), {}
         self._require_memory(self.shape)
         self.unigram = unigram_losses(self.corpora)
-        return Built(without_memory(self.shape), asdict(self.shape), first, width=self.shape.dim)
+        return ModelBundle(without_memory(self.shape), asdict(self.shape), first, width=self.shape.dim)
 
     def facts(self) -> list[tuple[str, str]]:
         """The architecture, the proteins and how they were split, and the memory."""
@@ -120,7 +120,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         memory = f"about {gigabytes(expected.total)} a process ({parts})"
         return [("model", parameters), *self.corpora.facts(), ("memory", memory)]
 
-    def _expected(self, shape: EsmShape) -> Memory:
+    def _expected(self, shape: EsmShape) -> MemoryEstimate:
         data = self.recipe.data
         return _expected(self.recipe, self.engine, shape, min(forward_bins(data), data.bins_per_step))
 
@@ -186,9 +186,9 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         from pretrain.ship.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
 
         last_export(run)  # from the checkpoint, which is whole even if the model's parameters are spread
-        run.write_predictions(json_file.as_json(Predictions(proteins=tuple(self.predictions))))
+        run.write_predictions(json_file.as_json(ProteinPredictions(proteins=tuple(self.predictions))))
 
-    def seen(self, cursor: Cursor) -> Seen | None:
+    def seen(self, cursor: Cursor) -> CorpusProgress | None:
         """Proteins and passes; None for a mixture and for cluster sampling."""
         return self.corpora.seen(self.corpora.plan(self.recipe.run.seed), cursor)
 
@@ -216,9 +216,9 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
             self.engine.on_each_node(lambda: consumed.require(kept, cursor))
 
     @cached_property
-    def _consumed(self) -> Consumed | None:
+    def _consumed(self) -> StreamIdentity | None:
         stream = self.corpora.parts[0].store  # a mixture has no streams, so that a stream is the only corpus
-        return Consumed(stream, self.recipe.data.window_sequences) if isinstance(stream, GrowingStore) else None
+        return StreamIdentity(stream, self.recipe.data.window_sequences) if isinstance(stream, GrowingStore) else None
 
 
 def open_job(recipe: Recipe, engine: Engine) -> MaskedLanguageJob:
@@ -277,7 +277,7 @@ def _shape_of(model: ModelSettings) -> EsmShape:
     return source.shape_of(source.config_of(model.init))
 
 
-def _expected(recipe: Recipe, engine: Engine, shape: EsmShape, bins: int) -> Memory:
+def _expected(recipe: Recipe, engine: Engine, shape: EsmShape, bins: int) -> MemoryEstimate:
     """The memory of one process, with so many bins in a forward pass."""
     slots, optimizer = recipe.data.bin_tokens * bins // engine.context.size, recipe.optimizer.name
     return memory_of(shape, slots, machine_of(engine), optimizer, checkpointing=recipe.compute.checkpointing)

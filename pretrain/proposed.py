@@ -22,24 +22,24 @@ from data.sources.resolve import require_files
 from pretrain.engine.settings import PRECISION
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
-from pretrain.proposal.choice import Proposal, choose
+from pretrain.proposal.choice import ProposedRecipe, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts, facts_of, split_of
 from pretrain.proposal.machine import Machine, seen
 from pretrain.proposal.memory import require_memory
-from pretrain.proposal.request import Request
+from pretrain.proposal.request import ProposalOptions
 from pretrain.proposal.written import promise, recipe_text, times_of, told, toml_value
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE, RunDirectory
-from pretrain.telemetry.neighbours import Neighbours
+from pretrain.telemetry.neighbours import OtherLoad
 from zymogen.console.format import duration
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import tell
 from zymogen.files.suggestions import few
-from zymogen.settings.origin import COMMAND_LINE, Origin
+from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.toml_file import check, overridden, sections
 
 if TYPE_CHECKING:
-    from data.corpus.stores import Prepared
+    from data.corpus.stores import PreparedCorpus
     from pretrain.engine.engine import Engine
 
 _MOST_BINS = 1 << 30
@@ -48,7 +48,7 @@ _ROUNDS = 3
 """Sizes that are timed at most."""
 
 
-def first_recipe(request: Request) -> Recipe:
+def first_recipe(request: ProposalOptions) -> Recipe:
     """What is known before anything is proposed, so that a mistake is named at once and the launch can begin.
 
     Raises:
@@ -64,7 +64,7 @@ def first_recipe(request: Request) -> Recipe:
     run.require_usable()
     if run.recipe.exists():
         kept = overridden(_kept(request, run), request.settings)
-        return check(Recipe, kept, Origin(str(run.recipe), request.settings))
+        return check(Recipe, kept, SettingOrigin(str(run.recipe), request.settings))
     if (run.root / "run.json").exists() and run.has_trained:
         raise ValueError(
             f"{run.root} is the directory of a run that was started with a recipe: continue it with that command, or "
@@ -83,7 +83,7 @@ def first_recipe(request: Request) -> Recipe:
             f"{COMMAND_LINE}: data.streaming is true, and a recipe is chosen for sequences that have all been read: "
             "leave it out, or write a recipe (docs/recipes.md)"
         )
-    typed = Origin(COMMAND_LINE, request.overrides)
+    typed = SettingOrigin(COMMAND_LINE, request.overrides)
     # A name below one of a setting is left to `check`, which knows the nearest one.
     beside = {
         name: value
@@ -98,7 +98,7 @@ def first_recipe(request: Request) -> Recipe:
     return recipe
 
 
-def _beside(request: Request) -> dict[str, Any]:
+def _beside(request: ProposalOptions) -> dict[str, Any]:
     """Settings beside those that were given, with which these are refused only where no choice would fit them."""
     given = request.given
     crop, bin_tokens, context = map(given.get, ("data.crop_tokens", "data.bin_tokens", "parallel.context"))
@@ -121,7 +121,7 @@ def _beside(request: Request) -> dict[str, Any]:
     }
 
 
-def _kept(request: Request, run: RunDirectory) -> dict[str, Any]:
+def _kept(request: ProposalOptions, run: RunDirectory) -> dict[str, Any]:
     """The recipe that the run directory has.
 
     Raises:
@@ -133,7 +133,7 @@ def _kept(request: Request, run: RunDirectory) -> dict[str, Any]:
         try:
             require_files(DataSettings(sources=request.sources))
         except ValueError as error:
-            raise ValueError(Origin(COMMAND_LINE).says(str(error))) from None
+            raise ValueError(SettingOrigin(COMMAND_LINE).says(str(error))) from None
         moved = ""
         if not all("://" in each or glob(each) for each in map(str, kept)):
             setting = shlex.quote(f"data.sources={toml_value(request.sources)}")
@@ -149,7 +149,7 @@ def _place(source: str) -> str:
     return source if "://" in source or not os.path.exists(source) else os.path.realpath(source)
 
 
-def agreed(request: Request, engine: "Engine") -> tuple[Recipe, str, list[str]]:
+def agreed(request: ProposalOptions, engine: "Engine") -> tuple[Recipe, str, list[str]]:
     """The recipe, the same on every rank; collective.
 
     Returns:
@@ -173,7 +173,7 @@ def agreed(request: Request, engine: "Engine") -> tuple[Recipe, str, list[str]]:
         text, later = kept
         settings = request.settings if "schedule.total_tokens" in request.given else [*later, *request.settings]
         whole = overridden(tomllib.loads(text), settings)
-        return check(Recipe, whole, Origin(str(run.recipe), settings)), "", settings
+        return check(Recipe, whole, SettingOrigin(str(run.recipe), settings)), "", settings
     text = propose(request, engine)
     return check(Recipe, tomllib.loads(text), f"the proposal for {run.root}"), text, []
 
@@ -190,7 +190,7 @@ def _tokens(recipe: str) -> Any:
     return tomllib.loads(recipe).get("schedule", {}).get("total_tokens")
 
 
-def about_existing(request: Request) -> list[str]:
+def about_existing(request: ProposalOptions) -> list[str]:
     """What to know where a run that exists would be continued and nothing proposed; nothing for a new one."""
     run = RunDirectory(Path(request.directory))
     if not run.recipe.exists():
@@ -199,9 +199,9 @@ def about_existing(request: Request) -> list[str]:
     return [line, *_about_time(request, run, run.recipe.read_text("utf-8-sig"), _later_length(run))]
 
 
-def _about_time(request: Request, run: RunDirectory, kept: str, later: int | None) -> list[str]:
+def _about_time(request: ProposalOptions, run: RunDirectory, kept: str, later: int | None) -> list[str]:
     """What to type if another time is asked for than the one for which a run's recipe was chosen."""
-    from pretrain.summary import Start
+    from pretrain.summary import LaunchCommand
 
     times, tokens = times_of(kept), _tokens(kept)
     if request.budget_s is None or times is None or tokens is None or abs(request.budget_s - times[0]) < 1:
@@ -213,7 +213,7 @@ def _about_time(request: Request, run: RunDirectory, kept: str, later: int | Non
     if request.budget_s <= seconds:
         return [stays]
     longer = {"schedule.total_tokens": round(tokens * (request.budget_s - rest_s) / steps_s)}
-    command = Start(run.recipe, request.overrides, _program()).command(longer, "--allow-schedule-change")
+    command = LaunchCommand(run.recipe, request.overrides, _program()).command(longer, "--allow-schedule-change")
     return [f"{stays}; to train about {duration(request.budget_s)} in all: {command}"]
 
 
@@ -225,7 +225,7 @@ def _program() -> str:
     return launcher(command_line())
 
 
-def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str:
+def propose(request: ProposalOptions, engine: "Engine", *, planned: bool = False) -> str:
     """Look at the corpus and the machine, choose, time and choose again; rank 0 prints it. Collective.
 
     Args:
@@ -259,7 +259,7 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
             break
         require_memory(proposal.plan.memory_bytes, machine)
         recipe = _in_short_steps(check(Recipe, tomllib.loads(text), "the proposal"), proposal, machine)
-        with WorkLine(f"timing steps of {size}", speaks=engine.is_main), Neighbours() as neighbours:
+        with ProgressBar(f"timing steps of {size}", speaks=engine.is_main), OtherLoad() as neighbours:
             speeds[size] = timed_tokens_per_s(recipe, engine, rules.TIMED_S)
         others = neighbours.cores(engine.ranks_per_node)
     if engine.is_main:
@@ -275,7 +275,7 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
     return text
 
 
-def outlined(request: Request) -> list[str]:
+def outlined(request: ProposalOptions) -> list[str]:
     """The proposal for one process, as lines, without timed steps, clustering or torch; the store is built."""
     from data.corpus.stores import stores
 
@@ -289,12 +289,14 @@ def outlined(request: Request) -> list[str]:
     return _words(request, proposal, corpus, machine, None, timed=False)
 
 
-def _looked_at(found: "Prepared", settings: DataSettings, request: Request) -> tuple[CorpusFacts, EsmShape | None]:
+def _looked_at(
+    found: "PreparedCorpus", settings: DataSettings, request: ProposalOptions
+) -> tuple[CorpusFacts, EsmShape | None]:
     """The facts of the corpus, and the shape of the weights that `model.init` names, if it is given."""
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
-    with WorkLine("looking at the proteins"):
-        facts = facts_of(Store(found.folder, Path(settings.store_dir)))
+    with ProgressBar("looking at the proteins"):
+        facts = facts_of(TokenStore(found.folder, Path(settings.store_dir)))
     if not (init := request.given.get("model.init")):
         return facts, None
     from pretrain.model.weights.source import config_of, shape_of  # with torch
@@ -303,28 +305,28 @@ def _looked_at(found: "Prepared", settings: DataSettings, request: Request) -> t
 
 
 def _split(
-    found: "Prepared", settings: DataSettings, request: Request, facts: CorpusFacts, *, cluster: bool
+    found: "PreparedCorpus", settings: DataSettings, request: ProposalOptions, facts: CorpusFacts, *, cluster: bool
 ) -> SplitFacts:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
-    store, budget_s = Store(found.folder, Path(settings.store_dir)), request.budget_s or rules.DEFAULT_BUDGET_S
+    store, budget_s = TokenStore(found.folder, Path(settings.store_dir)), request.budget_s or rules.DEFAULT_BUDGET_S
     return split_of(store, facts, found.clusters, budget_s, request.given, cluster=cluster)
 
 
 def _chosen(
-    request: Request,
+    request: ProposalOptions,
     corpus: CorpusFacts,
     machine: Machine,
     shape: EsmShape | None,
     split: SplitFacts,
     speeds: Mapping[str, float],
-) -> Proposal:
+) -> ProposedRecipe:
     """The same on every rank, because all that it depends on is."""
     given = {"run.directory": request.directory, "data.sources": list(request.sources), **request.given}
     return choose(corpus, split, machine, request.budget_s or rules.DEFAULT_BUDGET_S, given, speeds, shape)
 
 
-def _in_short_steps(recipe: Recipe, proposal: Proposal, machine: Machine) -> Recipe:
+def _in_short_steps(recipe: Recipe, proposal: ProposedRecipe, machine: Machine) -> Recipe:
     """The recipe with fewer bins a step, if a step is estimated to take too long to be timed."""
     step_s = proposal.plan.step_slots / proposal.plan.tokens_per_s
     if step_s <= rules.MOST_TIMED_STEP_S:
@@ -335,7 +337,12 @@ def _in_short_steps(recipe: Recipe, proposal: Proposal, machine: Machine) -> Rec
 
 
 def _words(
-    request: Request, proposal: Proposal, corpus: CorpusFacts, machine: Machine, kept: str | None, timed: bool
+    request: ProposalOptions,
+    proposal: ProposedRecipe,
+    corpus: CorpusFacts,
+    machine: Machine,
+    kept: str | None,
+    timed: bool,
 ) -> list[str]:
     """The proposal for its reader; `kept` says where its recipe is, if it is kept; `timed` whether any size was."""
     rows = told(proposal, request.sources, corpus, machine)

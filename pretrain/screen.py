@@ -16,16 +16,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from data.order.extent import Extent, extent
+from data.order.extent import PlanSize, extent
 from data.order.plan import Plan
 from pretrain.evaluation.scores import shown
-from pretrain.telemetry.speed import Speed
+from pretrain.telemetry.speed import Throughput
 from zymogen.console.format import UNBROKEN, Row, aligned, count
 from zymogen.console.progress import ProgressLine, clock_time
 from zymogen.settings.interval import Interval
 
 if TYPE_CHECKING:
-    from pretrain.job import Objective
+    from pretrain.job import LossTerm
 
 _CHUNK_S = 2.0
 """Steps are put together until they have taken so long: the time of a very short one is mostly noise."""
@@ -36,7 +36,7 @@ _SLOWEST = 3.0
 """A chunk counts as at most so many times as slow as the median: one that waited for a disk is no forecast."""
 
 
-class Report(NamedTuple):
+class StepMetrics(NamedTuple):
     """What a line of progress tells of a step."""
 
     loss: float | None
@@ -53,7 +53,7 @@ class Report(NamedTuple):
 
 
 def opening(
-    facts: Sequence[Row], extent: Extent, *, total_tokens: int, seen: int, step: int, directory: Path
+    facts: Sequence[Row], extent: PlanSize, *, total_tokens: int, seen: int, step: int, directory: Path
 ) -> list[str]:
     """What is trained, on what, for how long and where: the first lines of a run.
 
@@ -127,7 +127,7 @@ def gigabytes(num_bytes: float) -> str:
 
 
 def progress(
-    report: Report, *, step: int, steps: int, share: float, left_s: float | None, shows_mfu: bool = True
+    report: StepMetrics, *, step: int, steps: int, share: float, left_s: float | None, shows_mfu: bool = True
 ) -> str:
     """The line of a step.
 
@@ -158,12 +158,12 @@ def perplexity_of(loss: float) -> float:
 
 
 def report_of(
-    objectives: Sequence["Objective"],
+    objectives: Sequence["LossTerm"],
     losses: Sequence[float | None],
     learning_rate: float,
-    speed: Speed,
+    speed: Throughput,
     peak_flops: float,
-) -> Report:
+) -> StepMetrics:
     """The numbers of a step.
 
     Args:
@@ -180,10 +180,10 @@ def report_of(
     ]
     mfu = speed.flops_per_s / peak_flops if speed.flops_per_s else None
     loss = None if losses.count(None) == len(losses) else loss_of(objectives, losses)
-    return Report(loss, perplexities, learning_rate, speed.tokens_per_s, mfu)
+    return StepMetrics(loss, perplexities, learning_rate, speed.tokens_per_s, mfu)
 
 
-def loss_of(objectives: Sequence["Objective"], losses: Sequence[float | None]) -> float:
+def loss_of(objectives: Sequence["LossTerm"], losses: Sequence[float | None]) -> float:
     """The loss of a step, which is the weighted sum of its objectives'; NaN without any target."""
     both = [(of, loss) for of, loss in zip(objectives, losses, strict=True) if loss is not None]
     return sum(objective.weight * of_objective for objective, of_objective in both) if both else math.nan
@@ -276,7 +276,7 @@ class TimeLeft:
         return seconds / sum(tokens for _, tokens in chunks)
 
 
-class Screen(ProgressLine):
+class Console(ProgressLine):
     """The lines of one attempt, on standard error.
 
     Args:
@@ -320,7 +320,7 @@ class Screen(ProgressLine):
             for line in expected(seconds, steps, most_bytes(), datetime.now()):
                 self.say(line)
 
-    def report(self, report: Report, *, shows_mfu: bool) -> None:
+    def report(self, report: StepMetrics, *, shows_mfu: bool) -> None:
         """Show a line of progress for the step that was counted last, as `progress` writes it."""
         if self._extent is None:
             return

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from data.batches.loader import Step
 from pretrain.engine.engine import Engine
-from pretrain.engine.ranks import NOTHING, Told
+from pretrain.engine.ranks import NOTHING, StepFlags
 from zymogen.processes import signals
 
 
@@ -44,7 +44,7 @@ class Outcome:
         told_from = integers - len(NOTHING)
         grad_norm, loss_scale, skipped, *means = self.words[integers:].view(torch.float64).tolist()
         counts, digests = self.words[:objectives].tolist(), self.words[objectives:told_from].tolist()
-        told = Told(*self.words[told_from:integers].tolist())
+        told = StepFlags(*self.words[told_from:integers].tolist())
         losses = [mean if count else None for mean, count in zip(means, counts, strict=True)]
         return Reading(losses, counts, digests, told, grad_norm, loss_scale, applied=not skipped)
 
@@ -59,8 +59,8 @@ class Reading:
     """Targets of each objective."""
     digests: list[int]
     """Digest of each bin of the step, in global bin order."""
-    told: Told
-    """The sum over ranks of what each was `Told`."""
+    told: StepFlags
+    """The sum over ranks of what each was `StepFlags`."""
     grad_norm: float
     """Global gradient norm before clipping."""
     loss_scale: float
@@ -69,7 +69,7 @@ class Reading:
     """False if the gradient was not finite and the weights stayed as they were."""
 
 
-class Ahead:
+class InFlightSteps:
     """The steps that are queued on the device and of which the host does not know the results yet.
 
     A step is held until they are read: the device copies its batches out of pinned memory, and torch gives that away as
@@ -96,7 +96,7 @@ class Ahead:
         """Count a step that was queued, with its learning rate."""
         self._queued.append((step, outcome, rate))
 
-    def read(self, *, all_of_them: bool) -> Told:
+    def read(self, *, all_of_them: bool) -> StepFlags:
         """Read the steps that are queued: all of them, or, as long as none of them asks for anything, all but `late`.
 
         Returns:
@@ -107,7 +107,7 @@ class Ahead:
             step, outcome, rate = self._queued.popleft()
             reading = outcome.read()
             self._taken(step, reading, rate)
-            told = Told(*map(sum, zip(told, reading.told, strict=True)))
+            told = StepFlags(*map(sum, zip(told, reading.told, strict=True)))
         return told
 
 
@@ -121,7 +121,7 @@ def train_step(
     weights: Tensor,
     clip_norm: float,
     learning_rate: float,
-    told: Told = NOTHING,
+    told: StepFlags = NOTHING,
 ) -> Outcome:
     """Read the window, count once, forward and backward by micro-batch, clip, update.
 

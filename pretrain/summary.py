@@ -1,6 +1,6 @@
 """The closing words of a run: what was learned, where the model is, what comes next.
 
-In: a `Summary` and how the run was started. Out: text. Each command in it works as printed.
+In: a `TrainingResult` and how the run was started. Out: text. Each command in it works as printed.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from pretrain.evaluation.corruptions import TITLES, trained_as
 from pretrain.evaluation.course import course, lasting
 from pretrain.evaluation.scores import MaskedLanguageScores, shown, shown_interval
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
-from pretrain.loop import Summary
+from pretrain.loop import TrainingResult
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.proposal import rules
@@ -38,7 +38,7 @@ Command = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class LaunchCommand:
     """How a run was started, which is all that its next commands are made from."""
 
     recipe: Path
@@ -74,7 +74,7 @@ def launcher(command: str) -> str:
 
 
 def schedule_differs(
-    said: str, before: Mapping[str, object], total_tokens: int | None, directory: Path, start: Start
+    said: str, before: Mapping[str, object], total_tokens: int | None, directory: Path, start: LaunchCommand
 ) -> str:
     """What to type where only the schedule differs from that of the run's earlier starts: commands that work.
 
@@ -97,7 +97,7 @@ def schedule_differs(
     return "\n    ".join([f"{said}. {ways}:", *commands])
 
 
-def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
+def closing_words(summary: TrainingResult[MaskedLanguageScores], start: LaunchCommand) -> str:
     """A few lines for the user who started the run.
 
     Args:
@@ -139,7 +139,7 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
 
 
 def next_commands(
-    start: Start, found: Verdict, recipe: Mapping[str, Any], export: Path, *, is_embedded: bool
+    start: LaunchCommand, found: Verdict, recipe: Mapping[str, Any], export: Path, *, is_embedded: bool
 ) -> list[Command]:
     """What to do after a run; nothing that its verdict speaks against.
 
@@ -198,7 +198,7 @@ def next_commands(
     return commands
 
 
-def _train_larger(start: Start, recipe: Mapping[str, Any], preset: str, larger: str) -> Command:
+def _train_larger(start: LaunchCommand, recipe: Mapping[str, Any], preset: str, larger: str) -> Command:
     """The same on the next preset, with tokens enough for it and at the rate of its width."""
     shape, wider = PRESETS[preset], PRESETS[larger]
     before = recipe["schedule"]["total_tokens"]
@@ -215,7 +215,7 @@ def _train_larger(start: Start, recipe: Mapping[str, Any], preset: str, larger: 
     return f"{what} (some {float(f'{times:.1g}'):,.0f} times the time of this run):", start.command(changed)
 
 
-def _trained_on(summary: Summary[MaskedLanguageScores]) -> str:
+def _trained_on(summary: TrainingResult[MaskedLanguageScores]) -> str:
     state = summary.state
     seen = summary.job.seen(state.cursor)
     proteins = f" of {count(seen.proteins, 'distinct protein')}" if seen and seen.proteins is not None else ""

@@ -18,7 +18,7 @@ import torch
 from data.order.plan import Cursor
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
-from pretrain.job import Job, Scores, TrainingRecipe
+from pretrain.job import Job, TrainingRecipe, ValidationScores
 from pretrain.masked_language_job import MaskedLanguageJob, in_bins
 from pretrain.optimizer.build import build_optimizer
 from pretrain.recipe import Recipe
@@ -61,7 +61,7 @@ def timed_steps(
 
 
 def _timed(
-    recipe: TrainingRecipe, job: Job[Scores], engine: Engine, seconds: float, least_tokens: int
+    recipe: TrainingRecipe, job: Job[ValidationScores], engine: Engine, seconds: float, least_tokens: int
 ) -> tuple[int, float]:
     """Tokens, and seconds on this rank."""
     built = job.build(None)

@@ -1,24 +1,24 @@
 """The validations of an attempt: what each found, and of a job that selects a checkpoint, which one was best.
 
 In: a model at a step. Out: its scores, logged; whether training ends because none was better for long enough. Kept:
-`Best`, in each checkpoint.
+`BestCheckpoint`, in each checkpoint.
 """
 
 from typing import Generic, TypeVar
 
 from torch import nn
 
-from pretrain.checkpoint.best import Best, still_there
+from pretrain.checkpoint.best import BestCheckpoint, still_there
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.engine.engine import Engine
-from pretrain.job import Job, Scores
-from pretrain.log import Log
+from pretrain.job import Job, ValidationScores
+from pretrain.log import MetricsLog
 from pretrain.run.directory import RunDirectory
 
-S = TypeVar("S", bound=Scores)
+S = TypeVar("S", bound=ValidationScores)
 
 
-class Validations(Generic[S]):
+class ValidationHistory(Generic[S]):
     """The validations of one attempt. Every rank has one, and calls its methods at the same time.
 
     Args:
@@ -29,11 +29,13 @@ class Validations(Generic[S]):
         state: where the attempt begins.
     """
 
-    def __init__(self, job: Job[S], engine: Engine, log: Log, run: RunDirectory, state: TrainerState) -> None:
+    def __init__(self, job: Job[S], engine: Engine, log: MetricsLog, run: RunDirectory, state: TrainerState) -> None:
         self._job, self._engine, self._log, self._selection = job, engine, log, job.selection
         self._latest: tuple[int, S] | None = None
-        kept = Best.of(state)
-        self.best: Best | None = engine.on_main(lambda: still_there(kept, run.checkpoints)) if job.selection else None
+        kept = BestCheckpoint.of(state)
+        self.best: BestCheckpoint | None = (
+            engine.on_main(lambda: still_there(kept, run.checkpoints)) if job.selection else None
+        )
         """The best one of the run so far; None of a job that selects no checkpoint."""
 
     def score(self, model: nn.Module, state: TrainerState) -> S:
@@ -51,7 +53,7 @@ class Validations(Generic[S]):
             return self._job.evaluate(model)
         return self.score(model, state)
 
-    def count(self, scores: S, step: int) -> Best:
+    def count(self, scores: S, step: int) -> BestCheckpoint:
         """Count a validation of this step, and return which one was best before; collective."""
         assert self.best is not None, "the job selects no checkpoint"
         before = self.best

@@ -22,7 +22,7 @@ from support.hub.client import local_hub
 from support.inputs.structure_files import globule, pdb_text
 from support.places import ROOT
 from support.source_tree import PACKAGES, module_name, python_files
-from zymogen.console.progress import BuildLine, WorkLine
+from zymogen.console.progress import BuildProgress, ProgressBar
 
 INTERNAL = {"zymogen.processes.parent", "finetune.timed"}
 """Programs that our own processes start."""
@@ -135,7 +135,7 @@ class Terminal:
         return re.sub(r"(?:^|(?<=[\r\n]))[-\\|/] | \d+:\d\d:\d\d\s*(?=[\r\n])", "", plain)
 
 
-def show_at_once(line: WorkLine) -> None:
+def show_at_once(line: ProgressBar) -> None:
     """What is shown after seconds."""
     if line._bar:
         line._bar.update(line._task, description=line._text)
@@ -151,8 +151,8 @@ def test_the_longest_work_of_every_command_has_a_line(
     place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place_of_lines: str
 ) -> None:
     """Lines that are shown after seconds are shown at once here."""
-    monkeypatch.setattr(WorkLine, "_tell", show_at_once)
-    monkeypatch.setattr(BuildLine, "told_from_s", 0.0)
+    monkeypatch.setattr(ProgressBar, "_tell", show_at_once)
+    monkeypatch.setattr(BuildProgress, "told_from_s", 0.0)
     monkeypatch.setattr(embedding, "_EVERY_S", -1.0)
     terminal = Terminal(monkeypatch) if place_of_lines == "a terminal" else None
     has_mmseqs = program.is_installed()

@@ -13,7 +13,7 @@ import yaml
 
 from data.corpus.prepare import prepare
 from data.settings import DataSettings
-from data.sources.resolve import Resolved, resolve
+from data.sources.resolve import ResolvedSources, resolve
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.build import build_optimizer, learning_rate
@@ -220,7 +220,7 @@ def test_sixteen_bytes_a_parameter() -> None:
     assert {key for state in optimizer.state.values() for key in state} == {"step", "exp_avg", "exp_avg_sq"}
 
 
-def resolved(settings: DataSettings) -> Resolved:
+def resolved(settings: DataSettings) -> ResolvedSources:
     return resolve(settings, settings.unknown_letters, settings.ingest, Path(settings.store_dir))
 
 

@@ -1,12 +1,12 @@
 """Why a faster path is not taken, and what to type so that it is.
 
-In: two phrases. Out: an `Obstacle`, which every choice of how to compute returns. Nothing is kept.
+In: two phrases. Out: an `UnsupportedFeature`, which every choice of how to compute returns. Nothing is kept.
 """
 
 from typing import NamedTuple
 
 
-class Obstacle(NamedTuple):
+class UnsupportedFeature(NamedTuple):
     """Why something is not taken here."""
 
     reason: str

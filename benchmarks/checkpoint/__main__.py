@@ -29,13 +29,13 @@ from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
 from benchmarks.training import Case, Side, ours, train
 from data.order.plan import Cursor
-from pretrain.checkpoint.commit import Plan, commit
+from pretrain.checkpoint.commit import SavePlan, commit
 from pretrain.checkpoint.load import unread, verify
-from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState
+from pretrain.checkpoint.manifest import CheckpointManifest, Topology, TrainerState
 from pretrain.checkpoint.pace import pace
 from pretrain.checkpoint.restore import restore
-from pretrain.checkpoint.staging import Staging
-from pretrain.checkpoint.writer import Write
+from pretrain.checkpoint.staging import StagingBuffer
+from pretrain.checkpoint.writer import BackgroundWrite
 from pretrain.engine.named_state import TorchState
 from pretrain.engine.ranks import Ranks
 from pretrain.run.settings import RunSettings
@@ -75,14 +75,14 @@ def measure(preset: str, rounds: int, folder: Path) -> Measured:
     model, optimizer = accelerator.prepare(side.model, side.optimizer)
     trained = Side(model, optimizer, side.mean_loss)
     train(trained, bins, "fp32", CPU)
-    state, staging = TorchState(model, optimizer), Staging()
+    state, staging = TorchState(model, optimizer), StagingBuffer()
     staging.make_ready(state.pieces())
     stalls, saves, alone, beside, counts, theirs = [], [], [], [], [], []
     for number in range(1, rounds + 1):
         alone.append(_seconds(lambda: train(trained, bins, "fp32", CPU)))
         began = time.perf_counter()
         plan, staged = _plan(folder / "ours", number), staging.stage(state)
-        write: Write[Manifest | None] = Write(
+        write: BackgroundWrite[CheckpointManifest | None] = BackgroundWrite(
             lambda _, plan=plan, staged=staged: commit(plan, staged), staged.num_bytes
         )
         stalls.append(time.perf_counter() - began)
@@ -119,8 +119,8 @@ def measure(preset: str, rounds: int, folder: Path) -> Measured:
     )
 
 
-def _plan(folder: Path, step: int) -> Plan:
-    return Plan(
+def _plan(folder: Path, step: int) -> SavePlan:
+    return SavePlan(
         checkpoints_dir=folder,
         trainer=TrainerState(step=step, tokens_seen=step, cursor=Cursor(), chain="00", skipped_steps=0),
         attempt=1,

@@ -129,8 +129,8 @@ def main(arguments: list[str]) -> int:
     with launch(recipe) as engine:
         with (
             mock.patch.object(loop, "train_step", watch),
-            mock.patch.object(loop.Training, "save"),
-            mock.patch.object(loop.Training, "finish", return_value={}),
+            mock.patch.object(loop.Trainer, "save"),
+            mock.patch.object(loop.Trainer, "finish", return_value={}),
         ):
             loop.train(recipe, MaskedLanguageJob, engine)
         every = engine.gather(watch.results())

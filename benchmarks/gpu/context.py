@@ -40,7 +40,7 @@ from benchmarks.gpu.speed import fresh, micro_batches
 from benchmarks.training import activation_bytes
 from data.batches.batch import Batch
 from pretrain.model.attention import exchange as exchanges
-from pretrain.model.context import Context, Exchange
+from pretrain.model.context import ContextShard, Exchange
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, Architecture
 
@@ -73,10 +73,10 @@ def of_a_rank(place: Place) -> Iterator[Finding]:
                 yield _kept(place, architecture, exchange)
 
 
-def _context(exchange: Exchange) -> Context:
+def _context(exchange: Exchange) -> ContextShard:
     group = dist.group.WORLD
     assert group is not None
-    return Context(dist.get_rank(), dist.get_world_size(), exchange, group)
+    return ContextShard(dist.get_rank(), dist.get_world_size(), exchange, group)
 
 
 def _through_the_host() -> Iterator[Any]:

@@ -27,7 +27,7 @@ from data.batches.collate import lay_out
 from data.settings import DataSettings
 from pretrain.model.attention.choice import Request
 from pretrain.model.compilation import compile_layers
-from pretrain.model.context import Context
+from pretrain.model.context import ContextShard
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import Architecture, EsmShape
@@ -102,7 +102,7 @@ def perturbed(
 
 
 def answer(
-    model: MaskedLanguageModel, batch: Batch, autocast: Autocast = None, context: Context | None = None
+    model: MaskedLanguageModel, batch: Batch, autocast: Autocast = None, context: ContextShard | None = None
 ) -> Answer:
     """The answer to one batch; with a context, that of all of its ranks together.
 

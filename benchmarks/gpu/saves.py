@@ -30,7 +30,7 @@ def save(place: Place) -> Iterator[Finding]:
 
 def of_a_rank(place: Place) -> Iterator[Finding]:
     """Types of what the layers compute with, then bytes and seconds of a save's copy."""
-    from pretrain.checkpoint.staging import Staging
+    from pretrain.checkpoint.staging import StagingBuffer
     from pretrain.engine.engine import layer_weights
 
     preset, slots = DRY if place.dry else (PRESET, SLOTS)
@@ -53,7 +53,7 @@ def of_a_rank(place: Place) -> Iterator[Finding]:
     peak = f"most memory of the step {peak_bytes / 2**30:.3g} GiB" if peak_bytes else preset
     yield Finding("weights over those in bfloat16", share, note=f"FSDP2, {preset}; {peak}", judged=True)
 
-    state, staging = engine.named_state(model, optimizer), Staging()
+    state, staging = engine.named_state(model, optimizer), StagingBuffer()
     pieces = state.pieces()
     stored = sum(4 * (piece.stop - piece.start) for piece in pieces)
     began = time.perf_counter()

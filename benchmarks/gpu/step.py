@@ -82,7 +82,7 @@ def _read_late(
 ) -> Iterator[Finding]:
     from data.batches.loader import Step
     from data.order.plan import Cursor
-    from pretrain.step import Ahead, Reading, train_step
+    from pretrain.step import InFlightSteps, Reading, train_step
 
     lengths = [200] * (slots // 200)
     batch = batch_of([lengths], slots, 1, pinned=not place.dry)
@@ -98,7 +98,7 @@ def _read_late(
             under_way.append(not torch.cuda.current_stream(place.device).query())
 
     def steps(late: int) -> None:
-        ahead = Ahead(late, taken)
+        ahead = InFlightSteps(late, taken)
         for _ in range(count):
             ahead.add(step, queue(), 1e-4)
             ahead.read(all_of_them=False)

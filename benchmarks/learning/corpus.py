@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from data.alphabet import TOKENS
 from data.corpus.prepare import open_corpora, prepare
 from data.settings import DataSettings
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from zymogen import keyed_random
 from zymogen.files.durable import replaced
 
@@ -60,7 +60,7 @@ def proteins(sources: tuple[str, ...], folder: Path, *, others: bool = False) ->
     settings = DataSettings(sources=sources, store_dir=str(folder / "stores"), split_identity=IDENTITY)
     (part,) = open_corpora(settings, prepare(settings)).parts
     store, clusters = part.store, part.split.clusters.of_records
-    assert isinstance(store, Store)
+    assert isinstance(store, TokenStore)
     digests = np.zeros(0, np.uint64) if others else frozen_digests()
     is_frozen = np.isin(store.digests, digests)
     if (missing := len(digests) - len(np.unique(store.digests[is_frozen]))) or _divides(is_frozen, clusters):
@@ -119,6 +119,6 @@ def _divides(is_frozen: NDArray[np.bool_], clusters: NDArray[np.uint64]) -> bool
     return bool(np.isin(clusters[~is_frozen], clusters[is_frozen]).any())
 
 
-def _letters(store: Store, record: int) -> str:
+def _letters(store: TokenStore, record: int) -> str:
     texts = [TOKENS[token] for token in store.residues(record).tolist()]
     return "".join(text if len(text) == 1 else "X" for text in texts)

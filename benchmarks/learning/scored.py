@@ -18,7 +18,7 @@ from benchmarks.learning.around import as_trained
 from pretrain.engine.launch import launch
 from pretrain.evaluation.evaluate import unigram_losses
 from pretrain.evaluation.finished import LAUNCH, scored_by
-from pretrain.evaluation.opened import Asked, open_set
+from pretrain.evaluation.opened import TestSetOptions, open_set
 from pretrain.ship.source import masked_language_model, open_source
 from zymogen.files.durable import replaced
 
@@ -70,11 +70,11 @@ def score(run: Path, model: str, data: tuple[str, ...] = ()) -> Scored:
         data: proteins; empty for those that it held out.
     """
     with launch(LAUNCH) as engine:
-        own = open_set(Asked(data=(str(run),), max_sequences=_MOST), engine)
+        own = open_set(TestSetOptions(data=(str(run),), max_sequences=_MOST), engine)
         opened = own
         if data:
             store_dir = str(run.parent / "stores")
-            asked = Asked(data=data, max_sequences=_MOST, crop_tokens=own.crop_tokens, store_dir=store_dir)
+            asked = TestSetOptions(data=data, max_sequences=_MOST, crop_tokens=own.crop_tokens, store_dir=store_dir)
             opened = open_set(asked, engine)
         source = open_source(model)
         opened_model = as_trained(masked_language_model(source, engine.device), Path(model))

@@ -30,7 +30,7 @@ from benchmarks.learning.scored import Scored
 from data.alphabet import CLS, EOS, IS_TARGET, MASK, PAD
 from data.corpus.prepare import open_corpora, prepare
 from data.settings import DataSettings
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 
 _TIMED, _WARM = 110, 10
 """Steps that tell how long one takes, and how many of them come before the clock starts. The Trainer sorts 50 batches
@@ -77,7 +77,7 @@ def by_trainer(setting: Setting, run: Run, runs: Path, files: Proteins) -> Score
 def training_side(settings: DataSettings) -> list[NDArray[np.int64]]:
     """The token ids of each protein that an arm trains on, whole."""
     (part,) = open_corpora(settings, prepare(settings)).parts
-    assert isinstance(part.store, Store)
+    assert isinstance(part.store, TokenStore)
     records = np.arange(part.store.num_records)
     return [
         np.concatenate([[CLS], part.store.residues(record), [EOS]]).astype(np.int64)

@@ -157,7 +157,7 @@ def _begin(chosen: dict[str, float]) -> None:
 
 def _move(chosen: dict[str, float]) -> None:
     """Put another optimizer in Muon's place."""
-    save = loop.Training.save
+    save = loop.Trainer.save
 
     def of_means(training: Any, *, is_last: bool, again: bool = False) -> bool:
         if is_last and training.is_over:
@@ -166,7 +166,7 @@ def _move(chosen: dict[str, float]) -> None:
 
     Tried.asked = chosen
     optimizers.Muon = Tried  # type: ignore
-    loop.Training.save = of_means  # type: ignore
+    loop.Trainer.save = of_means  # type: ignore
 
 
 def _see_around(farthest: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from data.batches.batch import Batch
 from data.batches.collate import lay_out
-from data.batches.filling import FilledBin, Residues, filled
+from data.batches.filling import FilledBin, ResidueReader, filled
 from data.batches.masking import corrupt
 from data.batches.settings import MaskSettings
 from data.order.plan import Bin
@@ -23,7 +23,7 @@ class Contents(ABC):
         settings: sizes of a bin.
     """
 
-    def __init__(self, residues: Residues, settings: BinSettings) -> None:
+    def __init__(self, residues: ResidueReader, settings: BinSettings) -> None:
         self.residues, self.settings = residues, settings
 
     @abstractmethod
@@ -49,7 +49,7 @@ class MaskedContents(Contents):
         seed: seed of the run, which keys both draws.
     """
 
-    def __init__(self, residues: Residues, settings: BinSettings, mask: MaskSettings, seed: int) -> None:
+    def __init__(self, residues: ResidueReader, settings: BinSettings, mask: MaskSettings, seed: int) -> None:
         super().__init__(residues, settings)
         self.mask, self.seed = mask, seed
 

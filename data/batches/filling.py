@@ -19,7 +19,7 @@ BinTargets = tuple[NDArray[np.int32], NDArray[Any], *tuple[NDArray[Any], ...]]
 columns of the job, (targets,) each, which are the same ones in each bin."""
 
 
-class Residues(Protocol):
+class ResidueReader(Protocol):
     """Gives the residues of samples; `data.corpus.shelves` reads them from token stores."""
 
     def tokens(self, bin_: Bin) -> NDArray[np.uint8]:

@@ -19,7 +19,7 @@ from data.batches.batch import Batch
 from data.batches.collate import lay_out
 from data.batches.contents import Contents
 from data.batches.filling import FilledBin, filled
-from data.order.packing import Groups, pack
+from data.order.packing import BinMembers, pack
 from data.order.plan import Bin
 from data.order.settings import BIN_TOKENS, BinSettings
 
@@ -146,7 +146,7 @@ def packed(
         yield PackedDocuments(own, lengths[own], lay_out([of_bin], BinSize(slots, len(own)), [0]))
 
 
-class Spread(Protocol):
+class RankShard(Protocol):
     """How bins are dealt to processes that compute together: what is asked of an engine, or of one process alone."""
 
     @property
@@ -157,7 +157,7 @@ class Spread(Protocol):
     def share(self, batch: Batch) -> Batch: ...  # noqa: D102
 
 
-def in_turn(bins: Sequence[Bin], contents: Contents, engine: Spread) -> Iterator[tuple[Bin, Batch, bool]]:
+def in_turn(bins: Sequence[Bin], contents: Contents, engine: RankShard) -> Iterator[tuple[Bin, Batch, bool]]:
     """Bins that processes share which compute together, each with free slots as in training; collective.
 
     Every process takes as many forward passes, the last one idle if need be: an engine that shards parameters needs all
@@ -176,7 +176,7 @@ def in_turn(bins: Sequence[Bin], contents: Contents, engine: Spread) -> Iterator
         yield bin_, engine.share(batch if is_own else batch.idle()), is_own
 
 
-def _packed(lengths: NDArray[np.int64], settings: BinSettings) -> Groups:
+def _packed(lengths: NDArray[np.int64], settings: BinSettings) -> BinMembers:
     longest = int(lengths.max(initial=0))
     if longest > settings.bin_tokens:
         raise ValueError(

@@ -7,7 +7,7 @@ from data.settings import CorpusSettings
 from data.sources.resolve import STANDARD_INPUT, resolve
 from data.store.build import build_into, left_out, open_or_build
 from data.store.token_store import REJECTED
-from zymogen.console.progress import BuildLine
+from zymogen.console.progress import BuildProgress
 
 
 def run(options: argparse.Namespace) -> int:
@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
     found = resolve(corpus, letters, ingest, options.store_dir, reads_once=True)
     if found.store is not None:
         raise ValueError(f"{found.store} is a finished store; there is nothing to build")
-    with BuildLine() as line:
+    with BuildProgress() as line:
         if options.output is not None:
             store = build_into(options.output, found.sources, letters, ingest, progress=line)
         else:

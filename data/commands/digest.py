@@ -22,8 +22,8 @@ from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor, Plan, following
 from data.settings import DataSettings
 from data.store import derived_json
-from zymogen.console.progress import WorkLine
-from zymogen.settings.origin import Origin
+from zymogen.console.progress import ProgressBar
+from zymogen.settings.origin import SettingOrigin
 from zymogen.settings.section import SettingClass, require, seed_setting
 from zymogen.settings.toml_file import check, sections
 
@@ -34,7 +34,7 @@ _STRETCH = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seed:
+class SeedSettings:
     """The part of a recipe's [run] that `python -m data` needs."""
 
     seed: int = seed_setting()
@@ -45,7 +45,7 @@ class DataRecipe:
     """The part of a recipe that `python -m data` needs."""
 
     data: DataSettings
-    run: Seed = field(default=Seed())
+    run: SeedSettings = field(default=SeedSettings())
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,11 +85,11 @@ def digest_command(
     content = sections(recipe_path, overrides)
     run = content.get("run", {})
     wanted = {"data": content.get("data", {}) | {"workers": workers}, "run": {k: run[k] for k in ("seed",) if k in run}}
-    recipe = check(DataRecipe, wanted, Origin(str(recipe_path), overrides))
+    recipe = check(DataRecipe, wanted, SettingOrigin(str(recipe_path), overrides))
     data = replace(recipe.data, bins_per_forward=1)  # which is no part of a digest, and may be "auto"
     corpora = open_corpora(data, prepare(data))
     plan = corpora.plan(recipe.run.seed)
-    with WorkLine(f"planning the steps before {start:,}"):
+    with ProgressBar(f"planning the steps before {start:,}"):
         cursor = cursor_at(corpora, plan, start)
     for step, digests, num_tokens, imbalance in digests_of_steps(corpora, plan, cursor, start, stop, world_size):
         yield f"step {step}  {extend(GENESIS, digests)}  {num_tokens} tokens  {imbalance:.4f} slowest/mean"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from data.alphabet import FASTA_LETTERS
 from data.commands.opening import store_of
 from data.homology.record_names import names
-from data.store.token_store import Store
-from zymogen.console.progress import WorkLine
+from data.store.token_store import TokenStore
+from zymogen.console.progress import ProgressBar
 from zymogen.settings.section import require
 
 _LINE = 60
@@ -40,12 +40,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_named(store: Store, wanted: Sequence[str]) -> int:
+def _print_named(store: TokenStore, wanted: Sequence[str]) -> int:
     """Print the records that have one of these names, in the store's order, in one pass over its headers."""
     missing = {os.fsencode(name) for name in wanted}
     sought = frozenset(missing)
     records: list[tuple[int, bytes]] = []
-    with WorkLine("looking for the names"):
+    with ProgressBar("looking for the names"):
         for start in range(0, store.num_records, _BLOCK_RECORDS):
             headers = store.headers(start, min(start + _BLOCK_RECORDS, store.num_records))
             records += [each for each in enumerate(headers, start) if sought.intersection(names(each[1]))]
@@ -60,7 +60,7 @@ def _print_named(store: Store, wanted: Sequence[str]) -> int:
     return 0
 
 
-def _print_record(store: Store, record: int, header: bytes) -> None:
+def _print_record(store: TokenStore, record: int, header: bytes) -> None:
     letters = FASTA_LETTERS[store.residues(record)].tobytes()
     rows = (letters[i : i + _LINE] for i in range(0, len(letters), _LINE))
     sys.stdout.buffer.write(b"\n".join([b">" + header, *rows, b""]))

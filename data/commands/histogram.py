@@ -1,7 +1,7 @@
 """The picture of a store's lengths.
 
-In: `Lengths`. Out: a PNG file. It names this command in its metadata, so that no other picture is replaced. Kept:
-nothing.
+In: `LengthHistogram`. Out: a PNG file. It names this command in its metadata, so that no other picture is replaced.
+Kept: nothing.
 """
 
 from pathlib import Path
@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.corpus.lengths import Lengths
+from data.corpus.lengths import LengthHistogram
 from zymogen.files.durable import replaced
 
 _BARS = 60
 _SOFTWARE = "zymogen, python -m data stats"
 
 
-def edges(lengths: Lengths) -> NDArray[np.int64]:
+def edges(lengths: LengthHistogram) -> NDArray[np.int64]:
     """Bin edges, whole residues, evenly spaced on a logarithmic axis as far as whole numbers allow.
 
     Returns:
@@ -26,12 +26,12 @@ def edges(lengths: Lengths) -> NDArray[np.int64]:
     return np.unique(np.rint(np.geomspace(low, high, _BARS + 1)).astype(np.int64))
 
 
-def bars(lengths: Lengths, bin_edges: NDArray[np.int64]) -> NDArray[np.int64]:
+def bars(lengths: LengthHistogram, bin_edges: NDArray[np.int64]) -> NDArray[np.int64]:
     """(bins,) number of records in each bin."""
     return np.histogram(lengths.values, bin_edges, weights=lengths.counts)[0].astype(np.int64)
 
 
-def draw_lengths(lengths: Lengths, path: Path, *, title: str, crop_tokens: int) -> None:
+def draw_lengths(lengths: LengthHistogram, path: Path, *, title: str, crop_tokens: int) -> None:
     """Draw the histogram of lengths, with the median and the longest protein that a crop holds whole.
 
     Args:

@@ -5,10 +5,10 @@ from dataclasses import fields
 
 from data.corpus.stores import opened
 from data.settings import IngestSettings
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 
 
-def store_of(options: argparse.Namespace) -> Store:
+def store_of(options: argparse.Namespace) -> TokenStore:
     """The store of a command with the options for reading."""
     return opened(options.sources, options.unknown_letters, ingest_of(options), options.store_dir)
 

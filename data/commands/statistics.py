@@ -1,7 +1,7 @@
 """What is in a store: lengths, composition and duplicates, all exact, in bounded memory.
 
-In: a `Store`. Out: what is in it, as lines to read and as JSON. Kept: nothing; the sort that finds duplicates writes
-about 20 bytes a record into the system's temporary folder (TMPDIR), and removes them.
+In: a `TokenStore`. Out: what is in it, as lines to read and as JSON. Kept: nothing; the sort that finds duplicates
+writes about 20 bytes a record into the system's temporary folder (TMPDIR), and removes them.
 """
 
 import os
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from data.alphabet import TOKENS
-from data.corpus.lengths import Lengths
+from data.corpus.lengths import LengthHistogram
 from data.homology import name_table
 from data.homology.clusters import open_clusters
 from data.sources.protein import shown
 from data.store.build import left_out
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 
 QUANTILES = (1, 5, 25, 50, 75, 95, 99)
 """The percentages that are reported."""
@@ -33,7 +33,7 @@ SHOWN = 3
 _BLOCK_RESIDUES = 1 << 22
 
 
-def statistics(store: Store, lengths: Lengths) -> dict[str, Any]:
+def statistics(store: TokenStore, lengths: LengthHistogram) -> dict[str, Any]:
     """The statistics of a store as an object for `json.dumps`; shares in 0..1, lengths in residues, records from 0.
 
     The store is read from beginning to end; `lengths` are those of `count_lengths`.
@@ -64,7 +64,7 @@ def statistics(store: Store, lengths: Lengths) -> dict[str, Any]:
     }
 
 
-def count_tokens(store: Store) -> dict[str, int]:
+def count_tokens(store: TokenStore) -> dict[str, int]:
     """Number of residues of each token that occurs, the most frequent first.
 
     Raises:
@@ -83,7 +83,7 @@ def count_tokens(store: Store) -> dict[str, int]:
     return {TOKENS[token]: int(counts[token]) for token in order.tolist() if counts[token]}
 
 
-def find_duplicates(store: Store) -> dict[str, Any]:
+def find_duplicates(store: TokenStore) -> dict[str, Any]:
     """Group the records of equal residues.
 
     Records with the same digest are grouped on disk and then compared residue by residue, so that two sequences that
@@ -121,7 +121,7 @@ def find_duplicates(store: Store) -> dict[str, Any]:
     return {"records": num_duplicates, "groups": num_groups, "largest": shown_groups}
 
 
-def _sharing_a_digest(store: Store) -> Iterator[tuple[int, int]]:
+def _sharing_a_digest(store: TokenStore) -> Iterator[tuple[int, int]]:
     """(digest, record) of every record whose digest another record has too, sorted."""
 
     def no_room(reason: str) -> str:

@@ -15,7 +15,7 @@ from data.commands.statistics import lines, statistics
 from data.corpus.lengths import count_lengths
 from data.settings import DataSettings, IngestSettings
 from data.store.derived import written_at
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.files.disk_error import refusal
 from zymogen.settings.section import listed, require
 
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     require(options.crop_tokens >= 3, "--crop-tokens", options.crop_tokens, "it must be at least 3")
 
     store = store_of(options)
-    with WorkLine("counting residues and lengths"):
+    with ProgressBar("counting residues and lengths"):
         lengths = count_lengths(store)
         found = statistics(store, lengths)
     path = options.png or written_at(store, "lengths.png")

@@ -2,8 +2,8 @@
 
 import argparse
 
-from data.store.token_store import FACTS, Store
-from zymogen.console.progress import WorkLine
+from data.store.token_store import FACTS, TokenStore
+from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import tell
 
 
@@ -11,9 +11,9 @@ def run(options: argparse.Namespace) -> int:
     """Compare the files of a store with their hashes, and return the exit status."""
     if not (options.store / FACTS).is_file():
         raise ValueError(f"{options.store} is no finished token store: it has no {FACTS}")
-    store = Store(options.store)
+    store = TokenStore(options.store)
     try:
-        with WorkLine(f"comparing {options.store} with its hashes"):
+        with ProgressBar(f"comparing {options.store} with its hashes"):
             store.verify()
     except ValueError as error:
         tell(f"damaged: {error}")

@@ -16,7 +16,7 @@ from data.store.growing import GrowingStore
 from data.store.token_store import hash_of, new_hash
 
 
-class Consumed:
+class StreamIdentity:
     """The identity of the records that a run's windows have reached.
 
     Args:

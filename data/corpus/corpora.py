@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.contents import MaskedContents
-from data.corpus.shelves import Shelves
-from data.homology.clusters import Clusters, Members
+from data.corpus.shelves import CorpusReader
+from data.homology.clusters import ClusterMembers, Clusters
 from data.homology.record_names import names
-from data.homology.split import Split
-from data.order.plan import Cursor, Plan, Seen
-from data.order.sampler import CORPUS_BITS, Mixture, Passes, Sampler
+from data.homology.split import CorpusSplit
+from data.order.plan import CorpusProgress, Cursor, Plan
+from data.order.sampler import CORPUS_BITS, Epochs, Mixture, Sampler
 from data.settings import CorpusSettings, DataSettings
 from data.sources.synthetic import Families
-from data.store.token_store import Store, new_hash
+from data.store.token_store import TokenStore, new_hash
 from zymogen import keyed_random
 
 _MOST_COUNTED = 20_000_000
@@ -30,12 +30,12 @@ _MOST_SCORED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class OpenCorpus:
+class Corpus:
     """One corpus, open."""
 
     settings: CorpusSettings
-    store: Store
-    split: Split
+    store: TokenStore
+    split: CorpusSplit
     clusters: Clusters | None
     """None while the store is still growing."""
     families: Families | None
@@ -66,7 +66,7 @@ class OpenCorpus:
         return self.settings.streaming and pass_index == 0
 
     @property
-    def members(self) -> Members | None:
+    def members(self) -> ClusterMembers | None:
         """The records of each cluster, of which a pass draws one; None if it draws every record."""
         return self.clusters.members if self.clusters and self.settings.sample_by == "cluster" else None
 
@@ -76,13 +76,13 @@ class Corpora:
     """Everything that a run trains on and is scored on."""
 
     settings: DataSettings
-    parts: tuple[OpenCorpus, ...]
-    shelves: Shelves
+    parts: tuple[Corpus, ...]
+    shelves: CorpusReader
 
     def plan(self, seed: int) -> Plan:
         """The plan of a run's bins."""
         settings = self.settings
-        sampler: Sampler = Passes(self.parts[0], seed, settings.window_sequences)
+        sampler: Sampler = Epochs(self.parts[0], seed, settings.window_sequences)
         if settings.mixture:
             sampler = Mixture(self.parts, settings.weights, seed, settings.window_sequences)
         return Plan(sampler, self.shelves.num_residues, settings, seed)
@@ -128,7 +128,7 @@ class Corpora:
         """Whether clusters are held out whole, in each corpus; without a table only equal sequences are."""
         return all(part.clusters is not None and part.clusters.folder is not None for part in self.parts)
 
-    def seen(self, plan: Plan, cursor: Cursor) -> Seen | None:
+    def seen(self, plan: Plan, cursor: Cursor) -> CorpusProgress | None:
         """What a run has trained on up to a cursor of its plan.
 
         Returns:
@@ -142,11 +142,11 @@ class Corpora:
         in_pass = [items.samples for items in parts if items is not None] + [b.samples for b in bins[: cursor.bin]]
         records = np.concatenate([np.zeros(0, np.int64), *in_pass])
         if part.store.is_growing and not cursor.pass_index:
-            return Seen(_distinct(part.store, records), None)
+            return CorpusProgress(_distinct(part.store, records), None)
         whole = np.arange(part.store.wait(1 << CORPUS_BITS))
         whole = whole[part.split.is_training(whole)]
         passes = cursor.pass_index + len(records) / len(whole)
-        return Seen(_distinct(part.store, whole if cursor.pass_index else records), passes)
+        return CorpusProgress(_distinct(part.store, whole if cursor.pass_index else records), passes)
 
     @property
     def families(self) -> Families | None:
@@ -219,12 +219,12 @@ class Corpora:
         return facts | (parts[0] if len(parts) == 1 else {"mixture": parts})
 
 
-def _distinct(store: Store, records: NDArray[np.int64]) -> int | None:
+def _distinct(store: TokenStore, records: NDArray[np.int64]) -> int | None:
     """Number of distinct sequences among some records; None if there are more than are sorted in seconds."""
     return len(np.unique(store.digests[records])) if len(records) <= _MOST_COUNTED else None
 
 
-def _split_in_words(part: OpenCorpus) -> str:
+def _split_in_words(part: Corpus) -> str:
     if not len(part.split.validation):
         return "nothing is held out: scores are of training proteins"
     if part.clusters is None or part.clusters.folder is None:
@@ -232,7 +232,7 @@ def _split_in_words(part: OpenCorpus) -> str:
     return f"by {part.clusters.description}"
 
 
-def _some_training(part: OpenCorpus) -> NDArray[np.int64]:
+def _some_training(part: Corpus) -> NDArray[np.int64]:
     """Training records of a corpus, spread over it, at most `_MOST_SCORED`, int64, rising."""
     records = part.store.wait(_MOST_SCORED)
     spread = np.unique(np.linspace(0, records - 1, min(records, _MOST_SCORED)).astype(np.int64))

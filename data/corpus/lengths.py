@@ -1,6 +1,6 @@
 """How many records of a store have which length.
 
-In: a `Store`. Out: `Lengths`. Kept: nothing.
+In: a `TokenStore`. Out: `LengthHistogram`. Kept: nothing.
 """
 
 from collections import Counter
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data.store.token_store import UINT64, Store
+from data.store.token_store import UINT64, TokenStore
 
 _BLOCK_RECORDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class LengthHistogram:
     """How many records have which length."""
 
     values: NDArray[np.int64]
@@ -43,7 +43,7 @@ class Lengths:
         return int(self.counts[self.values > residues].sum()) / self.num_records
 
 
-def count_lengths(store: Store) -> Lengths:
+def count_lengths(store: TokenStore) -> LengthHistogram:
     """Every length that occurs, with its number of records. N residues have at most sqrt(2 N) different lengths."""
     counted: Counter[int] = Counter()
     for start in range(0, store.num_records, _BLOCK_RECORDS):
@@ -51,4 +51,4 @@ def count_lengths(store: Store) -> Lengths:
         values, counts = np.unique(np.diff(offsets), return_counts=True)
         counted.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
     values = np.array(sorted(counted), np.int64)
-    return Lengths(values, np.array([counted[v] for v in values.tolist()], np.int64))
+    return LengthHistogram(values, np.array([counted[v] for v in values.tolist()], np.int64))

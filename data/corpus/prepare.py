@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data.corpus.corpora import Corpora, OpenCorpus
-from data.corpus.shelves import Shelves
-from data.corpus.stores import Prepared, stores
+from data.corpus.corpora import Corpora, Corpus
+from data.corpus.shelves import CorpusReader
+from data.corpus.stores import PreparedCorpus, stores
 from data.homology.clusters import excluded, open_clusters
 from data.homology.mmseqs import cluster_by_identity
 from data.homology.overlap import disjoint
 from data.homology.split import open_split, prefix_split
 from data.settings import CorpusSettings, DataSettings
 from data.store.growing import GrowingStore
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 
 
-def prepare(settings: DataSettings, *, fetches: bool = True) -> tuple[Prepared, ...]:
+def prepare(settings: DataSettings, *, fetches: bool = True) -> tuple[PreparedCorpus, ...]:
     """Find or build everything; called by one process of each node. A stream is only begun.
 
     Args:
@@ -35,24 +35,24 @@ def prepare(settings: DataSettings, *, fetches: bool = True) -> tuple[Prepared, 
     return prepared
 
 
-def open_corpora(settings: DataSettings, prepared: Sequence[Prepared]) -> Corpora:
+def open_corpora(settings: DataSettings, prepared: Sequence[PreparedCorpus]) -> Corpora:
     """Open what was prepared; the same on every process of a node."""
     opened = [_open(corpus, found, settings) for corpus, found in zip(settings.corpora, prepared, strict=True)]
     splits = disjoint([part.split for part in opened])
     parts = tuple(replace(part, split=split) for part, split in zip(opened, splits, strict=True))
-    return Corpora(settings, parts, Shelves([part.store.folder for part in parts]))
+    return Corpora(settings, parts, CorpusReader([part.store.folder for part in parts]))
 
 
-def _open(corpus: CorpusSettings, found: Prepared, settings: DataSettings) -> OpenCorpus:
+def _open(corpus: CorpusSettings, found: PreparedCorpus, settings: DataSettings) -> Corpus:
     if corpus.streaming:
         growing = GrowingStore(found.folder)
         prefix = growing.wait(settings.window_sequences)
-        return OpenCorpus(corpus, growing, prefix_split(growing, prefix, settings.validation_fraction), None, None)
-    store = Store(found.folder, Path(settings.store_dir))
+        return Corpus(corpus, growing, prefix_split(growing, prefix, settings.validation_fraction), None, None)
+    store = TokenStore(found.folder, Path(settings.store_dir))
     if corpus.split_identity is None:
         clusters = open_clusters(store, found.clusters)
     else:
         clusters = cluster_by_identity(store, corpus.split_identity)
     banned = excluded(store, Path(corpus.exclude)) if corpus.exclude else None
     split = open_split(store, clusters, settings.validation_fraction, banned)
-    return OpenCorpus(corpus, store, split, clusters, found.families)
+    return Corpus(corpus, store, split, clusters, found.families)

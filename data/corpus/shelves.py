@@ -16,7 +16,7 @@ from data.alphabet import CLS, EOS
 from data.order.plan import Bin
 from data.order.sampler import CORPUS_BITS
 from data.store.journal import JOURNAL
-from data.store.token_store import FACTS, PATIENCE_S, POLL_S, RESTORE, UINT64, Store, read_facts
+from data.store.token_store import FACTS, PATIENCE_S, POLL_S, RESTORE, UINT64, TokenStore, read_facts
 from zymogen.compiled import compiled
 
 _MOST_TOUCHED = 2048
@@ -28,7 +28,7 @@ _SMALL_BYTES = 200 << 20
 _WHOLE = -1
 
 
-class Shelves:
+class CorpusReader:
     """Token stores side by side, the corpora of a run in their order."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -36,8 +36,8 @@ class Shelves:
         self._maps: list[tuple[NDArray[np.uint8], NDArray[np.uint64]] | None] = [None] * len(folders)
         self._touched = 0
 
-    def __reduce__(self) -> tuple[type["Shelves"], tuple[tuple[Path, ...]]]:
-        return Shelves, (self._folders,)  # pickling a memory map would pickle the whole corpus
+    def __reduce__(self) -> tuple[type["CorpusReader"], tuple[tuple[Path, ...]]]:
+        return CorpusReader, (self._folders,)  # pickling a memory map would pickle the whole corpus
 
     def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
         """(real slots,) true token ids of a bin's documents, concatenated.
@@ -118,7 +118,7 @@ class Shelves:
                 return held
             if not more or time.monotonic() > end:
                 if (folder / FACTS).exists():
-                    _ = Store(folder).facts  # names a file that was cut short
+                    _ = TokenStore(folder).facts  # names a file that was cut short
                 raise self._damaged(corpus, last)
             # Checked before the files are mapped again, so that what was written until now is seen.
             if (folder / FACTS).exists():

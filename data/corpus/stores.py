@@ -1,7 +1,7 @@
 """The stores of the corpora of a recipe, found or built.
 
-In: the recipe's data settings. Out: `Prepared`, one for each corpus. Kept: token stores under `data.store_dir`, and the
-embedded corpus. Torch is not imported.
+In: the recipe's data settings. Out: `PreparedCorpus`, one for each corpus. Kept: token stores under `data.store_dir`,
+and the embedded corpus. Torch is not imported.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from pathlib import Path
 from data.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
 from data.sources.synthetic import Families
 from data.store.checked import check
-from data.store.token_store import FACTS, Store
+from data.store.token_store import FACTS, TokenStore
 from zymogen.console.safe_text import is_cut
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCorpus:
     """One corpus on this node's disk."""
 
     folder: Path
@@ -26,7 +26,7 @@ class Prepared:
     families: Families | None
 
 
-def stores(settings: DataSettings, *, fetches: bool = True) -> tuple[Prepared, ...]:
+def stores(settings: DataSettings, *, fetches: bool = True) -> tuple[PreparedCorpus, ...]:
     """Find or build the stores, without clusters and splits; called by one process of each node.
 
     Args:
@@ -39,7 +39,9 @@ def stores(settings: DataSettings, *, fetches: bool = True) -> tuple[Prepared, .
     return tuple(_prepare(corpus, settings, fetches) for corpus in settings.corpora)
 
 
-def opened(sources: Sequence[str], unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path) -> Store:
+def opened(
+    sources: Sequence[str], unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
+) -> TokenStore:
     """The finished store that is named, or the store of the sources that are named, which is built if necessary.
 
     Raises:
@@ -50,11 +52,11 @@ def opened(sources: Sequence[str], unknown_letters: LetterPolicy, ingest: Ingest
 
     found = resolve(CorpusSettings(sources=tuple(sources)), unknown_letters, ingest, store_dir)
     if found.store is not None:
-        return Store(found.store, store_dir)
+        return TokenStore(found.store, store_dir)
     return open_or_build(found.sources, store_dir, unknown_letters, ingest)
 
 
-def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> Prepared:
+def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> PreparedCorpus:
     from data.sources.resolve import is_remote, names_of, resolve
     from data.store.build import built_before, open_or_build  # imported here, so that reading a store needs no parser
     from data.store.growing import GrowingStore, start_builder
@@ -65,8 +67,8 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> P
     if any(map(is_cut, remote)) or (remote and not fetches):
         kept = built_before(names_of(corpus), store_dir, settings.unknown_letters, settings.ingest)
         if kept is not None:
-            check(Store(kept), store_dir)
-            return Prepared(kept, Path(corpus.clusters).expanduser() if corpus.clusters else None, None)
+            check(TokenStore(kept), store_dir)
+            return PreparedCorpus(kept, Path(corpus.clusters).expanduser() if corpus.clusters else None, None)
         if not fetches:
             raise ValueError(
                 f"{remote[0]}: not fetched, as the file of a run names it, which may be somebody else's: build its "
@@ -76,16 +78,16 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> P
         folder = start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir)
         if (folder / FACTS).exists():
             check(GrowingStore(folder), store_dir)
-        return Prepared(folder, None, None)
+        return PreparedCorpus(folder, None, None)
     source = resolve(corpus, settings.unknown_letters, settings.ingest, store_dir)
     if source.store is not None:
         folder = source.store
-        if Store(folder).unknown_letters and settings.unknown_letters == "refuse":
+        if TokenStore(folder).unknown_letters and settings.unknown_letters == "refuse":
             raise ValueError(
-                f"{folder} was built with letters read as <unk> ({Store(folder).unknown_letters}), and "
+                f"{folder} was built with letters read as <unk> ({TokenStore(folder).unknown_letters}), and "
                 "data.unknown_letters is 'refuse'; set it to 'count', or build the store again"
             )
     else:
         folder = open_or_build(source.sources, store_dir, settings.unknown_letters, settings.ingest).folder
-    check(Store(folder), store_dir)
-    return Prepared(folder, source.clusters, source.families)
+    check(TokenStore(folder), store_dir)
+    return PreparedCorpus(folder, source.clusters, source.families)

@@ -31,11 +31,11 @@ from data.homology.record_names import names
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at, remedy
 from data.store.token_store import UINT64, hash_of, new_hash
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.files.durable import published
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 FORMAT = "zymogen.clusters/1"
 EXCLUDED_FORMAT = "zymogen.excluded/2"
@@ -45,7 +45,7 @@ INT64 = "<i8"
 _MEMBERS, _MEMBERS_FACTS = ("clusters.bin", "offsets.bin", "records.bin"), "members.json"
 
 
-class Members(NamedTuple):
+class ClusterMembers(NamedTuple):
     """The records of every cluster; memory maps."""
 
     clusters: NDArray[np.uint64]
@@ -60,7 +60,7 @@ class Members(NamedTuple):
 class Clusters:
     """A clustering of a store's records."""
 
-    store: "Store"
+    store: "TokenStore"
     folder: Path | None
     """The folder in which it is kept; None if the clusters are those of equal sequences."""
 
@@ -114,7 +114,7 @@ class Clusters:
         return str(self.facts.get("description", "equal sequences share a cluster"))
 
     @cached_property
-    def members(self) -> Members:
+    def members(self) -> ClusterMembers:
         """The records of every cluster; the first use sorts the records by cluster and keeps the result."""
         name = f"{self.folder.name}/members" if self.folder else "members-of-equal-sequences"
         folder = kept_at(self.store, name)
@@ -125,10 +125,10 @@ class Clusters:
 
         clusters = read("clusters.bin", UINT64)
         offsets = read("offsets.bin", UINT64, len(clusters) + 1)
-        return Members(clusters, offsets, read("records.bin", _of_one(self), self.store.num_records))
+        return ClusterMembers(clusters, offsets, read("records.bin", _of_one(self), self.store.num_records))
 
 
-def open_clusters(store: "Store", table: Path | None) -> Clusters:
+def open_clusters(store: "TokenStore", table: Path | None) -> Clusters:
     """The clusters of a store by a table, or those of equal sequences without one.
 
     Args:
@@ -145,7 +145,7 @@ def open_clusters(store: "Store", table: Path | None) -> Clusters:
         return Clusters(store, None)
     folder = kept_at(store, f"clusters-{_stamp(table, 'data.clusters')}")
     if not folder.is_dir():
-        reading = WorkLine(f"reading the clusters of {table}")
+        reading = ProgressBar(f"reading the clusters of {table}")
         with reading, published(folder) as building, name_table.session(building) as connection:
             hashes = _first_listed(name_table.clusters_of(connection, store, table), store, table)
             write_clustering(building, hashes, {"description": f"clusters of {table}", "table": str(table)})
@@ -169,7 +169,7 @@ def write_array(path: Path, blocks: Iterable[NDArray[Any]], dtype: str) -> str:
     return content.hexdigest()
 
 
-def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
+def excluded(store: "TokenStore", table: Path) -> NDArray[np.int64]:
     """Records that the first column of a headerless TSV names, int64, rising; a memory map if there are any.
 
     Names that the store does not have are ignored, and a name that several records have excludes all of them; a
@@ -200,8 +200,8 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
     return derived_array.read(folder / "records.bin", INT64, facts["hash"])
 
 
-def _write_excluded(store: "Store", table: Path, building: Path) -> dict[str, Any]:
-    with WorkLine(f"reading the names of {table}"), name_table.session(building) as connection:
+def _write_excluded(store: "TokenStore", table: Path, building: Path) -> dict[str, Any]:
+    with ProgressBar(f"reading the names of {table}"), name_table.session(building) as connection:
         records, matches = name_table.records_named(connection, store, table)
         content_hash = write_array(building / "records.bin", records, INT64)
     return {"format": EXCLUDED_FORMAT, "table": str(table), **matches, "hash": content_hash}
@@ -218,7 +218,7 @@ def _stamp(table: Path, setting: str, format_of: str = FORMAT) -> str:
 
 
 def _first_listed(
-    rows: Iterator[tuple[NDArray[Any], ...]], store: "Store", table: Path
+    rows: Iterator[tuple[NDArray[Any], ...]], store: "TokenStore", table: Path
 ) -> Iterator[NDArray[np.uint64]]:
     """The cluster hash of every record in order, from rows (key, hash) in rising order.
 
@@ -248,7 +248,7 @@ def _first_listed(
         _refuse_unlisted(store, done, table)
 
 
-def _refuse_unlisted(store: "Store", record: int, table: Path) -> None:
+def _refuse_unlisted(store: "TokenStore", record: int, table: Path) -> None:
     wanted = " or ".join(repr(name_table.shown(name)) for name in _names(store, record))
     raise ValueError(
         f"{', '.join(store.facts['sources'][:3])}: record {wanted} is not listed in {table}; add it to that table "
@@ -256,7 +256,7 @@ def _refuse_unlisted(store: "Store", record: int, table: Path) -> None:
     )
 
 
-def _names(store: "Store", record: int) -> tuple[bytes, ...]:
+def _names(store: "TokenStore", record: int) -> tuple[bytes, ...]:
     return names(store.headers(record, record + 1)[0])
 
 
@@ -269,7 +269,7 @@ def _write_members(clustering: Clusters, building: Path) -> dict[str, Any]:
     of_one = _of_one(clustering)
     clusters, offsets, records = ((building / name).open("wb") for name in _MEMBERS)
     with (
-        WorkLine("sorting the records by cluster"),
+        ProgressBar("sorting the records by cluster"),
         name_table.session(building) as connection,
         clusters,
         offsets,

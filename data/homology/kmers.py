@@ -18,7 +18,7 @@ from data.alphabet import STANDARD_IDS
 from data.homology.linked import components
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 LENGTH = 5
 """Residues of a word."""
@@ -33,7 +33,7 @@ _LETTERS = len(STANDARD_IDS)
 
 
 def similar(
-    store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]
+    store: "TokenStore", records: NDArray[np.int64], against: "TokenStore", targets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64], NDArray[np.bool_]]:
     """Pairs of a query and a target that share more words than chance gives.
 
@@ -55,7 +55,7 @@ def similar(
     return query.astype(np.int32), target.astype(np.int32), (shared / words) ** (1 / LENGTH), is_found
 
 
-def clusters(store: "Store", min_identity: float) -> NDArray[np.uint64]:
+def clusters(store: "TokenStore", min_identity: float) -> NDArray[np.uint64]:
     """Connected components of the pairs whose estimated identity is at least `min_identity`.
 
     A pair's estimate is over the words of the shorter sequence, so that a fragment is in the cluster of its protein.
@@ -76,7 +76,7 @@ def clusters(store: "Store", min_identity: float) -> NDArray[np.uint64]:
     return np.asarray(lowest[labels][of_distinct])
 
 
-def _words(store: "Store", records: NDArray[np.int64]) -> Any:
+def _words(store: "TokenStore", records: NDArray[np.int64]) -> Any:
     """(records, words) sparse 0 or 1: which words of standard residues each record has."""
     from scipy.sparse import csr_array
 
@@ -86,7 +86,7 @@ def _words(store: "Store", records: NDArray[np.int64]) -> Any:
     return csr_array((np.ones(len(columns), np.int32), columns, np.append(0, np.cumsum(sizes))), shape=shape)
 
 
-def _numbered(store: "Store", records: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _numbered(store: "TokenStore", records: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The different words of each record as rising numbers, one record after the other, and how many each has."""
     code_of = np.full(256, -1, np.int64)
     code_of[STANDARD_IDS] = np.arange(_LETTERS)

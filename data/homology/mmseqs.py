@@ -22,17 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology import name_table, peptides, program
-from data.homology.clusters import Clusters, Members, open_clusters, write_clustering
+from data.homology.clusters import ClusterMembers, Clusters, open_clusters, write_clustering
 from data.homology.record_names import names
 from data.store.derived import found_at, kept_at
 from data.store.token_store import UINT64
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.files.disk_error import refusal
 from zymogen.files.durable import published, replaced, workspace
 from zymogen.settings.section import require
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 COVERAGE = 0.8
 """Share of both sequences that an alignment must cover to put them in one cluster, as in UniRef."""
@@ -52,7 +52,7 @@ _Match = tuple[int, int, float, float]
 and the share of a sequence that the alignment covers, the larger one of the two."""
 
 
-def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
+def cluster_by_identity(store: "TokenStore", min_identity: float) -> Clusters:
     """Clusters of sequences with at least `min_identity`; found once and reused.
 
     Each distinct sequence is clustered once. The hash of a cluster is the digest of the sequence that represents it.
@@ -81,7 +81,7 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
     with (
         published(folder) as building,
         tempfile.TemporaryDirectory(prefix=".mmseqs-", dir=building) as work,
-        WorkLine(text, after_s=0.0),
+        ProgressBar(text, after_s=0.0),
     ):
         of_distinct = np.asarray(distinct.clusters)
         if has_longer:
@@ -107,7 +107,9 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
     return Clusters(store, folder)
 
 
-def decontaminate(store: "Store", against: "Store", min_identity: float, min_coverage: float, output: Path) -> int:
+def decontaminate(
+    store: "TokenStore", against: "TokenStore", min_identity: float, min_coverage: float, output: Path
+) -> int:
     """List the training records that are similar to a held-out one, for data.exclude.
 
     Two records are similar if they are equal, or if MMseqs2 aligns them (E-value at most 0.001) with at least
@@ -169,7 +171,7 @@ def _options(num_sequences: int) -> tuple[str, ...]:
     return *in_one_step, "--cluster-mode", "1", *_SENSITIVE
 
 
-def _firsts(members: Members) -> Iterator[int]:
+def _firsts(members: ClusterMembers) -> Iterator[int]:
     """The first record of each cluster."""
     for start in range(0, len(members.clusters), _BLOCK):
         offsets = members.offsets[start : min(start + _BLOCK, len(members.clusters))]
@@ -192,7 +194,7 @@ def _representatives(work: Path, digests: NDArray[np.uint64]) -> NDArray[np.uint
     return of_distinct
 
 
-def _equal(store: "Store", against: "Store") -> Iterator[_Match]:
+def _equal(store: "TokenStore", against: "TokenStore") -> Iterator[_Match]:
     """Records whose sequence equals a held-out one, rising."""
     heldout = open_clusters(against, None).members
     for start, digests in open_clusters(store, None).blocks():
@@ -202,7 +204,12 @@ def _equal(store: "Store", against: "Store") -> Iterator[_Match]:
 
 
 def _search(
-    store: "Store", known: Container[int], against: "Store", work: Path, min_identity: float, min_coverage: float
+    store: "TokenStore",
+    known: Container[int],
+    against: "TokenStore",
+    work: Path,
+    min_identity: float,
+    min_coverage: float,
 ) -> Iterator[_Match]:
     """The best match of each record that MMseqs2 aligns well enough, by rising record; those of `known` left out."""
     others = ((record, record) for record in range(store.num_records) if record not in known)
@@ -211,7 +218,7 @@ def _search(
     program.write_fasta(against, work / "heldout.fasta", ((record, record) for record in range(against.num_records)))
     # Training sequences are the queries: MMseqs2 keeps a limited number of matches a query, and one is enough here.
     text = f"searching for relatives of {against.num_records:,} sequences with MMseqs2, at identity {min_identity}"
-    with WorkLine(text, after_s=0.0):
+    with ProgressBar(text, after_s=0.0):
         program.run(
             work,
             *("easy-search", "training.fasta", "heldout.fasta", "out.tsv", "tmp", *_SENSITIVE),
@@ -228,5 +235,5 @@ def _search(
             yield from zip(*(column.tolist() for column in columns_of), strict=True)
 
 
-def _name(store: "Store", record: int) -> str:
+def _name(store: "TokenStore", record: int) -> str:
     return name_table.shown(names(store.headers(record, record + 1)[0])[0])

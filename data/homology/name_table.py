@@ -18,7 +18,7 @@ from data.homology.record_names import names
 from data.transport.compression import compression
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 TableLayout = Literal["pairs", "idmapping", "names"]
 """``pairs``: cluster, member. ``idmapping``: UniProt's idmapping_selected.tab. ``names``: a name, then any columns."""
@@ -105,7 +105,7 @@ def rows(path: Path, columns: dict[str, str], *, strict: bool = True) -> tuple[s
     )
 
 
-def clusters_of(connection: Any, store: "Store", table: Path) -> Iterator[tuple[NDArray[Any], ...]]:
+def clusters_of(connection: Any, store: "TokenStore", table: Path) -> Iterator[tuple[NDArray[Any], ...]]:
     """Each name of a record that a cluster table lists, as keys and cluster hashes (uint64, uint64), rising.
 
     The hash of a cluster is the lower half of its id's MD5. A name that is listed in two clusters is given twice.
@@ -134,7 +134,9 @@ MATCHES = ("names", "unknown", "shared", "sharing")
 those that several records have, and of the records that have a shared name."""
 
 
-def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterator[NDArray[np.int64]], dict[str, int]]:
+def records_named(
+    connection: Any, store: "TokenStore", table: Path
+) -> tuple[Iterator[NDArray[np.int64]], dict[str, int]]:
     """The records, rising, that the first column of a TSV names; and how its names match, by `MATCHES`.
 
     Raises:
@@ -191,7 +193,7 @@ def _load(connection: Any, table: Path, layout: TableLayout, width: int, select:
         # `_refuse` found no wrong line, so some lines end with \r\n and some with \n.
 
 
-def _join(connection: Any, store: "Store", column: str) -> None:
+def _join(connection: Any, store: "TokenStore", column: str) -> None:
     """Create the table ``hits`` of (key, `column`) from ``listed`` and the names of the store's records."""
     import pyarrow
 

@@ -23,19 +23,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology.clusters import INT64, open_clusters, write_array
-from data.homology.split import Split, among, fingerprint_of
+from data.homology.split import CorpusSplit, among, fingerprint_of
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 FORMAT = "zymogen.overlap/1"
 _Digests = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 """Digests that validate and digests that are excluded, in any corpus; rising."""
 
 
-def disjoint(splits: Sequence[Split]) -> tuple[Split, ...]:
+def disjoint(splits: Sequence[CorpusSplit]) -> tuple[CorpusSplit, ...]:
     """The splits of one run, with every record taken out of training whose sequence validates or is excluded anywhere.
 
     These records are found once and kept beside each store; the validation records stay the same. A split that loses no
@@ -52,7 +52,7 @@ def disjoint(splits: Sequence[Split]) -> tuple[Split, ...]:
     return tuple(_disjoint(split, everywhere, digests) for split in splits)
 
 
-def _disjoint(split: Split, everywhere: Sequence[str], digests: Callable[[], _Digests]) -> Split:
+def _disjoint(split: CorpusSplit, everywhere: Sequence[str], digests: Callable[[], _Digests]) -> CorpusSplit:
     key = json.dumps([FORMAT, split.fingerprint, everywhere])
     folder = kept_at(split.clusters.store, f"overlap-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}")
     fields = ("fingerprint", "copies_of_validation", "copies_of_excluded", "copies_hash")
@@ -68,7 +68,7 @@ def _disjoint(split: Split, everywhere: Sequence[str], digests: Callable[[], _Di
     )
 
 
-def _not_for_training(splits: Sequence[Split]) -> _Digests:
+def _not_for_training(splits: Sequence[CorpusSplit]) -> _Digests:
     """Digests that validate and digests that are excluded, in any corpus; rising."""
     found: tuple[list[NDArray[np.uint64]], list[NDArray[np.uint64]]] = [], []
     for split in splits:
@@ -81,7 +81,7 @@ def _not_for_training(splits: Sequence[Split]) -> _Digests:
 
 
 def _write(
-    building: Path, split: Split, validating: NDArray[np.uint64], excluded: NDArray[np.uint64]
+    building: Path, split: CorpusSplit, validating: NDArray[np.uint64], excluded: NDArray[np.uint64]
 ) -> dict[str, Any]:
     of_validation = of_excluded = 0
 
@@ -115,6 +115,6 @@ def _write(
     }
 
 
-def _digests(store: "Store") -> Iterator[tuple[int, NDArray[np.uint64]]]:
+def _digests(store: "TokenStore") -> Iterator[tuple[int, NDArray[np.uint64]]]:
     """First record and digests of each block of a store."""
     return open_clusters(store, None).blocks()

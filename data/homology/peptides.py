@@ -18,7 +18,7 @@ from data.alphabet import STANDARD_IDS
 from data.homology.linked import components
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 SHORT = 30
 """Residues below which a sequence is a peptide."""
@@ -43,7 +43,7 @@ _CODE_OF[STANDARD_IDS] = np.arange(_NONE)
 
 
 def similar(
-    store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]
+    store: "TokenStore", records: NDArray[np.int64], against: "TokenStore", targets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
     """All pairs of at least 30 % identity of which at least one is a peptide; of one query the 100 best.
 
@@ -82,7 +82,7 @@ def similar(
     return query[order].astype(np.int64), target[order].astype(np.int64), identity[order], is_compared
 
 
-def links(store: "Store", records: NDArray[np.int64], min_identity: float) -> NDArray[np.int64]:
+def links(store: "TokenStore", records: NDArray[np.int64], min_identity: float) -> NDArray[np.int64]:
     """(2, links) pairs of records that make one cluster of all peptides of at least `min_identity`.
 
     A peptide that lies whole in a longer protein is linked with it. There are none where the peptides are too many to
@@ -117,7 +117,7 @@ def joined(hashes: NDArray[np.uint64], ends: NDArray[np.uint64]) -> NDArray[np.u
     return np.where(clusters[at] == hashes, lowest[at], hashes)
 
 
-def count(store: "Store") -> tuple[int, float]:
+def count(store: "TokenStore") -> tuple[int, float]:
     """Number of peptides of a store, and how many residues are compared to find their relatives in all of it."""
     found = [np.zeros(0, np.int64)]
     for start in range(0, store.num_records, _BLOCK):
@@ -134,10 +134,10 @@ def can_compare(peptides: NDArray[np.int64], others: NDArray[np.int64]) -> bool:
 
 
 def _equal(
-    store: "Store",
+    store: "TokenStore",
     records: NDArray[np.int64],
     peptides: NDArray[np.int64],
-    against: "Store",
+    against: "TokenStore",
     targets: NDArray[np.int64],
     others: NDArray[np.int64],
 ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:

@@ -17,7 +17,7 @@ from zymogen.processes import parent
 from zymogen.processes.resources import resources
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 INSTALL = "apt install mmseqs2, or conda install -c conda-forge -c bioconda mmseqs2"
 LEAST_MB = 1200
@@ -56,7 +56,7 @@ def version(asked_by: str) -> str:
     return said.stdout.decode().strip().replace("/", "-")
 
 
-def write_fasta(store: "Store", path: Path, records: Iterator[tuple[int, int]]) -> int:
+def write_fasta(store: "TokenStore", path: Path, records: Iterator[tuple[int, int]]) -> int:
     """Append sequences to a FASTA file from pairs (number for its header, record); return how many."""
     count = 0
     with path.open("ab", buffering=1 << 20) as file:

@@ -1,8 +1,9 @@
 """Relatives: for each sequence of one set the most similar one of another; and clusters of relatives.
 
-In: records of stores. Out: `Hits`, `Nearest`, clusters, and what found them. Kept: what `data.homology.mmseqs` keeps of
-clusters; what a search found, at the place that `data.store.derived` gives, in ``hits-HASH.npz``, so that
-nobody who asks the same sequences against the same others waits again. Files that MMseqs2 writes meanwhile are removed.
+In: records of stores. Out: `SearchHits`, `NearestHits`, clusters, and what found them. Kept: what
+`data.homology.mmseqs` keeps of clusters; what a search found, at the place that `data.store.derived` gives, in
+``hits-HASH.npz``, so that nobody who asks the same sequences against the same others waits again. Files that MMseqs2
+writes meanwhile are removed.
 
 Peptides are compared by position (`data.homology.peptides`). MMseqs2 finds the relatives of longer sequences; where it
 is not installed, shared words stand in for it (`data.homology.kmers`), and the result says so. No hit is no proof that
@@ -25,11 +26,11 @@ from data.homology import kmers, name_table, peptides, program
 from data.homology.linked import components
 from data.homology.mmseqs import COVERAGE, cluster_by_identity
 from data.store.derived import found_at, kept_at
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.files.durable import replaced
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 SEARCH = ("-s", "7.5", "-e", "1e-3", "--max-seqs", "1000")
 """Options of easy-search with which the side that is scored is compared with the side that trains."""
@@ -44,7 +45,7 @@ _CROWDED = 0.9
 """Share of the most hits of a query from which on its relatives among the queries may hide those among the targets."""
 
 
-class Nearest(NamedTuple):
+class NearestHits(NamedTuple):
     """For each query the target that is most similar to it."""
 
     record: NDArray[np.int64]
@@ -56,7 +57,7 @@ class Nearest(NamedTuple):
     is known where none was found."""
 
 
-class Hits(NamedTuple):
+class SearchHits(NamedTuple):
     """Pairs of a query and a target that are similar, by rising query; each array has a row for each pair."""
 
     query: NDArray[np.int32]
@@ -84,7 +85,7 @@ class Clustering(NamedTuple):
     """Whether shared words found them, as MMseqs2 could not run."""
 
 
-def related(store: "Store", min_identity: float) -> Clustering:
+def related(store: "TokenStore", min_identity: float) -> Clustering:
     """Clusters of sequences of at least `min_identity`, by MMseqs2 or, where it cannot run, by shared words.
 
     Peptides are compared by position (`data.homology.peptides`).
@@ -100,7 +101,7 @@ def related(store: "Store", min_identity: float) -> Clustering:
 
 
 def groups_within(
-    store: "Store", records: NDArray[np.int64], identities: Sequence[float]
+    store: "TokenStore", records: NDArray[np.int64], identities: Sequence[float]
 ) -> dict[float, NDArray[np.int64]]:
     """Relatives among some records at several identities, by one search: connected components of the pairs it finds.
 
@@ -129,7 +130,7 @@ def groups_within(
         work = Path(folder)
         program.write_fasta(store, work / "in.fasta", enumerate(first.tolist()))
         least = ("--min-seq-id", str(min(identities)))
-        with WorkLine(f"comparing {len(first):,} sequences that have relatives with each other", after_s=2.0):
+        with ProgressBar(f"comparing {len(first):,} sequences that have relatives with each other", after_s=2.0):
             what = ("easy-search", "in.fasta", "in.fasta", "out.tsv", "tmp", *_WITHIN, *least)
             program.run(work, *what, "--format-output", "query,target,fident")
         rows = np.loadtxt(work / "out.tsv", ndmin=2).reshape(-1, 3)
@@ -151,12 +152,12 @@ def searched_by() -> str:
 
 
 def nearest(
-    store: "Store",
+    store: "TokenStore",
     records: NDArray[np.int64],
-    against: "Store",
+    against: "TokenStore",
     among: NDArray[np.int64] | None = None,
     min_coverage: float = 0.5,
-) -> Nearest:
+) -> NearestHits:
     """The most similar target of each query, where the alignment covers at least `min_coverage` of the *query*.
 
     A query that equals a target has identity 1, whatever a search finds. Of equally similar targets it is the first.
@@ -181,10 +182,12 @@ def nearest(
         rows, first = np.unique(query[order], return_index=True)
         record[rows], identity[rows] = target[order][first], found.identity[kept][order][first]
         is_searchable = is_searchable | found.is_searchable
-    return Nearest(record, identity, is_searchable)
+    return NearestHits(record, identity, is_searchable)
 
 
-def hits(store: "Store", records: NDArray[np.int64], against: "Store", among: NDArray[np.int64] | None = None) -> Hits:
+def hits(
+    store: "TokenStore", records: NDArray[np.int64], against: "TokenStore", among: NDArray[np.int64] | None = None
+) -> SearchHits:
     """All pairs of a query and a target that a search finds similar; they are kept beside `store`.
 
     Args:
@@ -201,7 +204,7 @@ def hits(store: "Store", records: NDArray[np.int64], against: "Store", among: ND
         return _typed((*np.zeros((5, 0)), np.ones(len(records))))
     longer = np.flatnonzero(store.num_residues(records) >= peptides.SHORT)
 
-    def searched() -> Hits:
+    def searched() -> SearchHits:
         query, target, identity, is_searchable = peptides.similar(store, records, against, targets)
         found = _of_longer(store, records[longer], against, targets)
         is_searchable[longer] &= found.is_searchable
@@ -215,20 +218,20 @@ def hits(store: "Store", records: NDArray[np.int64], against: "Store", among: ND
 
 
 def _kept(
-    store: "Store",
+    store: "TokenStore",
     records: NDArray[np.int64],
-    against: "Store",
+    against: "TokenStore",
     targets: NDArray[np.int64],
     by: str,
-    searched: Callable[[], Hits],
-) -> Hits:
+    searched: Callable[[], SearchHits],
+) -> SearchHits:
     """What was found before of the same sequences, else what is searched now."""
     key = hashlib.blake2b(json.dumps([_FORMAT, by]).encode(), digest_size=16)
     for of, numbers in ((store, records), (against, targets)):
         key.update(len(numbers).to_bytes(8, "little") + np.asarray(of.digests)[numbers].astype("<u8").tobytes())
     path = kept_at(store, f"hits-{key.hexdigest()}.npz")
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as kept:  # or not whole
-        return _typed([kept[name] for name in Hits._fields])
+        return _typed([kept[name] for name in SearchHits._fields])
     found = searched()
     # What cannot be kept, for want of space or of a right, is searched again.
     with suppress(OSError, ValueError), replaced(path) as new, new.open("wb") as file:
@@ -236,7 +239,9 @@ def _kept(
     return found
 
 
-def _of_longer(store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]) -> Hits:
+def _of_longer(
+    store: "TokenStore", records: NDArray[np.int64], against: "TokenStore", targets: NDArray[np.int64]
+) -> SearchHits:
     """The pairs of queries that are no peptides."""
     if not len(records):
         return _typed(np.zeros((6, 0)))
@@ -253,7 +258,7 @@ def _of_longer(store: "Store", records: NDArray[np.int64], against: "Store", tar
     return _typed((query, target, identity, np.ones(len(query)), identity, is_searchable))
 
 
-def _among(found: Hits, records: NDArray[np.int64], targets: NDArray[np.int64]) -> Hits:
+def _among(found: SearchHits, records: NDArray[np.int64], targets: NDArray[np.int64]) -> SearchHits:
     """The pairs of some records with some others, of those of all records with all."""
     place = np.full((2, len(found.is_searchable)), -1)
     place[0, records], place[1, targets] = np.arange(len(records)), np.arange(len(targets))
@@ -264,12 +269,12 @@ def _among(found: Hits, records: NDArray[np.int64], targets: NDArray[np.int64]) 
     )
 
 
-def _numbers(store: "Store", among: NDArray[np.int64] | None) -> NDArray[np.int64]:
+def _numbers(store: "TokenStore", among: NDArray[np.int64] | None) -> NDArray[np.int64]:
     return np.arange(store.num_records) if among is None else among
 
 
 def equal(
-    store: "Store", records: NDArray[np.int64], against: "Store", among: NDArray[np.int64] | None = None
+    store: "TokenStore", records: NDArray[np.int64], against: "TokenStore", among: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
     """(queries,) the first target that equals each query, -1 without one; the targets are read in blocks."""
     sought, of_query = np.unique(np.asarray(store.digests)[records], return_inverse=True)
@@ -287,7 +292,9 @@ def equal(
     return np.asarray(found[of_query])
 
 
-def _aligned(store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]) -> Hits:
+def _aligned(
+    store: "TokenStore", records: NDArray[np.int64], against: "TokenStore", targets: NDArray[np.int64]
+) -> SearchHits:
     """What MMseqs2 finds. The queries are among the targets too, as the positive control."""
     count = len(targets)
     own = 0 if store.folder == against.folder and np.array_equal(records, targets) else count
@@ -298,13 +305,13 @@ def _aligned(store: "Store", records: NDArray[np.int64], against: "Store", targe
         if own:
             program.write_fasta(store, work / "targets.fasta", enumerate(records.tolist(), own))
         text = f"searching for relatives of {len(records):,} sequences among {len(targets):,} with MMseqs2"
-        with WorkLine(text, after_s=0.0):
+        with ProgressBar(text, after_s=0.0):
             program.run(
                 work,
                 *("easy-search", "queries.fasta", "targets.fasta", "out.tsv", "tmp", *SEARCH),
                 *("--format-output", "query,target,fident,qcov,bits"),
             )
-        columns = {name: "DOUBLE" if number > 1 else "INTEGER" for number, name in enumerate(Hits._fields[:5])}
+        columns = {name: "DOUBLE" if number > 1 else "INTEGER" for number, name in enumerate(SearchHits._fields[:5])}
         source, parameters = name_table.rows(work / "out.tsv", columns)
         best = f"SELECT {', '.join(columns)} FROM {source} WHERE target < {count} ORDER BY query, score DESC, target"
         itself = f"count(*) FILTER (target = query + {own}) > 0"
@@ -317,11 +324,11 @@ def _aligned(store: "Store", records: NDArray[np.int64], against: "Store", targe
     return _typed((*joined, np.isin(np.arange(len(records)), np.concatenate([np.zeros(0, int), *searchable]))))
 
 
-def _in_order(columns: Sequence[NDArray[Any]], is_searchable: NDArray[np.bool_]) -> Hits:
+def _in_order(columns: Sequence[NDArray[Any]], is_searchable: NDArray[np.bool_]) -> SearchHits:
     order = np.lexsort((columns[1], -columns[4], columns[0]))
     return _typed((*(column[order] for column in columns), is_searchable))
 
 
-def _typed(columns: Iterable[NDArray[Any]]) -> Hits:
+def _typed(columns: Iterable[NDArray[Any]]) -> SearchHits:
     types = np.int32, np.int32, np.float64, np.float64, np.float32, np.bool_
-    return Hits(*(column.astype(dtype) for column, dtype in zip(columns, types, strict=True)))
+    return SearchHits(*(column.astype(dtype) for column, dtype in zip(columns, types, strict=True)))

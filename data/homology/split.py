@@ -21,7 +21,7 @@ from data.store.token_store import new_hash
 from zymogen import keyed_random
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 FORMAT = "zymogen.split/1"
 _BLOCK = 1 << 20
@@ -29,7 +29,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class CorpusSplit:
     """The two sides of a corpus.
 
     A record that is held out validates. All others train, except the excluded ones and the *copies*, which equal a
@@ -75,8 +75,8 @@ def among(values: NDArray[Any], rising: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def open_split(
-    store: "Store", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64] | None
-) -> Split:
+    store: "TokenStore", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64] | None
+) -> CorpusSplit:
     """Hold out about `validation_fraction` of the clusters, each as a whole; written beside the store once and reused.
 
     Args:
@@ -101,10 +101,10 @@ def open_split(
         derived_array.read(folder / f"{name}.bin", INT64, facts[f"{name}_hash"], facts[name])
         for name in ("validation", "excluded")
     )
-    return Split(clusters, validation_fraction, facts["training"], facts["fingerprint"], validation, left_out)
+    return CorpusSplit(clusters, validation_fraction, facts["training"], facts["fingerprint"], validation, left_out)
 
 
-def prefix_split(store: "Store", prefix: int, validation_fraction: float) -> Split:
+def prefix_split(store: "TokenStore", prefix: int, validation_fraction: float) -> CorpusSplit:
     """The split of a growing store that has at least `prefix` records; nothing is written.
 
     Equal sequences share a cluster. The records of the prefix that are held out validate, and no others later; a later
@@ -118,11 +118,11 @@ def prefix_split(store: "Store", prefix: int, validation_fraction: float) -> Spl
     _require_both(validation_fraction, len(np.unique(digests)), prefix, len(validation), 0)
     fingerprint = fingerprint_of(_content(digests), _content(validation), _content(_NONE))
     num_training = prefix - len(validation)
-    return Split(Clusters(store, None), validation_fraction, num_training, fingerprint, validation, _NONE)
+    return CorpusSplit(Clusters(store, None), validation_fraction, num_training, fingerprint, validation, _NONE)
 
 
 def _write(
-    building: Path, store: "Store", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64]
+    building: Path, store: "TokenStore", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64]
 ) -> dict[str, Any]:
     validation = (start + np.flatnonzero(held_out(held, validation_fraction)) for start, held in clusters.blocks())
     blocks = (np.asarray(excluded[start : start + _BLOCK]) for start in range(0, len(excluded), _BLOCK))

@@ -1,7 +1,7 @@
 """Extent: how many tokens a step and a pass hold, before the first step is taken.
 
-In: a plan. Out: `Extent`. Kept: nothing. Bins differ by a few tokens, so a number of steps is an estimate: it is taken
-from all bins of the plan's first window, once for each stage of the curriculum.
+In: a plan. Out: `PlanSize`. Kept: nothing. Bins differ by a few tokens, so a number of steps is an estimate: it is
+taken from all bins of the plan's first window, once for each stage of the curriculum.
 """
 
 import math
@@ -13,7 +13,7 @@ from data.order.plan import SPECIAL_TOKENS, Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class PlanSize:
     """How much a plan holds."""
 
     tokens_per_pass: int | None
@@ -33,7 +33,7 @@ class Extent:
         return max(int(stop > start), math.ceil(count - 1e-9))
 
 
-def extent(plan: Plan) -> Extent:
+def extent(plan: Plan) -> PlanSize:
     """Measure a plan's first window; a stream waits for the records of that window."""
     settings = plan.settings
     begins = [0, *(end for end, _ in settings.curriculum)]
@@ -44,7 +44,7 @@ def extent(plan: Plan) -> Extent:
         mean = tokens / len(bins) if bins else settings.bin_tokens
         stages.append((begin, settings.bins_per_step * mean))
     share = plan.sampler.share_of_first_window()
-    return Extent(round(tokens / share) if share else None, share == 1, tuple(stages))
+    return PlanSize(round(tokens / share) if share else None, share == 1, tuple(stages))
 
 
 def tokens_per_pass(plan: Plan) -> int:

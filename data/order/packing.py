@@ -1,6 +1,6 @@
 """Packing: which documents share a bin.
 
-In: the documents' lengths in order of arrival. Out: `Groups`. Kept: nothing.
+In: the documents' lengths in order of arrival. Out: `BinMembers`. Kept: nothing.
 
 There are two compositions. *Packed* is best fit in order of arrival: each document goes to the fullest open bin that
 has room for it, or opens a new bin. Documents are not sorted by length, so that long and short ones are mixed in each
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from zymogen.compiled import compiled, trailing_zeros
 
 
-class Groups(NamedTuple):
+class BinMembers(NamedTuple):
     """Documents by bin: those of bin b are ``members[first[b] : first[b + 1]]``."""
 
     members: NDArray[np.int64]
@@ -34,7 +34,7 @@ class Groups(NamedTuple):
         return np.split(self.members, self.first[1:-1])
 
 
-def pack(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) -> Groups:
+def pack(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) -> BinMembers:
     """Best fit in order of arrival; among equally full bins, the one that was filled last.
 
     Args:
@@ -46,15 +46,15 @@ def pack(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) ->
         Bins in the order in which they were opened, documents inside in order of arrival.
     """
     if not len(lengths):
-        return Groups(np.empty(0, np.int64), np.zeros(1, np.int64))
+        return BinMembers(np.empty(0, np.int64), np.zeros(1, np.int64))
     chosen, num_bins = compiled(_best_fit)(lengths, bin_tokens, documents_per_bin, int(lengths.min()))
-    return Groups(
+    return BinMembers(
         np.argsort(chosen.astype(np.uint16) if num_bins < 1 << 16 else chosen, kind="stable"),
         np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=num_bins))]),
     )
 
 
-def bucket(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) -> Groups:
+def bucket(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) -> BinMembers:
     """Fill bins one after the other with documents sorted by length, equal lengths in order of arrival.
 
     Arguments and result are those of `pack`.
@@ -65,7 +65,7 @@ def bucket(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) 
     while first[-1] < len(members):
         fitting = int(np.searchsorted(ends, ends[first[-1]] + bin_tokens, side="right")) - 1
         first.append(min(fitting, first[-1] + documents_per_bin))
-    return Groups(members, np.array(first, np.int64))
+    return BinMembers(members, np.array(first, np.int64))
 
 
 def _best_fit(

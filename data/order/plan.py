@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
-from data.order.sampler import Items, Sampler
+from data.order.sampler import Sampler, WindowSamples
 from data.order.settings import PackingSettings
 from zymogen import keyed_random
 
@@ -37,7 +37,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CorpusProgress:
     """How much of a corpus a run has trained on."""
 
     proteins: int | None
@@ -112,12 +112,12 @@ class Plan:
             bins += self._composed(documents, key, len(bins))
         return bins
 
-    def _stages(self, items: Items, residues: NDArray[np.int64], tokens_before: int) -> Iterator[Bin]:
+    def _stages(self, items: WindowSamples, residues: NDArray[np.int64], tokens_before: int) -> Iterator[Bin]:
         """The documents of a window in order of arrival, cut where stages of the curriculum end."""
         curriculum, first = self.settings.curriculum, 0
         while first < len(residues):
             crop_tokens = stage_value(curriculum, self.settings.crop_tokens, tokens_before)
-            left = Items(items.samples[first:], items.passes[first:])
+            left = WindowSamples(items.samples[first:], items.passes[first:])
             starts, lengths = crop(*left, residues[first:], crop_tokens, self.seed)
             tokens, count = np.cumsum(lengths), len(lengths)
             if (end := stage_end(curriculum, tokens_before)) is not None:

@@ -1,6 +1,6 @@
 """Samplers: which records are in a window, by arithmetic on its number.
 
-In: seed, pass, window. Out: `Items`. Kept: nothing.
+In: seed, pass, window. Out: `WindowSamples`. Kept: nothing.
 
 One corpus is drawn in passes: a permutation of its records, or of its clusters with one member each, cut into windows.
 A mixture has no passes of its own: each window takes from each corpus the share that its weight gives, and each corpus
@@ -22,7 +22,7 @@ CORPUS_BITS = 40
 """A sample id is ``corpus << 40 | record``: the records of one corpus keep their numbers."""
 
 
-class Items(NamedTuple):
+class WindowSamples(NamedTuple):
     """The samples of a window that train, in order of arrival."""
 
     samples: NDArray[np.int64]
@@ -31,7 +31,7 @@ class Items(NamedTuple):
     """(n,) pass of the sample's own corpus."""
 
 
-class Drawable(Protocol):
+class SampleSource(Protocol):
     """One corpus, from which items (records, or clusters) are drawn."""
 
     def size(self, wanted: int) -> int:
@@ -47,7 +47,7 @@ class Drawable(Protocol):
 class Sampler(Protocol):
     """The windows of a run."""
 
-    def window(self, pass_index: int, window: int) -> Items | None:
+    def window(self, pass_index: int, window: int) -> WindowSamples | None:
         """The samples of a window; None after the last window of the pass."""
 
     @property
@@ -59,14 +59,14 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
+class Epochs:
     """The windows of one corpus, pass after pass."""
 
-    corpus: Drawable
+    corpus: SampleSource
     seed: int
     window_sequences: int
 
-    def window(self, pass_index: int, window: int) -> Items | None:
+    def window(self, pass_index: int, window: int) -> WindowSamples | None:
         """The samples of a window; None after the last window of the pass."""
         start, stop = window * self.window_sequences, (window + 1) * self.window_sequences
         stop = min(stop, self.corpus.size(stop))
@@ -94,7 +94,7 @@ class Mixture:
         ValueError: a weight gives less than two sequences in a window.
     """
 
-    corpora: Sequence[Drawable]
+    corpora: Sequence[SampleSource]
     weights: Sequence[int]
     seed: int
     window_sequences: int
@@ -108,7 +108,7 @@ class Mixture:
                     f"{self.window_sequences}; raise it, or data.window_sequences"
                 )
 
-    def window(self, pass_index: int, window: int) -> Items | None:
+    def window(self, pass_index: int, window: int) -> WindowSamples | None:
         """The samples of a window. There is one endless pass, so `pass_index` is 0."""
         parts = []
         for number, corpus in enumerate(self.corpora):
@@ -122,7 +122,7 @@ class Mixture:
             keyed_random.key(self.seed, keyed_random.ARRIVAL, window), np.arange(len(samples))
         )
         shuffled = np.argsort(arrival, kind="stable")
-        return Items(samples[shuffled], passes[shuffled])
+        return WindowSamples(samples[shuffled], passes[shuffled])
 
     @property
     def is_below_a_window(self) -> bool:
@@ -144,7 +144,9 @@ class Mixture:
         return upto - drawn * sum(self.weights[:number]) // total
 
 
-def _drawn(corpus: Drawable, number: int, seed: int, pass_index: int, positions: NDArray[np.int64]) -> Items:
+def _drawn(
+    corpus: SampleSource, number: int, seed: int, pass_index: int, positions: NDArray[np.int64]
+) -> WindowSamples:
     # The first corpus has the same keys as without a mixture: a mixture of one corpus gives the same order.
     order = (
         keyed_random.key(seed, keyed_random.ORDER, pass_index)
@@ -156,4 +158,4 @@ def _drawn(corpus: Drawable, number: int, seed: int, pass_index: int, positions:
         items = Permutation(corpus.size(1 << CORPUS_BITS), order)(positions)
     records = corpus.records(items, keyed_random.key(seed, keyed_random.MEMBER, pass_index, number))
     records = records[records >= 0]
-    return Items(records | (number << CORPUS_BITS), np.full(len(records), pass_index, np.int64))
+    return WindowSamples(records | (number << CORPUS_BITS), np.full(len(records), pass_index, np.int64))

@@ -1,6 +1,7 @@
 """Shares: passes in which each of several groups of records is drawn a given number of times.
 
-In: the records of each group, how often a pass draws from it, a seed, a pass and a window. Out: `Items`. Kept: nothing.
+In: the records of each group, how often a pass draws from it, a seed, a pass and a window. Out: `WindowSamples`. Kept:
+nothing.
 
 Each group is drawn in rounds of its own: a round is a permutation of its records, and where one ends the next begins,
 across passes. So after any number of passes the records of a group were drawn equally often, or one time more; a group
@@ -15,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.order.permutation import Permutation
-from data.order.sampler import Items
+from data.order.sampler import WindowSamples
 from zymogen import keyed_random
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class WeightedEpochs:
     """The windows of several groups, pass after pass (a `sampler.Sampler`).
 
     Raises:
@@ -41,7 +42,7 @@ class Shares:
                 f"{list(self.draws)} draws of groups of {sizes} records; each group needs a record and a draw"
             )
 
-    def window(self, pass_index: int, window: int) -> Items | None:
+    def window(self, pass_index: int, window: int) -> WindowSamples | None:
         """The samples of a window, each with its group's round; None after the last window of the pass."""
         start, stop = window * self.window_sequences, min((window + 1) * self.window_sequences, self._total)
         if start >= stop:
@@ -55,9 +56,9 @@ class Shares:
             mine = np.flatnonzero(of_group == number)
             positions = pass_index * draws + places[mine] - (int(ends[number]) - draws)
             samples[mine], rounds[mine] = self._drawn(number, positions)
-        return Items(samples, rounds)
+        return WindowSamples(samples, rounds)
 
-    def _drawn(self, number: int, positions: NDArray[np.int64]) -> Items:
+    def _drawn(self, number: int, positions: NDArray[np.int64]) -> WindowSamples:
         """The samples at positions of a group's endless order."""
         group = self.groups[number]
         rounds, items = np.divmod(positions, len(group))
@@ -65,7 +66,7 @@ class Shares:
             mine = rounds == each
             order = Permutation(len(group), keyed_random.key(self.seed, keyed_random.ORDER, each, number))
             items[mine] = order(items[mine])
-        return Items(group[items], rounds)
+        return WindowSamples(group[items], rounds)
 
     def distinct(self, passes: int) -> int:
         """Number of different samples that the first passes draw."""

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import numpy as np
 
 from data.settings import LetterPolicy, SourceContent
-from data.sources.block import START, Block, Position
+from data.sources.block import START, RecordBlock, SourcePosition
 from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta_text import MAX_LINE_BYTES
-from data.sources.protein import Refusal, shown
-from data.transport.broken_stream import BrokenStream
-from data.transport.byte_stream import ByteStream, OneFile
+from data.sources.protein import RejectionReason, shown
+from data.transport.broken_stream import StreamError
+from data.transport.byte_stream import ByteStream, SingleFileSource
 from data.transport.chunk_file import ChunkFile
 
 Format = Literal["uniprot-xml", "swiss", "genbank", "stockholm"]
@@ -43,7 +43,7 @@ _FULL_NAME = re.compile(r"Full=([^;{]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class SeqIOSource(OneFile):
+class SeqIOSource(SingleFileSource):
     """One file that Bio.SeqIO reads."""
 
     location: str
@@ -56,7 +56,7 @@ class SeqIOSource(OneFile):
         """Format, place, size and time of change."""
         return [self.format, *ByteStream(self.location).stamp()]
 
-    def blocks(self, start: Position = START) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition = START) -> Iterator[RecordBlock]:
         """Its records from `start` on; those before it are read again and left out.
 
         A nucleotide record of GenBank gives the translation of each of its CDS features, and each counts as a record.
@@ -71,7 +71,7 @@ class SeqIOSource(OneFile):
         yield from entry_blocks(entries, self.unknown_letters, self.content, start, lambda: stream.bytes_read)
 
     def _entries(self, chunks: Iterator[bytes]) -> Iterator[Entry]:
-        raw = _Pieces(chunks, self.location, lines=self.format != "uniprot-xml")
+        raw = _ChunkedFile(chunks, self.location, lines=self.format != "uniprot-xml")
         parts = _parts(_opened(raw, self.format), self.format)
         num_parts = number = num_contigs = 0
         last = b""
@@ -89,11 +89,13 @@ class SeqIOSource(OneFile):
                 entries = [] if part is None else list(_entries_of(part, self.format, complaints))
             except Exception as error:  # Biopython's parsers raise errors of many types for damaged text
                 if raw.failure:
-                    raise (raw.failure.at(where()) if isinstance(raw.failure, BrokenStream) else raw.failure) from None
+                    raise (raw.failure.at(where()) if isinstance(raw.failure, StreamError) else raw.failure) from None
                 # Biopython's assertions have no words.
                 words = str(error) or "it ends early or is damaged"
                 remedy = (
-                    "" if isinstance(error, _AnotherFormat) else "; if it is of that format, copy or download it again"
+                    ""
+                    if isinstance(error, _WrongFormatError)
+                    else "; if it is of that format, copy or download it again"
                 )
                 raise ValueError(
                     f"{self.location}: cannot be read as {self.format}, {where()}: {_one_line(words)}{remedy}"
@@ -127,7 +129,7 @@ class SeqIOSource(OneFile):
             )
 
 
-class _Pieces(ChunkFile):
+class _ChunkedFile(ChunkFile):
     """Chunks as a file for Biopython, which itself accepts lines of any length and a text that ends too early."""
 
     def __init__(self, chunks: Iterator[bytes], name: str, *, lines: bool) -> None:
@@ -162,7 +164,7 @@ class _Pieces(ChunkFile):
             raise self.failure
 
 
-def _opened(raw: _Pieces, format: Format) -> io.BufferedReader | io.TextIOWrapper:
+def _opened(raw: _ChunkedFile, format: Format) -> io.BufferedReader | io.TextIOWrapper:
     buffered: io.BufferedReader = io.BufferedReader(raw, 1 << 16)
     # A header may hold any bytes; surrogates preserve those that are not UTF-8.
     return buffered if format == "uniprot-xml" else io.TextIOWrapper(buffered, "utf-8", "surrogateescape")
@@ -181,7 +183,7 @@ def _parts(stream: io.BufferedReader | io.TextIOWrapper, format: Format) -> Iter
     return iter(parser)
 
 
-class _AnotherFormat(ValueError):
+class _WrongFormatError(ValueError):
     """The file is XML, but not UniProt XML."""
 
 
@@ -219,7 +221,7 @@ def _lean(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         if event == "start-ns":
             prefix, uri = element
             if root is None and uri.endswith("/uniref"):
-                raise _AnotherFormat(
+                raise _WrongFormatError(
                     "it is UniRef XML, and Biopython only parses xml with namespace http://uniprot.org/uniprot; take "
                     "the FASTA file of the same UniRef release"
                 )
@@ -228,7 +230,7 @@ def _lean(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         if root is None:
             root = element
             if (name := root.tag.rpartition("}")[2]) != "uniprot":
-                raise _AnotherFormat(
+                raise _WrongFormatError(
                     f"its outermost element is <{name}>, where UniProt XML has <uniprot>; give the protein sequences "
                     "as UniProt XML or FASTA"
                 )
@@ -258,15 +260,15 @@ def _entries_of(part: Any, format: Format, complaints: list[str]) -> Iterator[En
         refused = _damage(part.annotations.get("sequence_length", len(letters)), letters)
         for complaint in complaints:  # all others are about annotations, which are not read here
             if complaint.startswith("Expected sequence length"):
-                refused = Refusal("damaged", f"is damaged: {_one_line(complaint)} Download it again")
+                refused = RejectionReason("damaged", f"is damaged: {_one_line(complaint)} Download it again")
         yield Entry(_header(part.id, part.description), letters, refused)
 
 
-def _damage(num_residues: int, letters: bytes) -> Refusal | None:
+def _damage(num_residues: int, letters: bytes) -> RejectionReason | None:
     if num_residues == len(letters):
         return None
     text = f"is damaged: it says that it has {num_residues} residues and has {len(letters)}; download it again"
-    return Refusal("damaged", text)
+    return RejectionReason("damaged", text)
 
 
 def _translations(record: Any) -> Iterator[Entry]:
@@ -283,7 +285,9 @@ def _translations(record: Any) -> Iterator[Entry]:
             yield Entry(_header(name, product), _bytes(feature.qualifiers["translation"][0]))
     if not number:
         words = f"holds nucleotides ({record.annotations.get('molecule_type', 'type unknown')}) and no CDS with a "
-        refused = Refusal("contig without proteins", f"{words}/translation; if it has proteins, give them as FASTA")
+        refused = RejectionReason(
+            "contig without proteins", f"{words}/translation; if it has proteins, give them as FASTA"
+        )
         yield Entry(_header(record.id, record.description), b"", refused)
 
 

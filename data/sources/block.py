@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from data.sources.content_digest import content_digests
 
 
-class Position(NamedTuple):
+class SourcePosition(NamedTuple):
     """A place between two records of a source, from which reading can continue."""
 
     records: int = 0
@@ -23,7 +23,7 @@ class Position(NamedTuple):
     """Bytes of the decompressed stream before it; 0 if the format has no such offset."""
 
 
-START = Position()
+START = SourcePosition()
 """The beginning of a source."""
 
 
@@ -54,7 +54,7 @@ def num_bad(rejected: Mapping[str, int]) -> int:
     return sum(count for kind, count in rejected.items() if kind != "contig without proteins")
 
 
-class Rejected(NamedTuple):
+class RejectedRecord(NamedTuple):
     """A record that is not a protein sequence."""
 
     record: int
@@ -69,7 +69,7 @@ class Rejected(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class RecordBlock:
     """Consecutive records of one source; at least one, rejected ones included."""
 
     tokens: NDArray[np.uint8]
@@ -80,11 +80,11 @@ class Block:
     """(bytes,) header lines of all accepted records, without ``>`` and line end, concatenated."""
     header_lengths: NDArray[np.int64]
     """(records,) number of bytes of each header."""
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedRecord, ...] = ()
     """The records among these that were left out, in order."""
     unknown_letters: Mapping[str, int] = field(default_factory=dict)
     """How often each letter outside the alphabet was read as ``<unk>`` (policy "count")."""
-    end: Position
+    end: SourcePosition
     """Where the source continues after this block."""
     bytes_read: int
     """Stored bytes of the source that were read so far; only the progress line uses them."""
@@ -118,10 +118,10 @@ class Source(Protocol):
             ValueError: it does not exist.
         """
 
-    def blocks(self, start: Position = START) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition = START) -> Iterator[RecordBlock]:
         """Its records from `start` on, which is `START` or the `end` of a block that it gave before.
 
         Raises:
             ValueError: the source as a whole cannot be read; the message names the source and what to do. A single bad
-                record raises nothing; it is in `Block.rejected`.
+                record raises nothing; it is in `RecordBlock.rejected`.
         """

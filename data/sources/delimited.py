@@ -22,7 +22,7 @@ _FIRST_ROWS = 100
 _LETTERS = re.compile(r"\s*[A-Za-z]+\*?\s*")
 
 
-class Malformed(ValueError):
+class MalformedTableError(ValueError):
     """Text that is not a table. The message is written after the name of the file and a colon."""
 
 
@@ -51,12 +51,12 @@ class DelimitedText:
         """Names of the columns, "" for a column without a name; an empty list for an empty file."""
         times = Counter(name for name in self.columns if name)
         if twice := [name for name, count in times.items() if count > 1]:
-            raise Malformed(
+            raise MalformedTableError(
                 f"{times[twice[0]]} of its {len(self.columns)} columns are called {twice[0]!r}; give each a name of "
                 "its own"
             )
         if any("\0" in name for name in self.columns):
-            raise Malformed("there are NUL bytes in its header: it is UTF-16 or no text; save it as UTF-8")
+            raise MalformedTableError("there are NUL bytes in its header: it is UTF-16 or no text; save it as UTF-8")
 
     @property
     def line(self) -> int:
@@ -85,7 +85,7 @@ class DelimitedText:
         for line, fields in chain(first, self._rows):
             if len(fields) > width and any(map(str.strip, fields[width:])):
                 shown = ", ".join(map(repr, self.columns[:8])) + (", ..." if len(self.columns) > 8 else "")
-                raise Malformed(
+                raise MalformedTableError(
                     f"Expected {width} fields in line {line}, saw {len(fields)}: the header, in line "
                     f"{self._header_line}, has {len(self.columns)} ({shown}). Put quotes around a field that holds the "
                     "separator; or, if there is a column without a name, give it one"
@@ -123,9 +123,11 @@ def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
             if fields and not (len(fields) == 1 and fields[0].isspace()):
                 yield reader.line_num, fields
     except csv.Error as error:
-        raise Malformed(
+        raise MalformedTableError(
             f"line {reader.line_num}: {error}: is a quotation mark left open? One inside a quoted field is written "
             "twice"
         ) from None
     except UnicodeDecodeError as error:
-        raise Malformed(f"it is not UTF-8 (byte 0x{error.object[error.start]:02x}); save it as UTF-8") from None
+        raise MalformedTableError(
+            f"it is not UTF-8 (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
+        ) from None

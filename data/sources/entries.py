@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from data.settings import LetterPolicy, SourceContent
-from data.sources.block import Block, Position, Rejected
-from data.sources.protein import Refusal, letters_of, refusal, token_ids
+from data.sources.block import RecordBlock, RejectedRecord, SourcePosition
+from data.sources.protein import RejectionReason, letters_of, refusal, token_ids
 
 BLOCK_RECORDS = 4096
 BLOCK_RESIDUES = 1 << 22
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     """Identifier and description, as in a FASTA header."""
     letters: bytes
     """Its sequence; whitespace is ignored."""
-    refusal: Refusal | None = None
+    refusal: RejectionReason | None = None
     """Why it is not a protein sequence, if the reader found out."""
 
 
@@ -33,9 +33,9 @@ def entry_blocks(
     entries: Iterable[Entry],
     unknown_letters: LetterPolicy,
     content: SourceContent,
-    start: Position,
+    start: SourcePosition,
     bytes_read: Callable[[], int],
-) -> Iterator[Block]:
+) -> Iterator[RecordBlock]:
     """Entries as blocks of up to 4,096 records or about 4 million residues.
 
     As with FASTA, `data.sources.protein` decides which records are no proteins.
@@ -52,25 +52,25 @@ def entry_blocks(
     while batch := list(_batch(entries)):
         accepted: list[bytes] = []
         headers: list[bytes] = []
-        rejected: list[Rejected] = []
+        rejected: list[RejectedRecord] = []
         counted: Counter[str] = Counter()
         for number, entry in enumerate(batch, done + 1):
             header = entry.header.replace(b"\r", b" ").replace(b"\n", b" ").strip()
             letters = letters_of(entry.letters)
             if refused := entry.refusal or refusal(header, letters, unknown_letters, content):
-                rejected.append(Rejected(number, header[:200], 0, *refused))
+                rejected.append(RejectedRecord(number, header[:200], 0, *refused))
                 continue
             accepted.append(token_ids(letters, counted))
             headers.append(header)
         done += len(batch)
-        yield Block(
+        yield RecordBlock(
             tokens=np.frombuffer(b"".join(accepted), np.uint8),
             lengths=np.array([len(tokens) for tokens in accepted], np.int64),
             headers=np.frombuffer(b"".join(headers), np.uint8),
             header_lengths=np.array([len(header) for header in headers], np.int64),
             rejected=tuple(rejected),
             unknown_letters=dict(counted),
-            end=Position(done),
+            end=SourcePosition(done),
             bytes_read=bytes_read(),
         )
 

@@ -1,6 +1,7 @@
 """FASTA: a source whose records are read block by block, as fast as its bytes arrive.
 
-In: a local file, standard input or a URL; uncompressed, gzip or zstd. Out: `Block`s. Kept: nothing between two blocks.
+In: a local file, standard input or a URL; uncompressed, gzip or zstd. Out: `RecordBlock`s. Kept: nothing between two
+blocks.
 
 Ordinary records are parsed by the compiled parser of `data.sources.fasta_kernel`. Any other record is read here, and
 `data.sources.protein` decides whether it is a protein and what is wrong with it.
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS
 from data.settings import LetterPolicy, SourceContent
-from data.sources.block import START, Block, Position, Rejected
+from data.sources.block import START, RecordBlock, RejectedRecord, SourcePosition
 from data.sources.fasta_text import (
-    Piece,
+    TextPiece,
     from_first_record,
     from_record,
     label_lines,
@@ -26,8 +27,8 @@ from data.sources.fasta_text import (
     within_line_cap,
 )
 from data.sources.protein import MAX_HEADER_BYTES, MAX_RESIDUES, WHITESPACE, letters_of, refusal, shown, token_ids
-from data.transport.broken_stream import BrokenOff, BrokenStream
-from data.transport.byte_stream import STANDARD_INPUT, ByteStream, OneFile
+from data.transport.broken_stream import ConnectionLostError, StreamError
+from data.transport.byte_stream import STANDARD_INPUT, ByteStream, SingleFileSource
 from zymogen.compiled import compiled
 
 BLOCK_BYTES = 15 << 18
@@ -40,7 +41,7 @@ _MARGIN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class FastaSource(OneFile):
+class FastaSource(SingleFileSource):
     """One FASTA file."""
 
     location: str
@@ -48,7 +49,7 @@ class FastaSource(OneFile):
     unknown_letters: LetterPolicy
     content: SourceContent = "protein"
 
-    def blocks(self, start: Position = START) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition = START) -> Iterator[RecordBlock]:
         """Its records from `start` on, about 4 MB of residues at a time.
 
         Headers are kept as bytes, so a header that is not UTF-8 is allowed.
@@ -64,18 +65,18 @@ class FastaSource(OneFile):
                 "input again from its beginning, to another --output"
             )
         stream = ByteStream(self.location)
-        reading = _Reading(stream, self.unknown_letters, self.content, start)
+        reading = _FastaReader(stream, self.unknown_letters, self.content, start)
         try:
             yield from reading.blocks(stream.chunks(start.offset))
-        except BrokenStream as error:
+        except StreamError as error:
             raise error.at(reading.place) from error.__cause__
 
 
-class _Reading:
+class _FastaReader:
     """Reading one source: the state between two blocks."""
 
     def __init__(
-        self, stream: ByteStream, unknown_letters: LetterPolicy, content: SourceContent, start: Position
+        self, stream: ByteStream, unknown_letters: LetterPolicy, content: SourceContent, start: SourcePosition
     ) -> None:
         self.stream = stream
         self.unknown_letters = unknown_letters
@@ -96,37 +97,37 @@ class _Reading:
             return "before the first record" if self.stream.bytes_read == 0 else "in the first record"
         return f"in or after record {self.num_records}" + (f" ({shown(self.last_header)})" if self.last_header else "")
 
-    def blocks(self, chunks: Iterator[bytes]) -> Iterator[Block]:
+    def blocks(self, chunks: Iterator[bytes]) -> Iterator[RecordBlock]:
         name, offset = self.stream.name, self.start.offset
         chunks = within_line_cap(chunks, name)
         if offset:
             chunks = from_record(chunks, name, offset)
         else:
             offset, chunks = from_first_record(chunks, name)
-        building: _Building | None = None
+        building: _BlockBuilder | None = None
         try:
             for piece in pieces(chunks, offset, MAX_RESIDUES):
                 if self.num_records == 0 and self.content == "protein":
                     self._require_no_labels(piece)
                 room = piece.end - piece.begin
                 if building and not building.has_room(room):
-                    yield building.block(Position(self.num_records, piece.offset), self.stream.bytes_read)
+                    yield building.block(SourcePosition(self.num_records, piece.offset), self.stream.bytes_read)
                     building = None
-                building = building or _Building(max(BLOCK_BYTES, room))
+                building = building or _BlockBuilder(max(BLOCK_BYTES, room))
                 self._parse(piece, building)
                 last = piece.text.rfind(b"\n>", piece.begin, piece.end) + 1 or piece.begin
                 self.last_header = piece.text[last + 1 : last + 201].partition(b"\n")[0].strip(WHITESPACE)
                 offset = piece.offset + piece.num_bytes
-        except BrokenOff:  # the records that were read before are valid
+        except ConnectionLostError:  # the records that were read before are valid
             if building:
-                yield building.block(Position(self.num_records, offset), self.stream.bytes_read)
+                yield building.block(SourcePosition(self.num_records, offset), self.stream.bytes_read)
             raise
         if building:
-            yield building.block(Position(self.num_records, offset), self.stream.bytes_read)
+            yield building.block(SourcePosition(self.num_records, offset), self.stream.bytes_read)
         elif self.num_records == 0:
             raise ValueError(f"{name}: no FASTA record in it (empty file); remove it from data.sources or fill it")
 
-    def _require_no_labels(self, piece: Piece) -> None:
+    def _require_no_labels(self, piece: TextPiece) -> None:
         """Refuse a source whose first records have a line of labels below the sequence."""
         end = min(piece.end, piece.begin + _JUDGED_BYTES)
         last = piece.text.rfind(b"\n>", piece.begin, end) if end < piece.end else end
@@ -137,7 +138,7 @@ class _Reading:
                 "these lines"
             )
 
-    def _parse(self, piece: Piece, building: "_Building") -> None:
+    def _parse(self, piece: TextPiece, building: "_BlockBuilder") -> None:
         most = (piece.end - piece.begin) // 4 + 1
         if self._lengths.shape[1] < most:
             self._lengths = np.empty((2, most), np.int64)
@@ -169,19 +170,19 @@ class _Reading:
                 self._add_unusual(piece.text[at:end], piece.offset + at - piece.begin, building)
                 at = end
 
-    def _add_unusual(self, record: bytes, offset: int, building: "_Building") -> None:
+    def _add_unusual(self, record: bytes, offset: int, building: "_BlockBuilder") -> None:
         """Add a record that the compiled parser did not read, or reject it."""
         first_line, _, lines = record.partition(b"\n")
         header = first_line[1:].strip(WHITESPACE)
         letters = letters_of(lines)
         self.num_records += 1
         if refused := refusal(header, letters, self.unknown_letters, self.content, may_be_cut=True):
-            building.rejected.append(Rejected(self.num_records, header[:200], offset, *refused))
+            building.rejected.append(RejectedRecord(self.num_records, header[:200], offset, *refused))
             return
         building.add(token_ids(letters, building.unknown_letters), header)
 
 
-class _Building:
+class _BlockBuilder:
     """A block to which records are still added."""
 
     def __init__(self, num_bytes: int) -> None:
@@ -191,7 +192,7 @@ class _Building:
         self.num_tokens = self.num_header_bytes = 0
         self.lengths: list[NDArray[np.int64]] = []
         self.header_lengths: list[NDArray[np.int64]] = []
-        self.rejected: list[Rejected] = []
+        self.rejected: list[RejectedRecord] = []
         self.unknown_letters: Counter[str] = Counter()
 
     def has_room(self, num_bytes: int) -> bool:
@@ -207,9 +208,9 @@ class _Building:
         self.lengths.append(np.array([len(tokens)]))
         self.header_lengths.append(np.array([len(header)]))
 
-    def block(self, end: Position, bytes_read: int) -> Block:
+    def block(self, end: SourcePosition, bytes_read: int) -> RecordBlock:
         tokens = self.tokens[: self.num_tokens]
-        return Block(
+        return RecordBlock(
             tokens=tokens,
             lengths=np.concatenate([np.empty(0, np.int64), *self.lengths]),
             headers=self.headers[: self.num_header_bytes],

@@ -1,7 +1,7 @@
 """FASTA as text: chunks of bytes become pieces of whole records, in bounded memory.
 
-In: chunks of any size. Out: `Piece`s, each of which begins at a ``>`` and ends before another one or at the end of the
-file. Kept: the beginning of the record that the last chunk holds only in part.
+In: chunks of any size. Out: `TextPiece`s, each of which begins at a ``>`` and ends before another one or at the end of
+the file. Kept: the beginning of the record that the last chunk holds only in part.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from data.sources.protein import WHITESPACE, shown
-from data.transport.broken_stream import BrokenStream
+from data.transport.broken_stream import StreamError
 
 MAX_LINE_BYTES = 64 << 20
 """Longest line of a text file: 64 of the longest proteins. A file that is no text may have no line end at all."""
@@ -40,7 +40,7 @@ _OTHER_FORMATS = {
 """What a first line shows a file to be, by patterns for `re.match`, and what to do."""
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """Whole records: text[begin:end]."""
 
     text: bytes
@@ -95,7 +95,7 @@ def within_line_cap(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
         if len(chunk) > MAX_LINE_BYTES and first >= 0:
             longest = max(longest, *map(len, chunk.split(b"\n")[1:]))
         if longest > MAX_LINE_BYTES:
-            raise BrokenStream(name, f"has a line of more than {MAX_LINE_BYTES} bytes", "break the line, or remove it")
+            raise StreamError(name, f"has a line of more than {MAX_LINE_BYTES} bytes", "break the line, or remove it")
         yield chunk
 
 
@@ -151,7 +151,7 @@ def from_record(chunks: Iterator[bytes], name: str, offset: int) -> Iterator[byt
     return itertools.chain((first,), chunks) if first else iter(())
 
 
-def pieces(chunks: Iterator[bytes], offset: int, max_residues: int) -> Iterator[Piece]:
+def pieces(chunks: Iterator[bytes], offset: int, max_residues: int) -> Iterator[TextPiece]:
     """The text as pieces of whole records.
 
     Args:
@@ -159,7 +159,7 @@ def pieces(chunks: Iterator[bytes], offset: int, max_residues: int) -> Iterator[
         offset: where that record begins in the decompressed stream.
         max_residues: a longer record is cut, but stays long enough to show that it is longer.
     """
-    partial: _Partial | None = None
+    partial: _PartialRecord | None = None
     for chunk in chunks:
         begin = 0
         if partial:
@@ -172,15 +172,15 @@ def pieces(chunks: Iterator[bytes], offset: int, max_residues: int) -> Iterator[
             offset += partial.num_bytes
         end = chunk.rfind(b"\n>", begin) + 1 or begin
         if end > begin:
-            yield Piece(chunk, begin, end, offset, end - begin)
+            yield TextPiece(chunk, begin, end, offset, end - begin)
             offset += end - begin
-        partial = _Partial(max_residues)
+        partial = _PartialRecord(max_residues)
         partial.add(chunk[end:])
     if partial:
         yield partial.piece(offset)
 
 
-class _Partial:
+class _PartialRecord:
     """The beginning of a record; it takes memory for at most a header line, `max_residues` letters and a chunk."""
 
     def __init__(self, max_residues: int) -> None:
@@ -209,8 +209,8 @@ class _Partial:
             # One letter above the limit and a '*' after it show as much as the whole rest does.
             del content[self._header_bytes + self._max_residues + 2 :]
 
-    def piece(self, offset: int) -> Piece:
-        return Piece(bytes(self._content), 0, len(self._content), offset, self.num_bytes)
+    def piece(self, offset: int) -> TextPiece:
+        return TextPiece(bytes(self._content), 0, len(self._content), offset, self.num_bytes)
 
 
 def _filled(head: bytes, size: int, chunks: Iterator[bytes]) -> bytes:

@@ -1,7 +1,7 @@
 """Proteins: whether a record is one, whether a whole source holds them, and if not, why and what to change.
 
-In: header and letters of a record; the first block of a source. Out: a `Refusal` or a reason, if there is one. Kept:
-nothing.
+In: header and letters of a record; the first block of a source. Out: a `RejectionReason` or a reason, if there is one.
+Kept: nothing.
 
 Sources of every format, and the tables of `finetune`, call these functions, so that all of them refuse the same records
 in the same words. Most of what is no protein is recognized in a single record. But short nucleotides, three-letter
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.settings import LetterPolicy, SourceContent
-from data.sources.block import Block, Kind
+from data.sources.block import Kind, RecordBlock
 from zymogen.settings.option import in_words
 
 MAX_RESIDUES = 1_000_000
@@ -48,7 +48,7 @@ _NUCLEIC_HEADER = re.compile(
 # One record ---------------------------------------------------------------------------------------
 
 
-class Refusal(NamedTuple):
+class RejectionReason(NamedTuple):
     """Why a record is not a protein sequence."""
 
     kind: Kind
@@ -77,7 +77,7 @@ def refusal(
     content: SourceContent = "protein",
     *,
     may_be_cut: bool = False,
-) -> Refusal | None:
+) -> RejectionReason | None:
     """Why a record is not a protein sequence, and what to change; None if it is one.
 
     Args:
@@ -88,50 +88,56 @@ def refusal(
         may_be_cut: whether the reader cuts a sequence above the limit, so that its length is not known.
     """
     if not header:
-        return Refusal(
+        return RejectionReason(
             "bad header",
             "has a header without a name; write an identifier after '>', or where its format has the id of a record",
         )
     if (count := len(header)) > MAX_HEADER_BYTES:
-        return Refusal("bad header", f"has a header of {count} bytes; at most {MAX_HEADER_BYTES} are read; shorten it")
+        return RejectionReason(
+            "bad header", f"has a header of {count} bytes; at most {MAX_HEADER_BYTES} are read; shorten it"
+        )
     if b"\0" in header:
-        return Refusal("damaged", "has a NUL byte in its header: the file is damaged or no text; remove the record")
+        return RejectionReason(
+            "damaged", "has a NUL byte in its header: the file is damaged or no text; remove the record"
+        )
     if not letters and b"\r" in header:
-        return Refusal(
+        return RejectionReason(
             "damaged",
             "has no sequence, but a carriage return in its header; end lines with \\n or \\r\\n, not with \\r alone",
         )
     if not letters:
-        return Refusal("no sequence", "has no sequence; remove the record or fill it")
+        return RejectionReason("no sequence", "has no sequence; remove the record or fill it")
     if content == "protein" and is_missing(letters):
-        return Refusal("missing value", f"has {shown(letters)}, a word for a missing value; fill or remove it")
+        return RejectionReason("missing value", f"has {shown(letters)}, a word for a missing value; fill or remove it")
     if content == "protein" and _is_nucleotides(header, letters):
-        return Refusal("nucleotides", "holds nucleotides (DNA or RNA), no protein; translate or remove it")
+        return RejectionReason("nucleotides", "holds nucleotides (DNA or RNA), no protein; translate or remove it")
     if len(letters) > MAX_RESIDUES:
         length = "more" if may_be_cut else f"{len(letters)} residues, more"
-        return Refusal("too long", f"has {length} than the {MAX_RESIDUES} that a protein may have; remove the record")
+        return RejectionReason(
+            "too long", f"has {length} than the {MAX_RESIDUES} that a protein may have; remove the record"
+        )
     if (at := letters.find(b"\0")) >= 0:
         words = f"has a NUL byte at residue {at + 1}: the file is damaged or no text; remove the record"
-        return Refusal("damaged", words)
+        return RejectionReason("damaged", words)
     at = letters.translate(_TOKEN_OF).find(REFUSED) if unknown_letters == "refuse" else -1
     if at < 0:
         return None
     letter = letters[at : at + 1 + len(_CONTINUATION.match(letters, at + 1)[0])]  # type: ignore[index]
     if letters.startswith(_MARK, at):
-        return Refusal(
+        return RejectionReason(
             "damaged",
             f"has a byte order mark at residue {at + 1}, from a file that was appended to another; remove the three "
             "bytes EF BB BF there, or name the two files",
         )
     if letter == b"-":
-        return Refusal(
+        return RejectionReason(
             "gap",
             f"has '-' at residue {at + 1}, a gap: it comes from an alignment; remove the gaps (every '-' and '.'), so "
             "that each record is the protein alone",
         )
     is_stop = letter in b"*."
     what = "a stop codon inside the protein" if is_stop else "which is no amino acid letter"
-    return Refusal(
+    return RejectionReason(
         "inner stop codon" if is_stop else "unknown letter",
         f"has {shown(letter)} at residue {at + 1}, {what} (allowed: ACDEFGHIKLMNPQRSTVWY, BJOUXZ and one trailing '*' "
         "or '.'); correct the record"
@@ -194,7 +200,7 @@ _IS_CODE = np.zeros(1 << 18, np.bool_)
 _IS_CODE[np.array([_ids(code) for code in _CODES.split()], np.int32) @ _PLACES] = True
 
 
-def mistaken(block: Block) -> str:
+def mistaken(block: RecordBlock) -> str:
     """What a source holds instead of proteins, and what to do; empty if it holds proteins.
 
     Args:
@@ -241,7 +247,7 @@ def mistaken(block: Block) -> str:
     return ""
 
 
-def _headers(block: Block) -> Iterator[bytes]:
+def _headers(block: RecordBlock) -> Iterator[bytes]:
     text, at = block.headers.tobytes(), 0
     for length in block.header_lengths.tolist():
         yield text[at : at + length]
@@ -250,7 +256,7 @@ def _headers(block: Block) -> Iterator[bytes]:
         yield rejected.header
 
 
-def _share_of_codes(block: Block) -> float:
+def _share_of_codes(block: RecordBlock) -> float:
     """Share of the block's residues that, three by three from the beginning of each record, are amino acid codes."""
     whole = block.lengths % 3 == 0
     if len(block.tokens) < 3 * _LEAST_TRIPLETS or block.lengths[whole].sum() <= _SHARE * len(block.tokens):

@@ -43,7 +43,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*(::[a-z0-9+.:-]*)?://")
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedSources:
     """A corpus, ready to be read."""
 
     sources: tuple[Source, ...]
@@ -63,7 +63,7 @@ def resolve(
     store_dir: Path,
     *,
     reads_once: bool = False,
-) -> Resolved:
+) -> ResolvedSources:
     """Find what the strings name, and write the embedded corpus if the recipe names it and it does not exist yet.
 
     With `reads_once`, a source may be a pipe, as nothing else reads it or writes its name down; or it is standard input
@@ -86,8 +86,8 @@ def resolve(
             require_no_pipe(place, "data.sources")
     for place in places:
         if not _URL.match(place) and os.path.isdir(place):
-            return Resolved((), clusters, None, _store(place, places))
-    return Resolved(tuple(_source(p, unknown_letters, ingest.content) for p in places), clusters, None, None)
+            return ResolvedSources((), clusters, None, _store(place, places))
+    return ResolvedSources(tuple(_source(p, unknown_letters, ingest.content) for p in places), clusters, None, None)
 
 
 def names_of(corpus: CorpusSettings) -> list[str]:
@@ -124,7 +124,7 @@ def require_files(settings: DataSettings) -> None:
 
 def _embedded(
     named: str, corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
-) -> Resolved:
+) -> ResolvedSources:
     if len(corpus.sources) > 1 or corpus.clusters:
         raise ValueError(
             f"data.sources has {named!r} beside other sources or data.clusters; the embedded corpus brings its "
@@ -135,7 +135,7 @@ def _embedded(
         raise ValueError(f"data.sources: {named!r} needs a whole number as seed, for example 'synthetic:0'")
     families = Families(seed=int(seed))
     fasta, table = write_corpus(store_dir / f"synthetic-{seed}", families)
-    return Resolved((_source(str(fasta), unknown_letters, ingest.content),), table, families, None)
+    return ResolvedSources((_source(str(fasta), unknown_letters, ingest.content),), table, families, None)
 
 
 def _places(named: str) -> Iterable[str]:

@@ -21,14 +21,14 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from data.settings import LetterPolicy, SourceContent
-from data.sources.block import START, Block, Position
-from data.sources.delimited import DelimitedText, Malformed
+from data.sources.block import START, RecordBlock, SourcePosition
+from data.sources.delimited import DelimitedText, MalformedTableError
 from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta_text import within_line_cap
-from data.sources.protein import Refusal, shown
+from data.sources.protein import RejectionReason, shown
 from data.transport.attempts import ATTEMPTS, WEB
-from data.transport.broken_stream import BrokenStream
-from data.transport.byte_stream import ByteStream, OneFile
+from data.transport.broken_stream import StreamError
+from data.transport.byte_stream import ByteStream, SingleFileSource
 from data.transport.remote_file import RemoteFile
 from zymogen.console.safe_text import whole
 from zymogen.settings.section import expanded
@@ -84,7 +84,7 @@ def _key(part: str) -> str:
 
 
 @dataclass(frozen=True)
-class TableSource(OneFile):
+class TableSource(SingleFileSource):
     """One table: a file by its suffix, or a data set by its name."""
 
     location: str
@@ -141,7 +141,7 @@ class TableSource(OneFile):
             stamp += map(str, listed.origin_metadata)
         return stamp
 
-    def blocks(self, start: Position = START) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition = START) -> Iterator[RecordBlock]:
         """Its rows from `start` on; those before it are read again and left out.
 
         Raises:
@@ -166,7 +166,7 @@ class TableSource(OneFile):
         try:
             builder = self._first_builder()
             return self._csv_files(builder)[0] if type(builder.config).__name__ == "CsvConfig" else []
-        except (_Refused, BrokenStream):
+        except (_TableError, StreamError):
             raise
         except Exception as error:  # loaders, file systems and servers raise errors of many types
             raise self._refusal(error) from error
@@ -187,7 +187,7 @@ class TableSource(OneFile):
             for batch in self._stream(self._first_builder()).iter(batch_size=_ROWS):
                 number += len(next(iter(batch.values()), []))
                 yield batch
-        except BrokenStream:
+        except StreamError:
             raise
         except Exception as error:  # loaders, file systems and servers raise errors of many types
             raise self._refusal(error, number) from error
@@ -214,7 +214,7 @@ class TableSource(OneFile):
                 for residues, label in zip(letters, names, strict=True):
                     number += 1
                     yield self._entry(number, residues, label, sequence, name)
-        except (_Refused, BrokenStream):
+        except (_TableError, StreamError):
             raise
         except Exception as error:  # loaders, file systems and servers raise errors of many types
             raise self._refusal(error, number) from error
@@ -239,13 +239,13 @@ class TableSource(OneFile):
                         # As `finetune` numbers rows; lines of several files would not tell them apart.
                         shown = line if len(places) == 1 else number
                         entry = self._entry(shown, letters, ... if name is None else label, sequence, name)
-                        yield entry._replace(refusal=Refusal("misaligned row", wrong)) if wrong else entry
-            except BrokenStream as error:
+                        yield entry._replace(refusal=RejectionReason("misaligned row", wrong)) if wrong else entry
+            except StreamError as error:
                 lines = f"after line {text.line}" if text else "in its header"
                 raise error.at(f"so that it cannot be read {lines}") from error.__cause__
-            except Malformed as error:
+            except MalformedTableError as error:
                 where = self.location if self.suffix else f"{self.location}: {place}"
-                raise _Refused(f"{where}: cannot be read: {error}") from error
+                raise _TableError(f"{where}: cannot be read: {error}") from error
         if not number:
             raise self._no_row()
 
@@ -257,7 +257,7 @@ class TableSource(OneFile):
         ours = {"sep", "delimiter", "features", *(field.name for field in fields(datasets.BuilderConfig))}
         others = [f.name for f in fields(config) if f.name not in ours and getattr(config, f.name) != f.default]
         if others or len(config.sep) != 1:
-            raise _Refused(
+            raise _TableError(
                 f"{self.location}: its CSV files are to be read with {', '.join(others) or f'sep={config.sep!r}'}, as "
                 "its authors say, which is not done here; convert it to Parquet, or write its files with a header and "
                 "one separator"
@@ -267,21 +267,21 @@ class TableSource(OneFile):
             raise self._no_split(", ".join(files))
         return list(map(str, files[split])), config.sep
 
-    def _no_row(self) -> "_Refused":
-        return _Refused(f"{self.location}: no row in it (empty table); remove it from data.sources or fill it")
+    def _no_row(self) -> "_TableError":
+        return _TableError(f"{self.location}: no row in it (empty table); remove it from data.sources or fill it")
 
-    def _no_split(self, there: str) -> "_Refused":
+    def _no_split(self, there: str) -> "_TableError":
         asked = self._query[1].get("split", "train")
-        return _Refused(f"{self.location}: no split {asked!r}; there is {there}. Name one with '?split=SPLIT'")
+        return _TableError(f"{self.location}: no split {asked!r}; there is {there}. Name one with '?split=SPLIT'")
 
     def _entry(self, number: int, residues: object, label: object, sequence: str, name: str | None) -> Entry:
         if residues is not None and not isinstance(residues, str):
-            raise _Refused(
+            raise _TableError(
                 f"{self.location}: column {sequence!r} holds {type(residues).__name__} in row {number}, not text; name "
                 "the column of the sequence with '?sequence=COLUMN'"
             )
         header = f"row-{number}" if label is ... else "" if label is None else str(label)
-        nameless = Refusal("bad header", f"has no value in the id column {name!r}; fill it")
+        nameless = RejectionReason("bad header", f"has no value in the id column {name!r}; fill it")
         # A letter outside ASCII would become several bytes; '?' is one byte, and is refused as well.
         letters = (residues or "").encode("ascii", "replace")
         return Entry(header.encode("utf-8", "replace"), letters, None if header.strip() else nameless)
@@ -303,7 +303,7 @@ class TableSource(OneFile):
                 with closing(RemoteFile(place).chunks()) as chunks:
                     next(chunks, b"")
             except ValueError as error:
-                raise _Refused(str(error)) from error
+                raise _TableError(str(error)) from error
         return self._builder({})
 
     def _builder(self, options: Mapping[str, Any]) -> Any:
@@ -344,7 +344,7 @@ class TableSource(OneFile):
             return self._named(named, columns)
         found = [column for column in columns if column.lower() in SEQUENCE_COLUMNS]
         if len(found) != 1:
-            raise _Refused(
+            raise _TableError(
                 f"{self.location}: which column is the sequence? {len(found)} of its columns bear one of the usual "
                 f"names ({', '.join(SEQUENCE_COLUMNS)}); it has {', '.join(columns)}. Name one with "
                 "'?sequence=COLUMN'; two chains are two sources"
@@ -360,7 +360,7 @@ class TableSource(OneFile):
 
     def _named(self, column: str, columns: list[str]) -> str:
         if column not in columns:
-            raise _Refused(f"{self.location}: no column {column!r}; it has {', '.join(columns)}")
+            raise _TableError(f"{self.location}: no column {column!r}; it has {', '.join(columns)}")
         return column
 
     def _refusal(self, error: Exception, number: int = 0) -> ValueError:
@@ -391,5 +391,5 @@ class TableSource(OneFile):
         )
 
 
-class _Refused(ValueError):
+class _TableError(ValueError):
     """An error with a message of ours, which `_refusal` need not replace."""

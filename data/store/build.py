@@ -1,7 +1,7 @@
 """Building a token store from sources, or finding the one that was built before.
 
-In: sources, settings. Out: a `Store`. Kept: the store; after an interruption, what the build had committed, from which
-the same call continues and ends with the same bytes.
+In: sources, settings. Out: a `TokenStore`. Kept: the store; after an interruption, what the build had committed, from
+which the same call continues and ends with the same bytes.
 """
 
 import hashlib
@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 
 from data.settings import IngestSettings, LetterPolicy
-from data.sources.block import JUDGED, Block, Source, num_bad
+from data.sources.block import JUDGED, RecordBlock, Source, num_bad
 from data.sources.protein import BEGINNING_RECORDS, mistaken, shown
-from data.store.builder_process import Send, Unusable, call
+from data.store.builder_process import MessageSender, UnusableStoreError, call
 from data.store.folder import discard, remove_journal
-from data.store.journal import FAILED, Journal
+from data.store.journal import FAILED, BuildJournal
 from data.store.lock import locked
-from data.store.read_ahead import Ahead, Read, Report, any_held
-from data.store.token_store import FACTS, FORMAT, REJECTED, Counts, Store, read_facts
+from data.store.read_ahead import PartProgress, Prefetcher, ReadCounts, any_held
+from data.store.token_store import FACTS, FORMAT, REJECTED, StoreCounts, TokenStore, read_facts
 from data.store.writer import StoreWriter
-from data.transport.broken_stream import BrokenOff, Changed
+from data.transport.broken_stream import ConnectionLostError, SourceChangedError
 from data.transport.byte_stream import STANDARD_INPUT
-from zymogen.console.progress import BuildLine
+from zymogen.console.progress import BuildProgress
 from zymogen.console.safe_text import tell
 from zymogen.settings.option import in_words
 
@@ -39,7 +39,7 @@ BUDGET_RECORDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class BuildInputs:
     """What a store is built from, and the settings that decide its bytes."""
 
     sources: Sequence[Source]
@@ -52,7 +52,7 @@ class Inputs:
     """What sources hold, and the budget of bad records."""
 
     @classmethod
-    def of(cls, sources: Sequence[Source], unknown_letters: LetterPolicy, ingest: IngestSettings) -> "Inputs":
+    def of(cls, sources: Sequence[Source], unknown_letters: LetterPolicy, ingest: IngestSettings) -> "BuildInputs":
         """The inputs with the stamps that the sources have now."""
         return cls(sources, [source.stamp() for source in sources], unknown_letters, ingest)
 
@@ -67,7 +67,7 @@ class Inputs:
         """Whether a source is standard input, which can be read only once."""
         return any(source.name == STANDARD_INPUT for source in self.sources)
 
-    def alone(self, number: int) -> "Inputs":
+    def alone(self, number: int) -> "BuildInputs":
         """The source of this number alone."""
         return replace(self, sources=[self.sources[number]], stamps=[self.stamps[number]])
 
@@ -97,7 +97,7 @@ def open_or_build(
     ingest: IngestSettings,
     *,
     progress: Progress | None = None,
-) -> Store:
+) -> TokenStore:
     """The store of these sources: the one that was built before, or a new one.
 
     A store is reused if the sources' stamps (place, size, time of change) and the settings that decide its bytes are
@@ -116,7 +116,7 @@ def open_or_build(
             no record at all; the disk is full. Then nothing is published. What was committed stays, unless the content
             itself is wrong.
     """
-    inputs = Inputs.of(sources, unknown_letters, ingest)
+    inputs = BuildInputs.of(sources, unknown_letters, ingest)
     return _built(store_dir / inputs.key, inputs, progress)
 
 
@@ -127,26 +127,26 @@ def build_into(
     ingest: IngestSettings,
     *,
     progress: Progress | None = None,
-) -> Store:
+) -> TokenStore:
     """`open_or_build` with a folder that the caller chooses.
 
     Raises:
         ValueError: as in `open_or_build`; or the folder holds a store of other sources or settings, finished or not;
             or it is neither empty nor ours (`data.store.folder`).
     """
-    return _built(folder, Inputs.of(sources, unknown_letters, ingest), progress)
+    return _built(folder, BuildInputs.of(sources, unknown_letters, ingest), progress)
 
 
-def _built(folder: Path, inputs: Inputs, progress: Progress | None) -> Store:
+def _built(folder: Path, inputs: BuildInputs, progress: Progress | None) -> TokenStore:
     # Before the lock is taken, as a finished store may lie where nothing can be written.
     if (store := finished(folder, inputs)) is not None:
         return store
     text = f"{folder}: another process builds this store; waiting for it"
     with locked(folder, lambda: tell(text)):
         try:
-            with BuildLine() if progress is None else nullcontext(progress) as line:
+            with BuildProgress() if progress is None else nullcontext(progress) as line:
                 store = build_locked(folder, inputs, line)
-        except Unusable as error:  # its list of files to keep matters only to `build_locked`
+        except UnusableStoreError as error:  # its list of files to keep matters only to `build_locked`
             raise ValueError(str(error)) from None
     if progress is None and store.rejected:
         text = f"{folder}: left out {left_out(store.rejected)} ({REJECTED})"
@@ -154,7 +154,7 @@ def _built(folder: Path, inputs: Inputs, progress: Progress | None) -> Store:
     return store
 
 
-def finished(folder: Path, inputs: Inputs) -> Store | None:
+def finished(folder: Path, inputs: BuildInputs) -> TokenStore | None:
     """The store in `folder`; None if it is not finished.
 
     Raises:
@@ -162,7 +162,7 @@ def finished(folder: Path, inputs: Inputs) -> Store | None:
     """
     if not (folder / FACTS).exists():
         return None
-    store = Store(folder)
+    store = TokenStore(folder)
     if store.facts["key"] != inputs.key:
         raise ValueError(
             f"{folder} holds a store of other sources or settings, those of {', '.join(store.facts['sources'][:3])}; "
@@ -181,8 +181,8 @@ def finished(folder: Path, inputs: Inputs) -> Store | None:
 
 
 def build_locked(
-    folder: Path, inputs: Inputs, progress: Progress, *, is_part: bool = False, is_followed: bool = False
-) -> Store:
+    folder: Path, inputs: BuildInputs, progress: Progress, *, is_part: bool = False, is_followed: bool = False
+) -> TokenStore:
     """Find, continue or build the store in `folder`, whose lock the caller holds; see `open_or_build`.
 
     Args:
@@ -200,7 +200,7 @@ def build_locked(
     try:
         budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
         sizes = [source.num_bytes for source in sources]
-        ahead = Ahead(
+        ahead = Prefetcher(
             folder,
             sources,
             sizes,
@@ -219,9 +219,9 @@ def build_locked(
         if budget is not None:
             _require_within_budget(folder, num_bad(journal.rejected), journal.num_read, budget)
         if not (is_part or journal.counts.records):
-            raise Unusable(f"no record in {', '.join(source.name for source in sources) or 'data.sources'}")
+            raise UnusableStoreError(f"no record in {', '.join(source.name for source in sources) or 'data.sources'}")
         writer.publish([source.name for source in sources], reading(inputs.unknown_letters, ingest))
-    except Unusable as error:
+    except UnusableStoreError as error:
         if is_followed:
             writer.roll_back()
         else:
@@ -229,28 +229,28 @@ def build_locked(
             discard(folder, error.keep)
         raise
     except BaseException as failure:
-        if isinstance(failure, BrokenOff):  # what was read before the connection was lost is valid
+        if isinstance(failure, ConnectionLostError):  # what was read before the connection was lost is valid
             with suppress(ValueError):
                 writer.commit()
         writer.roll_back()
         if not (writer.committed.num_read or any_held(folder)):
             discard(folder)
         raise
-    return Store(folder)
+    return TokenStore(folder)
 
 
-def build_part(send: Send, folder: Path, inputs: Inputs) -> None:
-    """Build the store of one source; `Ahead` has this called in a separate process."""
+def build_part(send: MessageSender, folder: Path, inputs: BuildInputs) -> None:
+    """Build the store of one source; `Prefetcher` has this called in a separate process."""
     with locked(folder):
-        build_locked(folder, inputs, Report(send), is_part=True)
+        build_locked(folder, inputs, PartProgress(send), is_part=True)
 
 
 def _read_source(
     writer: StoreWriter,
-    ahead: Ahead,
-    tell: Callable[[int, Counts, int, Read], None],
+    ahead: Prefetcher,
+    tell: Callable[[int, StoreCounts, int, ReadCounts], None],
     number: int,
-    inputs: Inputs,
+    inputs: BuildInputs,
     budget: float | None,
 ) -> None:
     """Append what is left of the source of this number."""
@@ -261,7 +261,7 @@ def _read_source(
     try:
         for block in reader.blocks(writer.journal.position):
             if not judged and (reason := mistaken(block)):
-                raise Unusable(f"{source.name}: {reason}")
+                raise UnusableStoreError(f"{source.name}: {reason}")
             judged = True
             before = writer.journal
             writer.append(block, source.name, of_part=is_part)
@@ -269,10 +269,10 @@ def _read_source(
                 _require_good(source, block, before, budget, writer.folder)
             ahead.check()
             tell(number, writer.journal.counts, block.bytes_read, ahead.behind(number))
-    except Changed as error:
-        raise Unusable(str(error)) from error
+    except SourceChangedError as error:
+        raise UnusableStoreError(str(error)) from error
     if not _is_pipe(source) and source.stamp() != inputs.stamps[number]:
-        raise Unusable(f"{source.name} was changed while it was read; the same command reads it again")
+        raise UnusableStoreError(f"{source.name} was changed while it was read; the same command reads it again")
     writer.end_source()
     ahead.appended(number)
 
@@ -284,14 +284,16 @@ def _is_pipe(source: Source) -> bool:
     return source.name == STANDARD_INPUT or any(os.path.exists(p) and not os.path.isfile(p) for p in places)
 
 
-def _require_good(source: Source, block: Block, before: Journal, budget: float, folder: Path) -> None:
+def _require_good(source: Source, block: RecordBlock, before: BuildJournal, budget: float, folder: Path) -> None:
     """Check the bad records of a block that was read after `before` against the budget."""
     bad = [record for record in block.rejected if num_bad({record.kind: 1})]
     if budget == 0.0 and bad:
         insist = in_words("data.ingest.content", "any", ", or ", " if they are proteins") * (bad[0].kind in JUDGED)
         share = " to the share that may be bad, such as 0.01"
         way = in_words("data.ingest.max_bad_fraction", None, ". To leave such records out, set ", share)
-        raise Unusable(f"{source.name}: record {bad[0].record} ({shown(bad[0].header)}) {bad[0].reason}{way}{insist}")
+        raise UnusableStoreError(
+            f"{source.name}: record {bad[0].record} ({shown(bad[0].header)}) {bad[0].reason}{way}{insist}"
+        )
     # After fixed numbers of records, not where blocks or commits happen to end, so that an interruption cannot change
     # the result.
     num_read = before.num_read + block.end.records - before.position.records
@@ -304,7 +306,7 @@ def _require_good(source: Source, block: Block, before: Journal, budget: float, 
             _require_within_budget(folder, count, limit, budget)
 
 
-def _require_none_bad(writer: StoreWriter, ahead: Ahead) -> None:
+def _require_none_bad(writer: StoreWriter, ahead: Prefetcher) -> None:
     """Refuse to continue, without a budget, a build that had one and has bad records; before anything is removed."""
     count = num_bad(writer.journal.rejected) + ahead.num_bad
     if count:
@@ -317,7 +319,7 @@ def _require_none_bad(writer: StoreWriter, ahead: Ahead) -> None:
 
 def _require_within_budget(folder: Path, count: int, num_read: int, budget: float) -> None:
     if count > budget * num_read:
-        raise Unusable(
+        raise UnusableStoreError(
             f"{count} of {num_read} records are bad, a fraction of {count / num_read:.3g}, where "
             f"{in_words('data.ingest.max_bad_fraction')} allows {budget:g}; {folder / REJECTED} lists them with "
             "reasons: correct them, or raise max_bad_fraction to leave them out",
@@ -333,7 +335,12 @@ def left_out(rejected: Mapping[str, int]) -> str:
 
 
 def _tell(
-    progress: Progress, sizes: Sequence[int | None], number: int, counts: Counts, bytes_read: int, others: Read
+    progress: Progress,
+    sizes: Sequence[int | None],
+    number: int,
+    counts: StoreCounts,
+    bytes_read: int,
+    others: ReadCounts,
 ) -> None:
     """Report what this process and the others have read, while the source of this number is read or awaited."""
     done = sum(filter(None, sizes[:number]))

@@ -25,7 +25,7 @@ _PROGRAM = (
 )
 
 
-class Unusable(ValueError):
+class UnusableStoreError(ValueError):
     """What was read cannot become a store, so its files are removed, except those that are named.
 
     Args:
@@ -38,7 +38,7 @@ class Unusable(ValueError):
         self.keep = keep
 
 
-class Send(Protocol):
+class MessageSender(Protocol):
     """Sends messages to the parent."""
 
     def __call__(self, **message: Any) -> None:
@@ -97,7 +97,7 @@ def messages(process: subprocess.Popen[bytes], name: str) -> Iterator[dict[str, 
             return
         if "error" in message:
             process.wait()
-            raise (Unusable if message["unusable"] else ValueError)(message["error"])
+            raise (UnusableStoreError if message["unusable"] else ValueError)(message["error"])
         yield message
     status = process.wait()
     how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
@@ -128,7 +128,7 @@ def main() -> int:
             function(send, *arguments)
             send(done=True)
     except ValueError as error:
-        send(error=str(error), unusable=isinstance(error, Unusable))
+        send(error=str(error), unusable=isinstance(error, UnusableStoreError))
         return 1
     except OSError as error:
         if error.errno not in CLOSED | FULL:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from data.store import derived_json
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 CHECKED = "checked"
 
@@ -56,7 +56,7 @@ def once(path: Path, content_hash: str, store_dir: Path | None, compare: Callabl
             derived_json.write(stamp_path, json.dumps(stamp, indent=1) + "\n")
 
 
-def check(store: "Store", store_dir: Path) -> None:
+def check(store: "TokenStore", store_dir: Path) -> None:
     """Compare offsets.bin and digests.bin of a finished store, 16 bytes a record, with their hashes; only once.
 
     With wrong offsets a record would be another protein; with a wrong digest it could both train and validate.

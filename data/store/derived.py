@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from data.store.token_store import Store
+    from data.store.token_store import TokenStore
 
 DERIVED = "derived"
 """Folder of data.store_dir for what is derived from stores that cannot be written to."""
 
 
-def kept_at(store: "Store", name: str) -> Path:
+def kept_at(store: "TokenStore", name: str) -> Path:
     """The path of `name`, if it was derived before and can be read; otherwise where it is to be written.
 
     Args:
@@ -28,7 +28,7 @@ def kept_at(store: "Store", name: str) -> Path:
     return next(filter(_is_readable, places(store, name)), None) or written_at(store, name)
 
 
-def written_at(store: "Store", name: str) -> Path:
+def written_at(store: "TokenStore", name: str) -> Path:
     """Where `name` is to be written: in the store's folder if that is possible, otherwise under data.store_dir."""
     inside, *elsewhere = places(store, name)
     # A folder of another user that cannot be read cannot be replaced either.
@@ -36,14 +36,14 @@ def written_at(store: "Store", name: str) -> Path:
     return inside if fits or not elsewhere else elsewhere[0]
 
 
-def found_at(store: "Store", name: str) -> list[Path]:
+def found_at(store: "TokenStore", name: str) -> list[Path]:
     """Paths of everything derived whose name begins with `name` and that can be read; the store's own folder first."""
     folders = [(place.parent, place.name) for place in places(store, name)]
     found = (path for folder, begin in folders for path in sorted(folder.glob(f"{begin}*")))
     return [path for path in found if _is_readable(path)]
 
 
-def places(store: "Store", name: str) -> list[Path]:
+def places(store: "TokenStore", name: str) -> list[Path]:
     """All places where `name` may be kept, the store's own folder first."""
     inside = store.folder / name
     if store.store_dir is None:

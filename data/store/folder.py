@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from data.store.journal import FAILED, JOURNAL, Journal, write_journal
-from data.store.token_store import FACTS, LOCK, REJECTED, Counts, is_of_a_store
+from data.store.journal import FAILED, JOURNAL, BuildJournal, write_journal
+from data.store.token_store import FACTS, LOCK, REJECTED, StoreCounts, is_of_a_store
 from zymogen.files.durable import written_beside
 from zymogen.settings.section import listed
 
 PARTS = ".zymogen-parts"
-_ARRAYS = (*Counts().file_sizes(), REJECTED)
+_ARRAYS = (*StoreCounts().file_sizes(), REJECTED)
 _WRITTEN_BESIDE = tuple(written_beside(Path(name)).name for name in (JOURNAL, FACTS, FAILED))
 _OURS_BY_NAME = frozenset({LOCK, PARTS, FAILED, *_WRITTEN_BESIDE})
 
@@ -55,7 +55,7 @@ def discard(folder: Path, keep: Sequence[str] = ()) -> None:
     if _is_ours(folder / JOURNAL) or _is_ours(folder / FACTS):
         if not (folder / JOURNAL).exists() or _is_ours(folder / JOURNAL):
             with suppress(OSError):  # a full disk; what is removed below makes room
-                write_journal(folder, Journal(key=""))  # its old counts would be wrong if this is killed halfway
+                write_journal(folder, BuildJournal(key=""))  # its old counts would be wrong if this is killed halfway
         if _is_ours(folder / FACTS):
             (folder / FACTS).unlink()
         for name in _ARRAYS:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from data.settings import CorpusSettings, IngestSettings, LetterPolicy
 from data.store.journal import FAILED, failure, read_journal, write_failure
 from data.store.lock import is_held
-from data.store.token_store import FACTS, PATIENCE_S, Counts, Store
+from data.store.token_store import FACTS, PATIENCE_S, StoreCounts, TokenStore
 
 if TYPE_CHECKING:  # what building needs is imported where a store is built, so that reading needs no parser
     from data.sources.block import Source
-    from data.store.builder_process import Send
+    from data.store.builder_process import MessageSender
 
 _POLL_S = 0.05
 _ALIVE_S = 2.0
@@ -58,7 +58,11 @@ def follow(function: Callable[..., None], *arguments: object) -> Path:
 
 
 def serve_corpus(
-    send: "Send", corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
+    send: "MessageSender",
+    corpus: CorpusSettings,
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    store_dir: Path,
 ) -> None:
     """Build the store of a corpus unless it is finished, and `send` its folder."""
     from data.sources.resolve import resolve
@@ -71,17 +75,17 @@ def serve_corpus(
 
 
 def serve(
-    send: "Send",
+    send: "MessageSender",
     sources: Sequence["Source"],
     unknown_letters: LetterPolicy,
     ingest: IngestSettings,
     store_dir: Path,
 ) -> None:
     """Build the store of some sources unless it is finished, and `send` its folder."""
-    from data.store.build import Inputs, build_locked, finished
+    from data.store.build import BuildInputs, build_locked, finished
     from data.store.lock import locked
 
-    inputs = Inputs.of(sources, unknown_letters, ingest)
+    inputs = BuildInputs.of(sources, unknown_letters, ingest)
     folder = store_dir / inputs.key
     if finished(folder, inputs) is not None:
         send(folder=str(folder))
@@ -98,12 +102,12 @@ def serve(
             raise
 
 
-class GrowingStore(Store):
+class GrowingStore(TokenStore):
     """A token store that may still be written; the records up to the last call of `wait` can be read.
 
     Args:
         folder: folder of the store, as `start_builder` returned it.
-        store_dir: as for a `Store`.
+        store_dir: as for a `TokenStore`.
     """
 
     is_growing = True
@@ -111,11 +115,11 @@ class GrowingStore(Store):
 
     def __init__(self, folder: Path, store_dir: Path | None = None) -> None:
         super().__init__(folder, store_dir)
-        self._committed, self._finished = Counts(), False
+        self._committed, self._finished = StoreCounts(), False
         self._refresh()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> StoreCounts:
         """How much can be read: what was committed at the last call of `wait`."""
         return super().counts if self._finished else self._committed
 

@@ -1,7 +1,7 @@
 """The journal of an unfinished build: how much of each file of the store is valid, and where reading continues.
 
-In: the folder of a store. Out: `Journal`. Kept: progress.json, which is written before any other file of a build and
-replaced whole at every commit; .zymogen-failed.json, the reason why a build that others follow has ended.
+In: the folder of a store. Out: `BuildJournal`. Kept: progress.json, which is written before any other file of a build
+and replaced whole at every commit; .zymogen-failed.json, the reason why a build that others follow has ended.
 """
 
 import json
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from data.sources.block import START, Position
+from data.sources.block import START, SourcePosition
 from data.store import derived_json
-from data.store.token_store import FORMAT, REJECTED, Counts, is_of_a_store
+from data.store.token_store import FORMAT, REJECTED, StoreCounts, is_of_a_store
 from zymogen.console.safe_text import redacted
 from zymogen.files.durable import write_whole
 
@@ -19,12 +19,12 @@ JOURNAL, FAILED = "progress.json", ".zymogen-failed.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Journal:
+class BuildJournal:
     """What is committed, that is, safely on disk."""
 
     key: str
     """Hash of the sources' stamps and of the settings that decide the bytes."""
-    counts: Counts = field(default=Counts())
+    counts: StoreCounts = field(default=StoreCounts())
     num_read: int = 0
     """Number of records that were read, those that were left out included."""
     rejected: Mapping[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Journal:
     unknown_letters: Mapping[str, int] = field(default_factory=dict)
     source: int = 0
     """Number of the source that is being read, from 0."""
-    position: Position = START
+    position: SourcePosition = START
     """Where that source continues."""
     of_part: bool = False
     """Whether `position` is a position in the source's part (`data.store.read_ahead`), not in the source itself."""
@@ -46,7 +46,7 @@ class Journal:
         return {**self.counts.file_sizes(), REJECTED: self.rejected_bytes}
 
 
-def read_journal(folder: Path) -> Journal | None:
+def read_journal(folder: Path) -> BuildJournal | None:
     """The journal of an unfinished build; None if the folder has none.
 
     Raises:
@@ -63,13 +63,13 @@ def read_journal(folder: Path) -> Journal | None:
         content = json.loads(raw)
         if content.pop("format") != FORMAT:
             raise ValueError
-        content["counts"], content["position"] = Counts(*content["counts"]), Position(*content["position"])
-        return Journal(**content)
+        content["counts"], content["position"] = StoreCounts(*content["counts"]), SourcePosition(*content["position"])
+        return BuildJournal(**content)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} is damaged, or of another version; delete the folder, it is built again") from None
 
 
-def write_journal(folder: Path, journal: Journal) -> None:
+def write_journal(folder: Path, journal: BuildJournal) -> None:
     """Replace the journal; it is on disk when this returns."""
     write_whole(folder / JOURNAL, json.dumps({"format": FORMAT, **asdict(journal)}))
 

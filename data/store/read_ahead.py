@@ -19,11 +19,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.sources.block import START, Block, Position, Rejected, Source, num_bad
-from data.store.builder_process import Send, messages, spawn
+from data.sources.block import START, RecordBlock, RejectedRecord, Source, SourcePosition, num_bad
+from data.store.builder_process import MessageSender, messages, spawn
 from data.store.folder import PARTS, discard_part
-from data.store.journal import Journal, read_journal
-from data.store.token_store import FACTS, REJECTED, UINT64, Store
+from data.store.journal import BuildJournal, read_journal
+from data.store.token_store import FACTS, REJECTED, UINT64, TokenStore
 
 _BLOCK_RECORDS = 1 << 16
 _BLOCK_RESIDUES = 16 << 20
@@ -34,7 +34,7 @@ _WORTH_BYTES = 32 << 20
 """Bytes, as stored, that are read in the time in which a process starts, which takes a second or two."""
 
 
-class Read(NamedTuple):
+class ReadCounts(NamedTuple):
     """How much of something was read."""
 
     records: int = 0
@@ -43,7 +43,7 @@ class Read(NamedTuple):
     """Stored bytes of the source."""
 
 
-class Held(NamedTuple):
+class BuiltPrefix(NamedTuple):
     """What a part holds from which a build can continue."""
 
     key: str
@@ -53,16 +53,16 @@ class Held(NamedTuple):
     num_bad: int
 
 
-def held(folder: Path) -> Held | None:
+def held(folder: Path) -> BuiltPrefix | None:
     """What the part in `folder` holds; None if it holds nothing, or is too damaged to continue from."""
     with suppress(ValueError):
         if (folder / FACTS).exists():
-            facts = Store(folder).facts
+            facts = TokenStore(folder).facts
             num_read = facts["records"] + sum(facts["rejected"].values())
-            return Held(facts["key"], True, num_read, num_bad(facts["rejected"]))
+            return BuiltPrefix(facts["key"], True, num_read, num_bad(facts["rejected"]))
         journal = read_journal(folder)
         if journal is not None and journal.num_read:
-            return Held(journal.key, False, journal.num_read, num_bad(journal.rejected))
+            return BuiltPrefix(journal.key, False, journal.num_read, num_bad(journal.rejected))
     return None
 
 
@@ -79,15 +79,15 @@ class BuiltPart:
 
     def __init__(self, folder: Path, source: Source) -> None:
         self.num_bytes = source.num_bytes
-        self._store = Store(folder)
+        self._store = TokenStore(folder)
         self._facts = self._store.facts
 
     @property
-    def read(self) -> Read:
+    def read(self) -> ReadCounts:
         """How much was read of the source: everything."""
-        return Read(self._facts["records"], self._facts["residues"], self.num_bytes or 0)
+        return ReadCounts(self._facts["records"], self._facts["residues"], self.num_bytes or 0)
 
-    def blocks(self, start: Position = START) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition = START) -> Iterator[RecordBlock]:
         """Its records from `start` on. They are not mapped: mapped pages would count as memory of this process."""
         num_records = self._facts["records"] + sum(self._facts["rejected"].values())
         rejected = self.rejected(start.records - start.offset)
@@ -99,7 +99,7 @@ class BuiltPart:
             fitting = int(np.searchsorted(offsets, offsets[0] + np.uint64(_BLOCK_RESIDUES), side="right")) - 1
             offsets = offsets[: max(fitting, min(1, most)) + 1]
             stop = done + len(offsets) - 1
-            bad: list[Rejected] = []
+            bad: list[RejectedRecord] = []
             while waiting is not None and waiting.record <= stop + 1:
                 bad.append(waiting)
                 waiting = next(rejected, None)
@@ -108,14 +108,16 @@ class BuiltPart:
                     stop = bad[-1].record
                     break
             offsets = offsets[: stop - done - len(bad) + 1]
-            yield self._block(Position(stop, accepted + len(offsets) - 1), offsets, bad, num_records)
+            yield self._block(SourcePosition(stop, accepted + len(offsets) - 1), offsets, bad, num_records)
             done, accepted = stop, accepted + len(offsets) - 1
 
-    def _block(self, end: Position, offsets: NDArray[np.uint64], rejected: list[Rejected], num_records: int) -> Block:
+    def _block(
+        self, end: SourcePosition, offsets: NDArray[np.uint64], rejected: list[RejectedRecord], num_records: int
+    ) -> RecordBlock:
         count = len(offsets) - 1
         first = end.offset - count
         header_offsets = self._store.read("header_offsets.bin", UINT64, first, count + 1)
-        return Block(
+        return RecordBlock(
             tokens=self._store.read("tokens.bin", np.uint8, int(offsets[0]), int(offsets[-1] - offsets[0])),
             lengths=np.diff(offsets).astype(np.int64),
             headers=self._store.read(
@@ -128,7 +130,7 @@ class BuiltPart:
             bytes_read=self.num_bytes or 0,
         )
 
-    def rejected(self, skip: int) -> Iterator[Rejected]:
+    def rejected(self, skip: int) -> Iterator[RejectedRecord]:
         """The records that were left out, after the first `skip` of them."""
         if not self._facts["rejected"]:
             return
@@ -137,7 +139,7 @@ class BuiltPart:
                 if number >= skip:
                     said = json.loads(line)
                     header = said["header"].encode()
-                    yield Rejected(said["record"], header, said["offset"], said["kind"], said["reason"])
+                    yield RejectedRecord(said["record"], header, said["offset"], said["kind"], said["reason"])
 
 
 def plan_reading(
@@ -167,7 +169,7 @@ def plan_reading(
     }, workers
 
 
-class Ahead:
+class Prefetcher:
     """The sources of a build from the current one on, some of which other processes read ahead.
 
     Args:
@@ -192,7 +194,7 @@ class Ahead:
         sources: Sequence[Source],
         sizes: Sequence[int | None],
         keys: Sequence[str],
-        journal: Journal,
+        journal: BuildJournal,
         processes: int,
         build_part: Callable[[subprocess.Popen[bytes], Path, int], None],
     ) -> None:
@@ -236,7 +238,7 @@ class Ahead:
         self._slots, self._starting, self._stopped = threading.Semaphore(processes), threading.Lock(), False
         self._pool = ThreadPoolExecutor(max(1, workers), "reads ahead")
 
-    def __enter__(self) -> "Ahead":
+    def __enter__(self) -> "Prefetcher":
         if self._here is not None:
             self._slots.acquire()
         self._futures = {n: self._pool.submit(self._build, n) for n in self._numbers}
@@ -291,15 +293,15 @@ class Ahead:
         if self._failures:
             raise self._failures[0]
 
-    def behind(self, number: int) -> Read:
+    def behind(self, number: int) -> ReadCounts:
         """How much was read of the sources after this one."""
         found = [read for n, read in self._read.copy().items() if n > number]
-        return Read(*map(sum, zip(*found, strict=True))) if found else Read()
+        return ReadCounts(*map(sum, zip(*found, strict=True))) if found else ReadCounts()
 
     def _part(self, number: int) -> Path:
         return self._parts / f"{number:04d}"
 
-    def _held(self, number: int) -> Held | None:
+    def _held(self, number: int) -> BuiltPrefix | None:
         """What the part of a source holds, if this build made it."""
         found = held(self._part(number))
         return found if found is not None and found.key == self._keys[number] else None
@@ -314,21 +316,21 @@ class Ahead:
             try:
                 self._build_part(process, self._part(number), number)
                 for message in messages(process, self._sources[number].name):
-                    self._read[number] = Read(*message["read"])
+                    self._read[number] = ReadCounts(*message["read"])
             except BaseException as failure:
                 self._failures.append(failure)
             else:
                 self._idle.append(process)
 
 
-class Report:
+class PartProgress:
     """Sends the progress of a part to the parent, about twice a second."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: MessageSender) -> None:
         self._send, self._last = send, 0.0
 
     def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
         """Report the progress of the build."""
         if (now := time.monotonic()) >= self._last + _REPORT_S:
             self._last = now
-            self._send(read=Read(records, residues, bytes_read))
+            self._send(read=ReadCounts(records, residues, bytes_read))

@@ -44,7 +44,7 @@ POLL_S = 0.1
 _CHUNK_BYTES = 8 << 20
 
 
-class Counts(NamedTuple):
+class StoreCounts(NamedTuple):
     """What a store holds."""
 
     records: int = 0
@@ -62,7 +62,7 @@ class Counts(NamedTuple):
         }
 
 
-class Store:
+class TokenStore:
     """A finished token store.
 
     Args:
@@ -101,9 +101,9 @@ class Store:
         return facts
 
     @cached_property
-    def counts(self) -> Counts:
+    def counts(self) -> StoreCounts:
         """How many records, residues and header bytes can be read."""
-        return Counts(*(int(self.facts[name]) for name in Counts._fields))
+        return StoreCounts(*(int(self.facts[name]) for name in StoreCounts._fields))
 
     @property
     def fingerprint(self) -> str:
@@ -247,7 +247,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
         )
     if facts_text({name: value for name, value in facts.items() if name != "hash"}).encode() != raw:
         raise ValueError(f"{path} differs from what was written; {RESTORE}")
-    if others := sorted(facts["files"].keys() - {*Counts().file_sizes(), REJECTED}):
+    if others := sorted(facts["files"].keys() - {*StoreCounts().file_sizes(), REJECTED}):
         raise ValueError(f"{path} lists the file {others[0]!r}, which no token store has; do not use this store")
     return dict(facts)
 

@@ -22,9 +22,19 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.sources.block import START, Block
-from data.store.journal import JOURNAL, Journal, read_journal, write_journal
-from data.store.token_store import FACTS, FORMAT, REJECTED, UINT64, Counts, facts_text, fingerprint, hash_of, new_hash
+from data.sources.block import START, RecordBlock
+from data.store.journal import JOURNAL, BuildJournal, read_journal, write_journal
+from data.store.token_store import (
+    FACTS,
+    FORMAT,
+    REJECTED,
+    UINT64,
+    StoreCounts,
+    facts_text,
+    fingerprint,
+    hash_of,
+    new_hash,
+)
 from zymogen.files.disk_error import FULL, said
 from zymogen.files.durable import write_whole
 
@@ -38,10 +48,10 @@ _PIECE_BYTES = 256 << 10
 """How much is hashed and written at a time: it must fit into the processor's cache."""
 
 
-class _Write(NamedTuple):
+class _PendingWrite(NamedTuple):
     rows: Sequence[tuple[str, memoryview | bytes]]
     """What to append to which file."""
-    journal: Journal
+    journal: BuildJournal
     """The state of the store after this write."""
     commit: bool = False
 
@@ -70,7 +80,7 @@ class StoreWriter:
             )
         if restart:
             before = None
-        self.committed = before or Journal(key=key)
+        self.committed = before or BuildJournal(key=key)
         """What is safely on disk."""
         self.journal = self.committed
         """The state of the store when everything that was appended is written."""
@@ -91,7 +101,7 @@ class StoreWriter:
         self._uncommitted = 0
         # Not a `Queue` of size two: its methods are Python code, so an interrupt could leave its lock locked, and an
         # interrupted build would hang. With these two queues, an interrupt can at most lose a place for a block.
-        self._queue: SimpleQueue[_Write | SimpleQueue[None] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_PendingWrite | SimpleQueue[None] | None] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
         for _ in range(_AHEAD):
             self._room.put(None)
@@ -117,7 +127,7 @@ class StoreWriter:
         file.truncate(size)
         self._hashes[name] = hash_of(file, size)
 
-    def append(self, block: Block, source: str, *, of_part: bool = False) -> None:
+    def append(self, block: RecordBlock, source: str, *, of_part: bool = False) -> None:
         """Add a block of the current source; its arrays must not change afterwards.
 
         Args:
@@ -141,7 +151,7 @@ class StoreWriter:
         rejected = "".join(json.dumps(line) + "\n" for line in lines).encode()
         self.journal = replace(
             before,
-            counts=Counts(*map(add, counts, (len(block.lengths), residues, header_bytes))),
+            counts=StoreCounts(*map(add, counts, (len(block.lengths), residues, header_bytes))),
             num_read=before.num_read + len(block.lengths) + len(block.rejected),
             rejected=dict(Counter(before.rejected) + block.rejected_kinds),
             rejected_bytes=before.rejected_bytes + len(rejected),
@@ -158,7 +168,7 @@ class StoreWriter:
             ("header_offsets.bin", _bytes(counts.header_bytes + np.cumsum(block.header_lengths), UINT64)),
             (REJECTED, rejected),
         ]
-        self._hand_over(_Write(rows, self.journal))
+        self._hand_over(_PendingWrite(rows, self.journal))
 
     def end_source(self) -> None:
         """End the current source, so that the next one begins. Everything is on disk when this returns."""
@@ -170,7 +180,7 @@ class StoreWriter:
     def commit(self) -> None:
         """Write everything that was appended to disk, and record it in the journal."""
         if self.committed != self.journal:
-            self._hand_over(_Write((), self.journal, commit=True))
+            self._hand_over(_PendingWrite((), self.journal, commit=True))
         reached: SimpleQueue[None] = SimpleQueue()
         self._queue.put(reached)
         reached.get()
@@ -220,7 +230,7 @@ class StoreWriter:
 
     # The thread ---------------------------------------------------------------------------------------
 
-    def _hand_over(self, write: _Write) -> None:
+    def _hand_over(self, write: _PendingWrite) -> None:
         self._require_well()
         self._room.get()
         self._queue.put(write)
@@ -251,7 +261,7 @@ class StoreWriter:
             return None
         return max(0.0, self._last_commit + COMMIT_S - time.monotonic())
 
-    def _attempt(self, write: _Write | None) -> None:
+    def _attempt(self, write: _PendingWrite | None) -> None:
         if self._failure is not None:
             return
         try:

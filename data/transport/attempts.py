@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from data.transport.broken_stream import BrokenOff
+from data.transport.broken_stream import ConnectionLostError
 from zymogen.console.safe_text import tell
 
 ATTEMPTS = 5
@@ -72,7 +72,7 @@ def refusal(location: str, error: Exception, num_attempts: int = 0, happened: st
     if happened:
         tried = f", and {num_attempts} attempts to continue failed" if num_attempts else ""
         remedy = f"{_said(error)}{tried}; start again when it can be reached, the same command continues"
-        return BrokenOff(location, happened, remedy)
+        return ConnectionLostError(location, happened, remedy)
     if _status(error) == 404 or (isinstance(error, FileNotFoundError) and not error.__cause__):
         return ValueError(f"{location}: no such file; check data.sources")
     tried = f", also after {num_attempts} more attempts" if num_attempts else ""

@@ -6,7 +6,7 @@ In: nothing; these are the types. Kept: nothing.
 from typing import Self
 
 
-class BrokenStream(ValueError):
+class StreamError(ValueError):
     """A source that can be read no further.
 
     Args:
@@ -25,9 +25,9 @@ class BrokenStream(ValueError):
         return type(self)(location, f"{happened}, {place}", remedy)
 
 
-class BrokenOff(BrokenStream):
+class ConnectionLostError(StreamError):
     """The connection to a source was lost and could not be opened again. What was read before is valid."""
 
 
-class Changed(BrokenStream):
+class SourceChangedError(StreamError):
     """A source changed while it was read. What was read before is not valid."""

@@ -13,8 +13,8 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from data.transport.broken_stream import BrokenStream
-from data.transport.compression import DECOMPRESS, HEAD_BYTES, UNPACK, Stored, compression, in_pieces
+from data.transport.broken_stream import StreamError
+from data.transport.compression import DECOMPRESS, HEAD_BYTES, UNPACK, CompressedStream, compression, in_pieces
 from data.transport.remote_file import RemoteFile
 from zymogen.files.suggestions import nearest
 
@@ -56,7 +56,7 @@ def require_no_pipe(place: str, name: str) -> None:
         )
 
 
-class OneFile:
+class SingleFileSource:
     """The properties of a source (`data.sources.block.Source`) that is one file, pipe or URL."""
 
     __slots__ = ()
@@ -145,7 +145,7 @@ class ByteStream:
         """
         at = 0
         with ExitStack() as files:
-            stored = Stored(self.name, files.enter_context(closing(self._stored())))
+            stored = CompressedStream(self.name, files.enter_context(closing(self._stored())))
             head = stored.peek(HEAD_BYTES)
             kind = compression(head)
             if kind not in DECOMPRESS:
@@ -157,7 +157,7 @@ class ByteStream:
             if size is not None:
                 files.close()
                 at = min(offset, size)
-                stored = Stored(self.name, files.enter_context(closing(self._stored(at))))
+                stored = CompressedStream(self.name, files.enter_context(closing(self._stored(at))))
             for chunk in in_pieces(DECOMPRESS[kind](stored), _LEAST_BYTES):
                 if kind and not at:
                     self._require_plain(chunk, kind)
@@ -181,9 +181,9 @@ class ByteStream:
 
     def _require_within_limits(self, size: int, kind: str) -> None:
         if size > MAX_BYTES:
-            raise BrokenStream(self.name, f"has more than {MAX_BYTES} bytes", "divide it into several sources")
+            raise StreamError(self.name, f"has more than {MAX_BYTES} bytes", "divide it into several sources")
         if kind and is_inflated(size, self.bytes_read):
-            raise BrokenStream(
+            raise StreamError(
                 self.name,
                 f"{self.bytes_read} {kind} bytes become more than {size}",
                 f"at most {MAX_INFLATION} for one are read; unpack it if the file is to be trusted",
@@ -205,4 +205,4 @@ class ByteStream:
         except FileNotFoundError:
             raise ValueError(f"{self.location}: no such file; check data.sources") from None
         except OSError as error:
-            raise BrokenStream(self.name, "cannot be read", str(error)) from error
+            raise StreamError(self.name, "cannot be read", str(error)) from error

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from data.transport.broken_stream import BrokenStream
+from data.transport.broken_stream import StreamError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -74,7 +74,7 @@ def compression(head: bytes) -> str:
     return next((name for magic, name in _OTHERS.items() if head.startswith(magic)), "")
 
 
-class Stored:
+class CompressedStream:
     """Stored bytes of a source, which are decoded one after the other.
 
     Args:
@@ -123,7 +123,7 @@ def in_pieces(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def gunzip(stored: Stored) -> Iterator[bytes]:
+def gunzip(stored: CompressedStream) -> Iterator[bytes]:
     """All members of a gzip stream, one after the other.
 
     Files of bgzip and of other programs may be concatenated. After the members of bgzip its end block must come, at the
@@ -139,7 +139,7 @@ def gunzip(stored: Stored) -> Iterator[bytes]:
     while (head := stored.peek(len(_END_BLOCK))) or open_bgzip:
         is_bgzip = _is_bgzip(stored)
         if open_bgzip and not is_bgzip:
-            raise BrokenStream(
+            raise StreamError(
                 stored.name,
                 f"the bgzip stream ends at byte {stored.position} without its end block",
                 "the file was cut short; copy or download it again; if it is known to be whole, pack it again (gunzip "
@@ -153,7 +153,7 @@ def gunzip(stored: Stored) -> Iterator[bytes]:
                 break
 
 
-def _is_bgzip(stored: Stored) -> bool:
+def _is_bgzip(stored: CompressedStream) -> bool:
     """Whether one of the extra fields of the next gzip member is "BC" (RFC 1952, 2.3.1.1)."""
     head, at = stored.peek(12), 12
     if len(head) < at or not head[3] & 4:
@@ -165,7 +165,7 @@ def _is_bgzip(stored: Stored) -> bool:
     return at < end
 
 
-def unzstd(stored: Stored) -> Iterator[bytes]:
+def unzstd(stored: CompressedStream) -> Iterator[bytes]:
     """All frames of a zstd stream, one after the other; frames without data are skipped.
 
     Raises:
@@ -178,7 +178,7 @@ def unzstd(stored: Stored) -> Iterator[bytes]:
         yield from _decoded(zstd.ZstdDecompressor(), stored, "zstd", "frame")
 
 
-def _require_readable(stored: Stored, head: bytes) -> None:
+def _require_readable(stored: CompressedStream, head: bytes) -> None:
     """Refuse a zstd frame that needs more than the frame itself and an ordinary amount of memory."""
     try:
         frame = zstd.get_frame_info(head)
@@ -187,14 +187,14 @@ def _require_readable(stored: Stored, head: bytes) -> None:
     # The window of a single-segment frame is its whole content; other frames give it in a byte (RFC 8878, 3.1.1.1).
     window_bytes = frame.decompressed_size if head[4] & 32 else 8 + (head[5] & 7) << (head[5] >> 3) + 7
     if frame.dictionary_id:
-        raise BrokenStream(
+        raise StreamError(
             stored.name,
             f"the zstd frame at byte {stored.position} needs the dictionary {frame.dictionary_id}, which is no part of "
             "the file",
             "unpack it where the dictionary is (unzstd -D DICTIONARY), or pack it without one",
         )
     if window_bytes > _WINDOW_BYTES:
-        raise BrokenStream(
+        raise StreamError(
             stored.name,
             f"the zstd frame at byte {stored.position} was packed with a window of {window_bytes >> 20} MB, which "
             f"takes as much memory to unpack; {_WINDOW_BYTES >> 20} MB are allowed",
@@ -202,7 +202,7 @@ def _require_readable(stored: Stored, head: bytes) -> None:
         )
 
 
-def _decoded(decoder: Any, stored: Stored, kind: str, part: str) -> Iterator[bytes]:
+def _decoded(decoder: Any, stored: CompressedStream, kind: str, part: str) -> Iterator[bytes]:
     """The content of one gzip member or zstd frame; bytes that were read after its end are given back.
 
     Args:
@@ -214,14 +214,14 @@ def _decoded(decoder: Any, stored: Stored, kind: str, part: str) -> Iterator[byt
     begin, head, content = stored.position, stored.peek(len(_ZSTD)), b""
     if compression(head) != kind and not (_GZIP if kind == "gzip" else _ZSTD).startswith(head):
         shown = head[:20].decode("latin-1").encode("unicode_escape").decode()
-        raise BrokenStream(
+        raise StreamError(
             stored.name,
             f"what follows the {kind} data at byte {begin} is no {kind} ('{shown}')",
             f"copy or download it again; if only this end is wrong, cut it off (head -c {begin} OLD > NEW)",
         )
     while not decoder.eof:
         if decoder.needs_input and not (content := stored.take()):
-            raise BrokenStream(
+            raise StreamError(
                 stored.name,
                 f"the {kind} stream ends early, at byte {stored.position}",
                 "the file was cut short; copy or download it again",
@@ -231,7 +231,7 @@ def _decoded(decoder: Any, stored: Stored, kind: str, part: str) -> Iterator[byt
         except Exception as error:  # isal's stub calls its error class an instance
             said = re.sub(r"^(Error -?\d+|Unable to decompress .* data:) ", "", str(error))
             where = f"{kind} {part} that begins at byte {begin}, before byte {stored.position}"
-            raise BrokenStream(
+            raise StreamError(
                 stored.name, f"is damaged in the {where} ({said})", "copy or download it again"
             ) from error
         content = b""
@@ -240,7 +240,7 @@ def _decoded(decoder: Any, stored: Stored, kind: str, part: str) -> Iterator[byt
     stored.give_back(decoder.unused_data)
 
 
-DECOMPRESS: dict[str, Callable[[Stored], Iterator[bytes]]] = {
+DECOMPRESS: dict[str, Callable[[CompressedStream], Iterator[bytes]]] = {
     "": lambda stored: iter(stored.take, b""),
     "gzip": gunzip,
     "zstd": unzstd,

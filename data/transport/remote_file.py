@@ -17,7 +17,7 @@ from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data.transport.attempts import SILENCE_S, WEB, answered, refusal, tell_once, wait
-from data.transport.broken_stream import BrokenStream, Changed
+from data.transport.broken_stream import SourceChangedError, StreamError
 from zymogen.console.safe_text import remembered, whole
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _VERSION_FIELDS = (
 )
 
 
-class Answer(NamedTuple):
+class RemoteResponse(NamedTuple):
     """A file that is open to be read, and what a server reports about it."""
 
     size: int | None
@@ -113,14 +113,14 @@ class RemoteFile:
                     if at < max(position, self._size or 0):
                         raise ConnectionError("there is more of it")
                     return
-            except BrokenStream:
+            except StreamError:
                 raise
             except Exception as error:
                 of = "" if self._size is None else f" of {self._size}"
                 happened = "" if begin is None else f"breaks off after {position}{of} bytes"
                 wait(self.location, error, number := number + 1, happened)
 
-    def _require_same(self, answer: Answer) -> None:
+    def _require_same(self, answer: RemoteResponse) -> None:
         """Refuse an answer of another file, or of another version, than the first answer's."""
         size = self._info[0] if answer.size is None else answer.size
         if size is None and answer.version and not answer.shows_end:
@@ -141,8 +141,8 @@ class RemoteFile:
         """Shows that two answers are of the same file. A weak ETag does not (RFC 9110, 13.1.5)."""
         return next((value for value in (self._version or {}).values() if not value.startswith("W/")), None)
 
-    def _changed(self) -> Changed:
-        return Changed(self.location, "changed while it was read", "the same command reads it again")
+    def _changed(self) -> SourceChangedError:
+        return SourceChangedError(self.location, "changed while it was read", "the same command reads it again")
 
     @cached_property
     def _info(self) -> tuple[int | None, dict[str, str]]:
@@ -165,11 +165,11 @@ class RemoteFile:
             )
         return size, version
 
-    def _open(self, offset: int) -> AbstractContextManager[Answer]:
+    def _open(self, offset: int) -> AbstractContextManager[RemoteResponse]:
         return self._request("GET", offset) if self._is_web else self._stored(offset)
 
     @contextmanager
-    def _request(self, method: str, offset: int = 0) -> Iterator[Answer]:
+    def _request(self, method: str, offset: int = 0) -> Iterator[RemoteResponse]:
         """Ask a web server.
 
         The whole rest is one streamed answer: single pieces would need a server that supports ranges.
@@ -202,17 +202,17 @@ class RemoteFile:
                 size = None
             version = {field: answer.headers[field] for field in _WEB_VERSION if field in answer.headers}
             shows_end = "Transfer-Encoding" in answer.headers
-            yield Answer(int(size) if size else None, version, begin, answer.iter_raw(), shows_end)
+            yield RemoteResponse(int(size) if size else None, version, begin, answer.iter_raw(), shows_end)
 
     @contextmanager
-    def _stored(self, offset: int) -> Iterator[Answer]:
+    def _stored(self, offset: int) -> Iterator[RemoteResponse]:
         """Open a file of another file system than the web."""
         if self._version is not None:
             self._filesystem.invalidate_cache()
         info = self._filesystem.info(self._path)
         with self._filesystem.open(self._path, "rb") as file:
             at = file.seek(offset) if offset and file.seekable() else 0
-            yield Answer(*_described(info), at, iter(partial(file.read, _READ_BYTES), b""), shows_end=True)
+            yield RemoteResponse(*_described(info), at, iter(partial(file.read, _READ_BYTES), b""), shows_end=True)
 
 
 @cache

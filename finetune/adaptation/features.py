@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.batches.filling import Residues
+from data.batches.filling import ResidueReader
 from data.batches.packed import PlainContents, stretches
 from data.order.plan import SPECIAL_TOKENS
 from data.order.settings import BinSettings
@@ -31,8 +31,8 @@ from data.store import derived_array, derived_json
 from data.store.derived import remedy
 from data.store.token_store import hash_of
 from finetune.adaptation.vectors import Embedder, Pooling, windows_of
-from pretrain.ship.source import Source, encoder_of
-from zymogen.console.progress import WorkLine
+from pretrain.ship.source import TrainedModel, encoder_of
+from zymogen.console.progress import ProgressBar
 from zymogen.files.durable import published
 
 FORMAT = "zymogen.features/2"
@@ -45,7 +45,7 @@ _PART_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class EncoderInputs:
     """The N records of a token store, each of which the encoder reads as a whole."""
 
     store: str
@@ -80,7 +80,9 @@ class CachedFeatures:
         """Vectors of residues: ``(n,)`` int64 indices in the token store to ``(n, D)`` float32 on their device."""
         return _read(self.rows["residue"], places)
 
-    def of(self, pooling: Pooling, records: NDArray[np.int64], documents: Documents) -> Iterator[NDArray[np.float32]]:
+    def of(
+        self, pooling: Pooling, records: NDArray[np.int64], documents: EncoderInputs
+    ) -> Iterator[NDArray[np.float32]]:
         """Vectors of some records or of their residues, as `vectors_of` computes them, in parts of ``(n, D)``."""
         rows, offsets = self.rows[pooling], documents.offsets.astype(np.int64)
         if pooling != "residue":
@@ -95,9 +97,9 @@ def _read(rows: NDArray[np.float32], places: Tensor) -> Tensor:
 
 
 def cached_features(
-    start: Source,
-    documents: Documents,
-    residues: Residues,
+    start: TrainedModel,
+    documents: EncoderInputs,
+    residues: ResidueReader,
     settings: BinSettings,
     poolings: Sequence[Pooling],
     folder: Path,
@@ -148,9 +150,9 @@ def cached_features(
 
 
 def vectors_of(
-    start: Source,
-    documents: Documents,
-    residues: Residues,
+    start: TrainedModel,
+    documents: EncoderInputs,
+    residues: ResidueReader,
     settings: BinSettings,
     pooling: Pooling,
     records: NDArray[np.int64],
@@ -169,11 +171,11 @@ def vectors_of(
         yield np.concatenate(rows) if pooling == "residue" else of_part, vectors
 
 
-def _count(documents: Documents, pooling: Pooling) -> int:
+def _count(documents: EncoderInputs, pooling: Pooling) -> int:
     return int(documents.offsets[-1]) if pooling == "residue" else len(documents.linkers)
 
 
-def _facts(start: Source, weights: str, documents: Documents, pooling: Pooling) -> dict[str, Any]:
+def _facts(start: TrainedModel, weights: str, documents: EncoderInputs, pooling: Pooling) -> dict[str, Any]:
     """What decides the values."""
     return {
         "format": FORMAT,
@@ -198,9 +200,9 @@ def _opened(place: Path, facts: dict[str, Any]) -> NDArray[np.float32]:
 
 def _write(
     folder: Path,
-    start: Source,
-    documents: Documents,
-    residues: Residues,
+    start: TrainedModel,
+    documents: EncoderInputs,
+    residues: ResidueReader,
     settings: BinSettings,
     facts: dict[str, Any],
     device: torch.device,
@@ -208,7 +210,7 @@ def _write(
     path, pooling = folder / _ARRAY, facts["pooling"]
     rows = np.memmap(path, "<f4", "w+", shape=(facts["rows"], facts["width"]))
     every = np.arange(len(documents.linkers))
-    with WorkLine("computing what the frozen encoder gives", after_s=2.0):
+    with ProgressBar("computing what the frozen encoder gives", after_s=2.0):
         for places, vectors in vectors_of(start, documents, residues, settings, pooling, every, device):
             rows[places] = vectors
     rows.flush()

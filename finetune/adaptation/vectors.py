@@ -29,7 +29,7 @@ LEAST_TOKENS = 8
 """Fewest tokens of a window."""
 
 
-class Windows(NamedTuple):
+class TokenWindows(NamedTuple):
     """Slices of sequences' tokens that a model reads, ``(windows,)`` int64 each.
 
     Token 0 of a sequence is its begin token, token t its residue t - 1, and the last one its end token.
@@ -62,7 +62,7 @@ class Embedder:
         self,
         contents: Contents,
         records: NDArray[np.int64],
-        windows: Windows,
+        windows: TokenWindows,
         linkers: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float32]:
         """The vectors of consecutive sequences.
@@ -152,7 +152,7 @@ def summed(vectors: Tensor, slots: NDArray[np.int64], of: NDArray[np.int64], cou
     return sums.index_add_(0, torch.from_numpy(of).to(device), vectors[torch.from_numpy(slots).to(device)])
 
 
-def windows_of(lengths: NDArray[np.int64], max_tokens: int, first: int = 0) -> Windows:
+def windows_of(lengths: NDArray[np.int64], max_tokens: int, first: int = 0) -> TokenWindows:
     """The windows of sequences: one of the whole sequence, or several of `max_tokens` that overlap by half of that.
 
     The last window ends with the sequence, so that it may overlap by more. Of the windows that hold a residue, the one
@@ -168,7 +168,7 @@ def windows_of(lengths: NDArray[np.int64], max_tokens: int, first: int = 0) -> W
         for number, length in enumerate(lengths.tolist())
         for window in _windows(length, max_tokens)
     ]
-    return Windows(*np.array(rows, np.int64).reshape(-1, 5).T.copy())
+    return TokenWindows(*np.array(rows, np.int64).reshape(-1, 5).T.copy())
 
 
 def _windows(length: int, max_tokens: int) -> Iterator[tuple[int, int, int, int]]:

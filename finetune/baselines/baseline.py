@@ -1,6 +1,7 @@
 """A baseline: predictions of a part by something simple, and what it is made of.
 
-In: labels of the training part. Out: `Baseline`s; the simplest of them, which knows the labels alone. Kept: nothing.
+In: labels of the training part. Out: `TaskBaseline`s; the simplest of them, which knows the labels alone. Kept:
+nothing.
 """
 
 import time
@@ -12,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import Labels
-from finetune.metrics.predictions import Predictions, Rows, by_output, is_exact, rows_of
+from finetune.metrics.predictions import LabelPredictions, LabelRows, by_output, is_exact, rows_of
 from finetune.metrics.weighted import Floats
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 
 Records = NDArray[np.int64]
 
 
-class Parts(NamedTuple):
+class PartRecords(NamedTuple):
     """Record numbers of the parts of a split."""
 
     train: Records
@@ -30,18 +31,18 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class TaskBaseline:
     """What is shown beside the model."""
 
     name: str
     description: str
     """How it was made, in one sentence or two."""
-    predictions: Predictions
+    predictions: LabelPredictions
     seconds: float
     """Wall time of the fit and the prediction."""
 
 
-def constant(objective: Objective, labels: Labels, parts: Parts) -> Baseline:
+def constant(objective: Task, labels: Labels, parts: PartRecords) -> TaskBaseline:
     """The mean of the training labels of each task, or the share of each class: what knowing nothing else gives.
 
     Bounds of censored labels do not enter a mean, unless there are only bounds.
@@ -52,10 +53,10 @@ def constant(objective: Objective, labels: Labels, parts: Parts) -> Baseline:
     name, said = "prevalence", "each task: the share of each class among its training labels"
     if objective.settings.is_number:
         name, said = "mean", "each task: the mean of its training labels"
-    return Baseline(name, said, Predictions(asked, means[asked.outputs]), time.perf_counter() - began)
+    return TaskBaseline(name, said, LabelPredictions(asked, means[asked.outputs]), time.perf_counter() - began)
 
 
-def _constants(objective: Objective, train: Rows) -> Floats:
+def _constants(objective: Task, train: LabelRows) -> Floats:
     """(O,) or (O, C) what `constant` predicts; a task without training labels gets that of all tasks together."""
     kept = is_exact(train)
     if not kept.any():
@@ -71,14 +72,14 @@ def _constants(objective: Objective, train: Rows) -> Floats:
     return means.reshape(len(means), *targets.shape[1:])
 
 
-def as_targets(objective: Objective, truth: Floats) -> Floats:
+def as_targets(objective: Task, truth: Floats) -> Floats:
     """(n,) numbers as they are, or (n, C) ones and zeros of classes, the means of which are probabilities."""
     if objective.settings.type not in ("multiclass", "ordinal"):
         return truth
     return np.asarray(truth[:, None] == np.arange(len(objective.classes)), np.float64)
 
 
-def by_labelled(rows: Rows, num_outputs: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def by_labelled(rows: LabelRows, num_outputs: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Outputs that have labels of the same places, with those labels: fits that can share their work.
 
     Yields:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_RESIDUES
-from finetune.metrics.predictions import Rows
+from finetune.metrics.predictions import LabelRows
 
 _LETTERS = 26
 _AMINO_ACID = np.full(256, len(STANDARD_RESIDUES), np.int64)
@@ -30,7 +30,7 @@ class Features:
     first_rows: NDArray[np.int64] | None = None
     """(records,) row of the first residue of each record; None where a row is a record."""
 
-    def rows(self, labels: Rows) -> NDArray[np.int64]:
+    def rows(self, labels: LabelRows) -> NDArray[np.int64]:
         """(n,) the row of the matrix for each label."""
         if self.first_rows is None:
             return labels.records

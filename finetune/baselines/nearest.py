@@ -1,6 +1,6 @@
 """The nearest neighbour: each protein gets the labels of the training protein that it is most similar to.
 
-In: sequences as text, and what finds relatives among them. Out: a `Baseline`. Kept: nothing.
+In: sequences as text, and what finds relatives among them. Out: a `TaskBaseline`. Kept: nothing.
 
 Among equally near neighbours the mean of the labels is taken. A neighbour must have a label of the task.
 """
@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology.program import obstacle
-from data.homology.relatives import Hits
-from finetune.baselines.baseline import Baseline, Parts, Records, as_targets, by_labelled, constant
+from data.homology.relatives import SearchHits
+from finetune.baselines.baseline import PartRecords, Records, TaskBaseline, as_targets, by_labelled, constant
 from finetune.baselines.features import letters, of_one_length
 from finetune.labels.labels import Labels
-from finetune.metrics.predictions import Predictions, by_output, rows_of
-from finetune.tasks.objective import Objective
+from finetune.metrics.predictions import LabelPredictions, by_output, rows_of
+from finetune.tasks.objective import Task
 
-Search = Callable[[Records, Records], Hits]
+Search = Callable[[Records, Records], SearchHits]
 """Asked records, training records -> pairs of relatives, such as `data.homology.relatives.hits` of one store."""
 Similarities = Callable[[int, int], NDArray[np.float32]]
 """First and last number of some asked records -> (asked, training) similarities, -inf where there is none."""
@@ -29,8 +29,8 @@ _BY_WORDS = "labels of the training sequence that shares most words with it; app
 
 
 def nearest_neighbour(
-    objective: Objective, labels: Labels, parts: Parts, sequences: Sequence[str], search: Search
-) -> Baseline:
+    objective: Task, labels: Labels, parts: PartRecords, sequences: Sequence[str], search: Search
+) -> TaskBaseline:
     """Labels of the nearest training protein, of tasks of whole sequences.
 
     Args:
@@ -81,8 +81,8 @@ def nearest_neighbour(
                 found[mine[has]] = True
     lacking = float(1 - found.mean()) if len(asked) else 0.0
     said = f"; {lacking:.0%} of the labels have no neighbour, and get what the {fallback.name} gives" if lacking else ""
-    return Baseline(
-        "nearest neighbour", description + said, Predictions(asked, prediction), time.perf_counter() - began
+    return TaskBaseline(
+        "nearest neighbour", description + said, LabelPredictions(asked, prediction), time.perf_counter() - began
     )
 
 
@@ -100,7 +100,7 @@ def _hamming(sequences: Sequence[str], asked: Records, train: Records) -> Simila
     return similarities
 
 
-def _of_hits(hits: Hits, num_train: int) -> Similarities:
+def _of_hits(hits: SearchHits, num_train: int) -> Similarities:
     def similarities(start: int, stop: int) -> NDArray[np.float32]:
         block = np.full((stop - start, num_train), -np.inf, np.float32)
         mine = slice(*np.searchsorted(hits.query, (start, stop)))

@@ -1,6 +1,6 @@
 """Linear baselines: ridge regression of numbers, logistic regression of classes, on features of any kind.
 
-In: features, labels. Out: a `Baseline`. Kept: nothing.
+In: features, labels. Out: a `TaskBaseline`. Kept: nothing.
 
 How strongly the weights are held back is chosen on the validation part, by the same loss that is fitted; a task without
 a label there takes the default. One-hot residues of variants with a ridge are hard to beat (Hsu et al. 2022,
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.baselines.baseline import Baseline, Parts, by_labelled, constant
+from finetune.baselines.baseline import PartRecords, TaskBaseline, by_labelled, constant
 from finetune.baselines.features import Features
 from finetune.labels.labels import Labels
-from finetune.metrics.predictions import Predictions, Rows, rows_of
+from finetune.metrics.predictions import LabelPredictions, LabelRows, rows_of
 from finetune.metrics.scores import NO_VALIDATION
 from finetune.metrics.weighted import Floats
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from zymogen import keyed_random
 
 ALPHAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
@@ -41,7 +41,7 @@ _Fit = tuple[float, Predict]
 """A penalty, and the fit with it."""
 
 
-def linear(name: str, objective: Objective, labels: Labels, parts: Parts, features: Features) -> Baseline:
+def linear(name: str, objective: Task, labels: Labels, parts: PartRecords, features: Features) -> TaskBaseline:
     """Ridge or logistic regression of every task on the same features.
 
     Bounds of censored labels are taken as values. A task whose training labels are all equal, or are none, gets what
@@ -57,7 +57,7 @@ def linear(name: str, objective: Objective, labels: Labels, parts: Parts, featur
     began = time.perf_counter()
     train, valid, asked = (rows_of(labels, records) for records in parts)
     prediction = constant(objective, labels, parts).predictions.prediction.copy()
-    standard = _Standard(features, train)
+    standard = _Standardizer(features, train)
     fit = _ridges if objective.settings.type == "regression" else _logistics
     chosen: list[float] = []
     judged = {*valid.outputs.tolist()}
@@ -78,10 +78,10 @@ def linear(name: str, objective: Objective, labels: Labels, parts: Parts, featur
                 mine = of[np.array(best) == number]
                 _predict(fits[number][1], standard, features, asked, of, mine, prediction)
     said = _said(objective, features, chosen, by_default, train)
-    return Baseline(name, said, Predictions(asked, prediction), time.perf_counter() - began)
+    return TaskBaseline(name, said, LabelPredictions(asked, prediction), time.perf_counter() - began)
 
 
-def _said(objective: Objective, features: Features, chosen: Sequence[float], by_default: int, train: Rows) -> str:
+def _said(objective: Task, features: Features, chosen: Sequence[float], by_default: int, train: LabelRows) -> str:
     kind = "ridge" if objective.settings.type == "regression" else "logistic"
     penalty = f"penalty {min(chosen):g} to {max(chosen):g}" if len(set(chosen)) > 1 else ""
     penalty = penalty or (f"penalty {chosen[0]:g}" if chosen else "nothing to fit")
@@ -104,10 +104,10 @@ def _sample(count: int) -> NDArray[np.int64]:
     )
 
 
-class _Standard:
+class _Standardizer:
     """Dense features with the mean 0 and variance 1 on the training labels; sparse ones as they are."""
 
-    def __init__(self, features: Features, train: Rows) -> None:
+    def __init__(self, features: Features, train: LabelRows) -> None:
         self.matrix = features.matrix
         self.is_dense = isinstance(self.matrix, np.ndarray)
         if self.is_dense:
@@ -125,7 +125,7 @@ class _Standard:
         return (np.asarray(self.matrix[rows], np.float64) - self.mean) / self.spread
 
 
-def _ridges(objective: Objective, matrix: Any, truth: Floats) -> list[_Fit]:
+def _ridges(objective: Task, matrix: Any, truth: Floats) -> list[_Fit]:
     """Ridge regressions of z-scored outputs (rows, outputs), with every penalty."""
     del objective
     mean, spread = truth.mean(0), truth.std(0)
@@ -171,7 +171,7 @@ def _sparse_solver(matrix: Any, truth: Floats) -> Solver:
     return solved
 
 
-def _logistics(objective: Objective, matrix: Any, truth: Floats) -> list[_Fit]:
+def _logistics(objective: Task, matrix: Any, truth: Floats) -> list[_Fit]:
     """Logistic regressions of one output (rows, 1), with every penalty; classes that it lacks get the probability 0."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -200,7 +200,12 @@ def _logistics(objective: Objective, matrix: Any, truth: Floats) -> list[_Fit]:
 
 
 def _best(
-    objective: Objective, fits: list[_Fit], standard: _Standard, features: Features, valid: Rows, of: NDArray[np.int64]
+    objective: Task,
+    fits: list[_Fit],
+    standard: _Standardizer,
+    features: Features,
+    valid: LabelRows,
+    of: NDArray[np.int64],
 ) -> list[int]:
     """For each output the number of the fit with the least loss on its validation labels."""
     usual = int(np.argmin([abs(np.log(alpha / _USUAL_ALPHA)) for alpha, _ in fits]))
@@ -229,9 +234,9 @@ def _best(
 
 def _predict(
     predict: Predict,
-    standard: _Standard,
+    standard: _Standardizer,
     features: Features,
-    asked: Rows,
+    asked: LabelRows,
     of: NDArray[np.int64],
     wanted: NDArray[np.int64],
     prediction: Floats,

@@ -11,19 +11,19 @@ from torch import Tensor
 
 from finetune.adaptation.lora import merged, plain_name
 from finetune.bundle.folder import Bundle
-from finetune.bundle.manifest import Base
+from finetune.bundle.manifest import BaseModel
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.model.build import without_memory
 from pretrain.model.settings import ModelSettings
-from pretrain.ship.source import ENCODER, Source, open_source, random_encoder
+from pretrain.ship.source import ENCODER, TrainedModel, open_source, random_encoder
 
 
-def base_of(settings: ModelSettings, seed: int, start: Source) -> Base:
+def base_of(settings: ModelSettings, seed: int, start: TrainedModel) -> BaseModel:
     """The record of the encoder that a run starts from."""
     init = settings.init
     if init is not None and Path(init).exists():
         init = str(Path(init).resolve())
-    return Base(
+    return BaseModel(
         init=init, preset=settings.preset, seed=seed, dropout=settings.dropout, content_hash=start.content_hash()
     )
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
-from finetune.bundle.manifest import Manifest
+from finetune.bundle.manifest import BundleManifest
 from finetune.metrics.scores import TITLES
 from finetune.results import sections
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain.card.text import (
     FOLDER,
     NOT_STATED,
@@ -34,13 +34,13 @@ metadata above, after a look at the licences of the assay data and of the weight
 cite this model is {NOT_STATED}, too."""
 
 
-def write_pictures(manifest: Manifest, folder: Path) -> list[str]:
+def write_pictures(manifest: BundleManifest, folder: Path) -> list[str]:
     """Write the pictures of a bundle's evaluation beside its card; the names of their files."""
     shown = sections.evaluation(manifest.evaluation)
     return card_pictures((drawing for section in shown for drawing in section.drawings), folder)
 
 
-def bundle_card(manifest: Manifest, pictures: Collection[str] = ()) -> str:
+def bundle_card(manifest: BundleManifest, pictures: Collection[str] = ()) -> str:
     """The card of a bundle, which shows the named pictures that lie beside it."""
     names = ", ".join(record.settings.name for record in manifest.tasks)
     loads = [
@@ -56,7 +56,7 @@ def bundle_card(manifest: Manifest, pictures: Collection[str] = ()) -> str:
     return _text(manifest, pictures, names, loads, said, tag, "zymogen")
 
 
-def export_card(manifest: Manifest, objective: Objective, class_name: str, pictures: Collection[str] = ()) -> str:
+def export_card(manifest: BundleManifest, objective: Task, class_name: str, pictures: Collection[str] = ()) -> str:
     """The card of a bundle's export for transformers.
 
     Args:
@@ -84,7 +84,13 @@ def export_card(manifest: Manifest, objective: Objective, class_name: str, pictu
 
 
 def _text(
-    manifest: Manifest, pictures: Collection[str], name: str, loads: Sequence[str], said: str, tag: str, library: str
+    manifest: BundleManifest,
+    pictures: Collection[str],
+    name: str,
+    loads: Sequence[str],
+    said: str,
+    tag: str,
+    library: str,
 ) -> str:
     base = manifest.base
     of_tasks = table(("task", "type", "level", "columns", "unit or classes", "labels that trained"), _tasks(manifest))
@@ -124,7 +130,7 @@ def _text(
     )
 
 
-def _tasks(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+def _tasks(manifest: BundleManifest) -> Iterator[tuple[str, ...]]:
     for record in manifest.tasks:
         settings, counts = record.settings, record.num_labels
         labels = NOT_STATED if counts is None else ", ".join(f"{count:,}" for count in counts)
@@ -137,7 +143,7 @@ def _tasks(manifest: Manifest) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _results(manifest: Manifest) -> list[EvalResult]:
+def _results(manifest: BundleManifest) -> list[EvalResult]:
     """The same for `model-index`, whose format has no place for intervals and baselines but the metric's arguments."""
     level = {record.settings.name: record.settings.level for record in manifest.tasks}
     if (results := manifest.evaluation) is None:
@@ -163,7 +169,7 @@ def _results(manifest: Manifest) -> list[EvalResult]:
     ]
 
 
-def _limits(manifest: Manifest) -> Iterator[str]:
+def _limits(manifest: BundleManifest) -> Iterator[str]:
     shortest, longest = manifest.training_residues
     yield f"Proteins of {shortest} to {longest} residues trained; of shorter and longer ones nothing is known."
     if (results := manifest.evaluation) is not None:

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from finetune.metrics.weighted import Floats
 from finetune.results.calibrated import Calibration
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 
 
 @dataclass(frozen=True, slots=True)
 class TaskColumns:
     """The columns of one task."""
 
-    objective: Objective
+    objective: Task
     output: int
     calibration: Calibration
     members: int
@@ -85,7 +85,7 @@ class TaskColumns:
 
 
 def task_columns(
-    objectives: Sequence[Objective],
+    objectives: Sequence[Task],
     of_tasks: Mapping[tuple[str, str], Calibration],
     members: int,
     taken: Sequence[str],

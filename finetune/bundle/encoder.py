@@ -1,6 +1,6 @@
 """The encoder of a model of any kind: a bundle's, with its adapters merged, or a pretrained one.
 
-In: a bundle, or a run that has one; else what `pretrain.ship.source` opens. Out: a `Source`. Kept: nothing.
+In: a bundle, or a run that has one; else what `pretrain.ship.source` opens. Out: a `TrainedModel`. Kept: nothing.
 """
 
 from functools import partial
@@ -11,10 +11,10 @@ import torch
 from finetune.bundle.base import merged_parameters
 from finetune.bundle.folder import Bundle, open_folder
 from finetune.bundle.places import bundles_in
-from pretrain.ship.source import ENCODER, Source, open_source
+from pretrain.ship.source import ENCODER, TrainedModel, open_source
 
 
-def encoder_at(model: str | Path, base: str | None = None) -> Source:
+def encoder_at(model: str | Path, base: str | None = None) -> TrainedModel:
     """The encoder at `model`.
 
     Args:
@@ -35,9 +35,9 @@ def encoder_at(model: str | Path, base: str | None = None) -> Source:
     return open_source(model, ENCODER)
 
 
-def _of_bundle(bundle: Bundle, base: str | None) -> Source:
+def _of_bundle(bundle: Bundle, base: str | None) -> TrainedModel:
     parameters = merged_parameters(bundle, base)
     weights = {name: partial(torch.clone, each) for name, each in parameters.items() if name.startswith(ENCODER)}
     folder = bundle.folder.resolve()
     name = folder.parent.name if folder.name == "bundle" else folder.name
-    return Source(bundle.manifest.encoder, weights, str(bundle.folder), name)
+    return TrainedModel(bundle.manifest.encoder, weights, str(bundle.folder), name)

@@ -16,10 +16,10 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from finetune.bundle.card import CARD, bundle_card, write_pictures
-from finetune.bundle.manifest import FILES, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest
+from finetune.bundle.manifest import FILES, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, BundleManifest
 from finetune.results.results import Ensemble, Results
 from finetune.splits import split_file
-from finetune.splits.parts import Parts
+from finetune.splits.parts import SplitParts
 from pretrain.ship.checksums import is_as_written, put, sha256_of
 from zymogen.files.disk_error import refusal
 from zymogen.files.durable import workspace
@@ -33,17 +33,17 @@ class Bundle:
     """An opened bundle."""
 
     folder: Path
-    manifest: Manifest
+    manifest: BundleManifest
     tensors: Mapping[str, Tensor]
     """What was trained: names of parameters of the model -> float32 on the host."""
 
 
 def write_bundle(
     folder: Path,
-    manifest: Manifest,
+    manifest: BundleManifest,
     tensors: Mapping[str, Tensor],
     ids: Sequence[str],
-    parts: Parts,
+    parts: SplitParts,
     wild_types: Mapping[str, str] | None = None,
 ) -> None:
     """Write a bundle beside an older one, then replace that.
@@ -86,7 +86,7 @@ def with_evaluation(folder: Path, evaluation: Results | None, ensemble: Ensemble
     Raises:
         ValueError: it is no bundle, or cannot be written.
     """
-    before = Manifest.read(folder)
+    before = BundleManifest.read(folder)
     manifest = replace(before, evaluation=evaluation, ensemble=ensemble)
     if as_json(manifest) == as_json(before):
         return
@@ -98,7 +98,7 @@ def with_evaluation(folder: Path, evaluation: Results | None, ensemble: Ensemble
         _put(building, folder, manifest, work / "old")
 
 
-def _put(building: Path, folder: Path, manifest: Manifest, before: Path) -> None:
+def _put(building: Path, folder: Path, manifest: BundleManifest, before: Path) -> None:
     """Add the manifest and the card to the files of a bundle, and give it its name."""
     (building / MANIFEST).write_text(as_json(manifest), encoding="utf-8")
     card = bundle_card(manifest, write_pictures(manifest, building))
@@ -112,7 +112,7 @@ def open_folder(folder: Path) -> Bundle:
     Raises:
         ValueError: it is none, or lacks a file, or one is not as it was written.
     """
-    manifest = Manifest.read(folder)
+    manifest = BundleManifest.read(folder)
     if {WEIGHTS, SPLIT} - manifest.files.keys() or manifest.files.keys() - {*FILES}:
         raise ValueError(f"{folder / MANIFEST} is damaged: it lists the files {sorted(manifest.files)}")
     contents = {}
@@ -135,9 +135,9 @@ def open_folder(folder: Path) -> Bundle:
     return Bundle(folder, manifest, tensors)
 
 
-def _holds(folder: Path, manifest: Manifest) -> bool:
+def _holds(folder: Path, manifest: BundleManifest) -> bool:
     """Whether a folder is a bundle as it was written, with this manifest or one that differs in its evaluation."""
-    here = whole(Manifest, folder / MANIFEST) if is_as_written(folder) else None
+    here = whole(BundleManifest, folder / MANIFEST) if is_as_written(folder) else None
     return here is not None and as_json(here) == as_json(
         replace(manifest, evaluation=here.evaluation, ensemble=here.ensemble)
     )

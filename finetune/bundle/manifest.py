@@ -1,6 +1,7 @@
 """The manifest of a bundle: everything about a fine-tuned model except its numbers.
 
-In: what a run knows, or the bytes of bundle.json, which nobody vouches for. Out: `Manifest`, or JSON. Kept: nothing.
+In: what a run knows, or the bytes of bundle.json, which nobody vouches for. Out: `BundleManifest`, or JSON. Kept:
+nothing.
 """
 
 import json
@@ -11,12 +12,12 @@ from typing import Any, ClassVar, Self
 
 from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.settings import AdaptationSettings
-from finetune.heads.inputs import Inputs
+from finetune.heads.inputs import InputScaleRecord
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
 from finetune.results.results import Ensemble, Results
 from finetune.tables.settings import TableSettings
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain.model.presets import EsmShape
 from zymogen.settings import json_file
 from zymogen.settings.section import IDENTITY, setting
@@ -44,7 +45,7 @@ class ModelRecord:
 
     encoder: EsmShape
     adapters: AdapterPlan | None
-    inputs: dict[str, Inputs]
+    inputs: dict[str, InputScaleRecord]
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Self:
@@ -57,7 +58,7 @@ class ModelRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Base:
+class BaseModel:
     """The encoder that training started from, and of which a bundle holds no frozen weight."""
 
     init: str | None
@@ -72,19 +73,19 @@ class Base:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
+class BundleManifest:
     """What bundle.json says."""
 
-    tasks: tuple[Objective, ...]
+    tasks: tuple[Task, ...]
     heads: HeadSettings
     losses: LossSettings
     adaptation: AdaptationSettings
     reading: ReadingSettings
     encoder: EsmShape
     adapters: AdapterPlan | None
-    inputs: dict[str, Inputs]
+    inputs: dict[str, InputScaleRecord]
     """What standardises the vectors of sequences and of residues before heads read them."""
-    base: Base
+    base: BaseModel
     labels: str
     """Fingerprint of the proteins and of all labels."""
     split: str

@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from data.homology.relatives import nearest, searched_by
 from data.settings import IngestSettings
 from data.store.build import open_or_build
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from finetune.splits import split_file
 from finetune.splits.parts import TRAIN
 from finetune.splits.variants import are_variants, to_nearest
-from finetune.tables.proteins import Proteins
+from finetune.tables.proteins import TableProteins
 
 NAME = "nearest_train_identity"
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingProteins:
     """The proteins that trained."""
 
-    store: Store
+    store: TokenStore
     records: NDArray[np.int64]
     """(M,) those of the store that trained."""
     said: tuple[str, ...]
@@ -39,7 +39,7 @@ class Trained:
     """(M, L) their residues, where they are variants of one protein."""
 
     @classmethod
-    def of(cls, proteins: Proteins, splits: Iterable[Path], work: Path) -> "Trained":
+    def of(cls, proteins: TableProteins, splits: Iterable[Path], work: Path) -> "TrainingProteins":
         """The proteins of a table that trained.
 
         Args:
@@ -64,7 +64,7 @@ class Trained:
         by = searched_by() if variants is None else f"position; those of another length by {searched_by()}"
         return cls(store, records, (f"{NAME} is to {said}, by {by}",), work, variants)
 
-    def identities(self, proteins: Proteins) -> NDArray[np.float64]:
+    def identities(self, proteins: TableProteins) -> NDArray[np.float64]:
         """(N,) share of equal residues in the alignment with the most similar one; 0 where none was found.
 
         NaN for a protein that does not find itself, as nothing is known of its relatives.
@@ -87,7 +87,7 @@ class Trained:
         return found
 
 
-def _stored(proteins: Proteins, folder: Path) -> Store:
+def _stored(proteins: TableProteins, folder: Path) -> TokenStore:
     """The token store of some proteins; what the folder held is removed."""
     shutil.rmtree(folder, ignore_errors=True)
     return open_or_build([proteins], folder, "count", IngestSettings(), progress=lambda *_: None)

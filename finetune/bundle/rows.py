@@ -13,7 +13,7 @@ import numpy as np
 from data.order.plan import SPECIAL_TOKENS
 from finetune.tables.mutations import numbering_of
 from finetune.tables.parts import TableParts
-from finetune.tables.proteins import Proteins, proteins_of
+from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 
@@ -25,7 +25,7 @@ class CheckedRows(NamedTuple):
     num_rows: int
     said: tuple[str, ...]
     """What was decided, for the user: sentences without the table's name."""
-    parts: Iterator[tuple[Table, Proteins]]
+    parts: Iterator[tuple[Table, TableProteins]]
     """Each part with its proteins, read once; a row that is left out has the record -1."""
 
 

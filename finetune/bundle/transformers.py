@@ -20,8 +20,8 @@ from transformers import (
 from transformers.utils import logging
 
 from finetune.bundle.card import CARD, export_card, write_pictures
-from finetune.bundle.manifest import Manifest
-from finetune.tasks.objective import Objective
+from finetune.bundle.manifest import BundleManifest
+from finetune.tasks.objective import Task
 from pretrain.model.build import without_memory
 from pretrain.model.weights import io as transformers_io
 
@@ -39,7 +39,7 @@ _PROBLEMS: dict[str, Any] = {
 }
 
 
-def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Mapping[str, Tensor]) -> None:
+def save(folder: Path, manifest: BundleManifest, objective: Task, parameters: Mapping[str, Tensor]) -> None:
     """Write the model to a folder that exists.
 
     Args:
@@ -77,7 +77,7 @@ def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Map
 
 
 @torch.no_grad()
-def _fill_head(theirs: Any, objective: Objective, parameters: Mapping[str, Tensor]) -> None:
+def _fill_head(theirs: Any, objective: Task, parameters: Mapping[str, Tensor]) -> None:
     (prefix,) = {name.partition(".map.")[0] for name in parameters if name.startswith("heads.")}
     last: nn.Linear
     if objective.settings.level == "sequence":

@@ -12,20 +12,20 @@ import argparse
 import sys
 from pathlib import Path
 
-from pretrain.compare.comparison import Comparison, comparing
-from zymogen.command_line.parser import Parser
-from zymogen.console.progress import WorkLine
+from pretrain.compare.comparison import ModelComparison, comparing
+from zymogen.command_line.parser import CommandParser
+from zymogen.console.progress import ProgressBar
 
 
-def _compare(options: argparse.Namespace) -> Comparison:
+def _compare(options: argparse.Namespace) -> ModelComparison:
     from finetune.compare.paired import compare
     from finetune.compare.predicted import read
 
-    with WorkLine(f"comparing {options.b} with {options.a}", after_s=2.0):
+    with ProgressBar(f"comparing {options.b} with {options.a}", after_s=2.0):
         return compare(read(options.a), read(options.b), options.task)
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     add = parser.add_argument
     add("a", metavar="A", type=Path, help="current model: run that has come to its end, or its bundle")
     add("b", metavar="B", type=Path, help="candidate model, named in the same ways")

@@ -1,6 +1,7 @@
 """Two runs on the same tested labels: the difference of each task's ranking metric, with its paired interval.
 
-In: two `Predicted`. Out: a `Comparison` with a `Difference` for each task that both define. Kept: nothing.
+In: two `TestPredictions`. Out: a `ModelComparison` with a `ModelDifference` for each task that both define. Kept:
+nothing.
 
 Both models are scored on the same labels whenever a cluster of relatives is left out, so what makes a cluster hard for
 both cancels. Values are those of scores.json, from the column `ranking` of predictions.csv.
@@ -10,19 +11,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from finetune.compare.predicted import Cell, Predicted
+from finetune.compare.predicted import LabelPrediction, TestPredictions
 from finetune.labels.labels import ABOVE, BELOW, EXACT
 from finetune.metrics.ranking import ranking_metric
 from finetune.metrics.resampling import SHARED_TRAINING, difference_interval, jackknife
 from finetune.metrics.scores import TITLES
 from finetune.metrics.weighted import Statistic, of_all
-from finetune.tasks.objective import Objective
-from pretrain.compare.comparison import Comparison, Difference
+from finetune.tasks.objective import Task
+from pretrain.compare.comparison import ModelComparison, ModelDifference
 
 _CENSORING = {"<": BELOW, ">": ABOVE}
 
 
-def compare(first: Predicted, second: Predicted, decide: Sequence[str] = ()) -> Comparison:
+def compare(first: TestPredictions, second: TestPredictions, decide: Sequence[str] = ()) -> ModelComparison:
     """Compare two runs on all tasks that both define, with sentences about the others.
 
     Args:
@@ -53,7 +54,7 @@ def compare(first: Predicted, second: Predicted, decide: Sequence[str] = ()) -> 
         raise ValueError(f"{first.root} and {second.root} share no task that is defined in both")
     if unknown := [name for name in decide if name not in names]:
         raise ValueError(f"--task {unknown[0]!r} is none of those that both define: {', '.join(names)}")
-    return Comparison(
+    return ModelComparison(
         models=(str(first.root), str(second.root)),
         on=f"{a.part}, split",
         set=a.split_fingerprint,
@@ -64,7 +65,7 @@ def compare(first: Predicted, second: Predicted, decide: Sequence[str] = ()) -> 
     )
 
 
-def _difference(name: str, first: Predicted, second: Predicted) -> Difference:
+def _difference(name: str, first: TestPredictions, second: TestPredictions) -> ModelDifference:
     theirs, ours = first.tasks[name], second.tasks[name]
     differing = [key for key, cell in theirs.items() if key not in ours or ours[key].truth != cell.truth]
     differing += [key for key in ours if key not in theirs]
@@ -84,7 +85,7 @@ def _difference(name: str, first: Predicted, second: Predicted) -> Difference:
     values = of_all(of_first, len(keys)), of_all(of_second, len(keys))
     found = jackknife(lambda weights: of_second(weights) - of_first(weights), clusters)
     low, high = difference_interval(found, SHARED_TRAINING if first.results.part == "all folds" else 1.0)
-    return Difference(
+    return ModelDifference(
         name=name,
         metric=TITLES[metric],
         values=values,
@@ -96,21 +97,21 @@ def _difference(name: str, first: Predicted, second: Predicted) -> Difference:
     )
 
 
-def _objective(name: str, run: Predicted) -> Objective:
+def _objective(name: str, run: TestPredictions) -> Task:
     found = [objective for objective in run.objectives if name in objective.outputs]
     if len(found) != 1:
         raise ValueError(f"{run.root} has {len(found)} tasks that are called {name!r}; tasks are compared by name")
     return found[0]
 
 
-def _is_scored(cell: Cell, name: str, objective: Objective) -> bool:
+def _is_scored(cell: LabelPrediction, name: str, objective: Task) -> bool:
     """Whether a label enters the scores: classes that training lacked do not."""
     if objective.settings.type not in ("multiclass", "ordinal"):
         return True
     return bool(objective.is_trained[objective.outputs.index(name)][objective.classes.index(cell.truth)])
 
 
-def _statistic(objective: Objective, cells: Sequence[Cell]) -> tuple[str, Statistic]:
+def _statistic(objective: Task, cells: Sequence[LabelPrediction]) -> tuple[str, Statistic]:
     """Name of the metric, and the metric of weighted labels."""
     kind, classes = objective.settings.type, objective.classes
     ranks = np.array([cell.ranking.split() for cell in cells], np.float64)

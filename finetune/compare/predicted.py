@@ -1,6 +1,7 @@
 """What a finished run predicted of its tested part, read back from predictions.csv, split.csv and its bundle.
 
-In: a run, or a bundle that lies in one. Out: `Predicted`. Kept: nothing. Numbers have the seven digits of the file.
+In: a run, or a bundle that lies in one. Out: `TestPredictions`. Kept: nothing. Numbers have the seven digits of the
+file.
 """
 
 import csv
@@ -9,19 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from finetune.bundle.manifest import Manifest
+from finetune.bundle.manifest import BundleManifest
 from finetune.bundle.places import bundles_at
 from finetune.results import predictions_file
 from finetune.results.results import FILE, Results
 from finetune.splits import split_file
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from zymogen.files.suggestions import nearest
 
 _TEST = "test"
 _COLUMNS = ("id", "part", "task", "position", "truth", "ranking")
 
 
-class Cell(NamedTuple):
+class LabelPrediction(NamedTuple):
     """A label, and by what metrics rank it, as predictions.csv has them."""
 
     truth: str
@@ -29,14 +30,14 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class TestPredictions:
     """The tested labels of a run, and what it predicted of them."""
 
     root: Path
     """The run directory."""
     results: Results
-    objectives: tuple[Objective, ...]
-    tasks: Mapping[str, Mapping[tuple[str, str], Cell]]
+    objectives: tuple[Task, ...]
+    tasks: Mapping[str, Mapping[tuple[str, str], LabelPrediction]]
     """Name of a task -> (digest of the sequence, position) of each label -> label and prediction."""
     clusters: Mapping[str, str]
     """Digest -> what an interval leaves out together."""
@@ -44,7 +45,7 @@ class Predicted:
     """Digest -> id."""
 
 
-def read(path: Path) -> Predicted:
+def read(path: Path) -> TestPredictions:
     """What a run predicted.
 
     Args:
@@ -62,16 +63,18 @@ def read(path: Path) -> Predicted:
     if not (root / split_file.FILE).is_file():
         raise ValueError(f"{root} is one fold or seed of a run, without the split of the whole; name {root.parent}")
     results = Results.read(root / FILE)
-    objectives = Manifest.read(bundles_at(root)[0]).tasks
+    objectives = BundleManifest.read(bundles_at(root)[0]).tasks
     lines = split_file.lines_of(root / split_file.FILE)
     tasks = _tasks(root / predictions_file.FILE, {name: line.digest for name, line in lines.items()})
     clusters = {line.digest: line.cluster for line in lines.values()}
-    return Predicted(root, results, objectives, tasks, clusters, {line.digest: name for name, line in lines.items()})
+    return TestPredictions(
+        root, results, objectives, tasks, clusters, {line.digest: name for name, line in lines.items()}
+    )
 
 
-def _tasks(path: Path, digests: Mapping[str, str]) -> dict[str, dict[tuple[str, str], Cell]]:
+def _tasks(path: Path, digests: Mapping[str, str]) -> dict[str, dict[tuple[str, str], LabelPrediction]]:
     """Labels of the tested part; of validation where nothing was tested."""
-    found: dict[str, dict[str, dict[tuple[str, str], Cell]]] = {}
+    found: dict[str, dict[str, dict[tuple[str, str], LabelPrediction]]] = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for line in csv.DictReader(file):
@@ -79,7 +82,7 @@ def _tasks(path: Path, digests: Mapping[str, str]) -> dict[str, dict[tuple[str, 
                 of_task, key = found.setdefault(part, {}).setdefault(task, {}), (digests[name], position)
                 if key in of_task:
                     raise ValueError(f"it has two predictions of task {task!r} for {name!r}")
-                of_task[key] = Cell(*cell)
+                of_task[key] = LabelPrediction(*cell)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; start the run again to write it") from None
     except (KeyError, TypeError, ValueError, csv.Error) as error:

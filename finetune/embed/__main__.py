@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from data.order.settings import bin_tokens_on
 from finetune.bundle.manifest import ReadingSettings
-from pretrain.engine.settings import Inference
+from pretrain.engine.settings import InferenceSettings
 from pretrain.run.settings import RunSettings
 from zymogen.command_line.command import importing_torch, main_of, require_writable
-from zymogen.command_line.parser import Parser, positive
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser, positive
+from zymogen.console.progress import ProgressBar
 
 if TYPE_CHECKING:
     from pretrain.engine.engine import Engine
-    from pretrain.ship.source import Source
+    from pretrain.ship.source import TrainedModel
 
 
 def _embed(options: argparse.Namespace) -> None:
@@ -38,13 +38,13 @@ def _embed(options: argparse.Namespace) -> None:
     require_writable(out.parent)
     with importing_torch():
         from finetune.bundle.encoder import encoder_at
-        from finetune.embed.job import Job
+        from finetune.embed.job import EmbeddingJob
         from pretrain.engine.launch import launch
-    with launch(Inference(run=RunSettings(directory=str(out.parent)), data=ReadingSettings())) as engine:
-        with WorkLine("opening the model", after_s=2.0, speaks=engine.is_main):
+    with launch(InferenceSettings(run=RunSettings(directory=str(out.parent)), data=ReadingSettings())) as engine:
+        with ProgressBar("opening the model", after_s=2.0, speaks=engine.is_main):
             source = encoder_at(options.model, options.base)
         bin_tokens = options.bin_tokens or bin_tokens_on(engine.device.type)
-        job = Job(
+        job = EmbeddingJob(
             source=source,
             proteins=options.proteins,
             out=out,
@@ -71,7 +71,7 @@ def compute_type(asked: str, engine: "Engine") -> str:
     return "bfloat16" if engine.device.type == "cuda" and engine.precision == "bf16" else "float32"
 
 
-def _layers(asked: list[int] | None, source: "Source") -> tuple[int, ...]:
+def _layers(asked: list[int] | None, source: "TrainedModel") -> tuple[int, ...]:
     last = source.shape.layers
     layers = tuple(asked or [last])
     for layer in layers:
@@ -85,7 +85,7 @@ def _layers(asked: list[int] | None, source: "Source") -> tuple[int, ...]:
     return layers
 
 
-def _max_tokens(asked: int | None, source: "Source") -> int:
+def _max_tokens(asked: int | None, source: "TrainedModel") -> int:
     from finetune.adaptation.vectors import LEAST_TOKENS
     from pretrain.model.weights.io import MAX_TOKENS
 
@@ -96,7 +96,7 @@ def _max_tokens(asked: int | None, source: "Source") -> int:
     return asked
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     add: Any = parser.add_argument
     add("model", help="a run, an export, a bundle, a folder of transformers' or a Hub name")
     add("proteins", help="FASTA (.gz, .zst), UniProt, Parquet, CSV, ..., as data.sources of a recipe takes them")

@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 
 from data.batches.packed import BinSize, PlainContents
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import SPECIAL_TOKENS
 from data.settings import IngestSettings, LetterPolicy
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from finetune.adaptation.vectors import Embedder, Pooling
-from finetune.embed.parts import Parts, held
-from finetune.embed.plan import Plan, TooLong, plan_of, record_id
+from finetune.embed.parts import EmbeddingParts, held
+from finetune.embed.plan import EmbeddingPlan, TooLong, plan_of, record_id
 from finetune.embed.table import FORMAT, made_of, write_table
 from pretrain.engine.engine import Engine
-from pretrain.ship.source import Source, encoder_of
+from pretrain.ship.source import TrainedModel, encoder_of
 from zymogen.console.progress import ProgressLine
 from zymogen.files.disk_error import refusal
 
@@ -41,10 +41,10 @@ _REMEDY = "get the right to write there, or give another name"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class EmbeddingJob:
     """What is embedded, with what, and to where."""
 
-    source: Source
+    source: TrainedModel
     proteins: str
     """A file, URL or token store, as `data.sources` of a recipe names them."""
     out: Path
@@ -80,7 +80,7 @@ class Job:
                 float16 holds; the disk is full.
         """
         with self._held(engine):
-            store = Store(engine.on_main(self._store))
+            store = TokenStore(engine.on_main(self._store))
             facts = engine.on_main(lambda: self._facts(store))
             if engine.on_main(lambda: self._is_done(facts)):
                 return f"{self.out}: it is whole already, from the same model, proteins and options"
@@ -120,7 +120,7 @@ class Job:
         limits = IngestSettings(max_bad_fraction=self.max_bad_fraction)
         return opened((self.proteins,), self.unknown_letters, limits, self.work / "stores").folder
 
-    def _facts(self, store: Store) -> dict[str, Any]:
+    def _facts(self, store: TokenStore) -> dict[str, Any]:
         """What decides the bytes of the table."""
         return {
             "format": FORMAT,
@@ -156,12 +156,12 @@ class Job:
             return min(PART_TOKENS, max(most, 4 * self.bin_tokens)), PART_SEQUENCES
         return PART_TOKENS, min(PART_SEQUENCES, most)
 
-    def _parts(self, facts: dict[str, Any]) -> Parts:
+    def _parts(self, facts: dict[str, Any]) -> EmbeddingParts:
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
         row = len(self.layers), self.source.shape.dim
-        return Parts(self.work / f"parts-{key}", row, np.dtype(self.dtype).newbyteorder("<"))
+        return EmbeddingParts(self.work / f"parts-{key}", row, np.dtype(self.dtype).newbyteorder("<"))
 
-    def _begin(self, parts: Parts) -> None:
+    def _begin(self, parts: EmbeddingParts) -> None:
         """Make the folder of the parts, and remove those of another embedding, which nobody continues."""
         with refusal(self.work, _REMEDY):
             for other in self.work.glob("parts-*"):
@@ -169,12 +169,12 @@ class Job:
                     shutil.rmtree(other, ignore_errors=True)
             parts.folder.mkdir(exist_ok=True)
 
-    def _compute(self, engine: Engine, plan: Plan, parts: Parts) -> tuple[int, int]:
+    def _compute(self, engine: Engine, plan: EmbeddingPlan, parts: EmbeddingParts) -> tuple[int, int]:
         """Write this rank's parts; the tokens that were computed, and the number of parts that were there."""
         encoder = encoder_of(self.source, engine.device)
         embedder = Embedder(encoder, self.layers, self.pooling, self.compute == "bfloat16")
         longest = np.minimum(plan.residues + SPECIAL_TOKENS, self.max_tokens)
-        contents = PlainContents(Shelves([plan.store.folder]), BinSize.holding(longest, self.bin_tokens))
+        contents = PlainContents(CorpusReader([plan.store.folder]), BinSize.holding(longest, self.bin_tokens))
         mine = list(enumerate(plan.parts))[engine.data_rank :: engine.data_world_size]
         tokens, found, begun, said = 0, 0, time.monotonic(), time.monotonic()
         with ProgressLine(len(mine), engine.is_main) as line:
@@ -196,7 +196,9 @@ class Job:
                     line.update(done + 1, f"embedding: part {done + 1:,} of {len(mine):,}, {rate:,.0f} tokens/s")
         return tokens, found
 
-    def _require_numbers(self, plan: Plan, part: slice, vectors: "np.ndarray[Any, np.dtype[np.float32]]") -> None:
+    def _require_numbers(
+        self, plan: EmbeddingPlan, part: slice, vectors: "np.ndarray[Any, np.dtype[np.float32]]"
+    ) -> None:
         limit = float(np.finfo(self.dtype).max)
         largest = np.maximum(vectors.max(axis=(0, 2)), -vectors.min(axis=(0, 2)))
         if np.all(largest <= limit):  # False for NaN
@@ -217,7 +219,7 @@ class Job:
             "are damaged, or its training diverged"
         )
 
-    def _said(self, plan: Plan, tokens: int, found: int, seconds: float) -> str:
+    def _said(self, plan: EmbeddingPlan, tokens: int, found: int, seconds: float) -> str:
         records, sequences = len(plan.sequence_of_record), len(plan.first_records)
         distinct = f", {sequences:,} distinct" if sequences < records else ""
         there = f"; {found:,} of {len(plan.parts):,} parts were there" if found else ""

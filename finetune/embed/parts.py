@@ -24,7 +24,7 @@ from zymogen.files.durable import flush, is_locked, write_whole, written_beside
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class EmbeddingParts:
     """A folder of parts of one embedding."""
 
     folder: Path

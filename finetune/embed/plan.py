@@ -1,7 +1,7 @@
 """The plan of an embedding: which sequences are computed, in which windows, and which of them share a part.
 
-In: a token store, the longest document. Out: `Plan`, arithmetic on lengths and digests alone, so the same on every
-process and after every start. Kept: nothing. Equal sequences are computed once.
+In: a token store, the longest document. Out: `EmbeddingPlan`, arithmetic on lengths and digests alone, so the same on
+every process and after every start. Kept: nothing. Equal sequences are computed once.
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from data.batches.packed import stretches
 from data.order.plan import SPECIAL_TOKENS
-from data.store.token_store import Store
-from finetune.adaptation.vectors import Windows, windows_of
+from data.store.token_store import TokenStore
+from finetune.adaptation.vectors import TokenWindows, windows_of
 
 TooLong = Literal["refuse", "windows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EmbeddingPlan:
     """What is computed of the records of a store."""
 
-    store: Store
+    store: TokenStore
     first_records: NDArray[np.int64]
     """(D,) the first record of each of D distinct sequences, rising."""
     sequence_of_record: NDArray[np.int64]
@@ -34,12 +34,14 @@ class Plan:
     max_tokens: int
     """Longest document, begin and end token counted; longer ones are read in windows."""
 
-    def windows(self, part: slice) -> Windows:
+    def windows(self, part: slice) -> TokenWindows:
         """The windows of the sequences of a part."""
         return windows_of(self.residues[part] + SPECIAL_TOKENS, self.max_tokens, first=part.start)
 
 
-def plan_of(store: Store, max_tokens: int, too_long: TooLong, part_tokens: int, part_sequences: int, name: str) -> Plan:
+def plan_of(
+    store: TokenStore, max_tokens: int, too_long: TooLong, part_tokens: int, part_sequences: int, name: str
+) -> EmbeddingPlan:
     """The plan for all records of a store.
 
     Args:
@@ -66,10 +68,10 @@ def plan_of(store: Store, max_tokens: int, too_long: TooLong, part_tokens: int, 
     first_records, sequences = _distinct(store)
     residues = store.num_residues(first_records)
     parts = list(stretches(residues + SPECIAL_TOKENS, part_tokens, part_sequences))
-    return Plan(store, first_records, sequences, residues, parts, max_tokens)
+    return EmbeddingPlan(store, first_records, sequences, residues, parts, max_tokens)
 
 
-def record_id(store: Store, record: int) -> str:
+def record_id(store: TokenStore, record: int) -> str:
     """The first word of a record's header."""
     return id_of(store.headers(record, record + 1)[0])
 
@@ -79,7 +81,7 @@ def id_of(header: bytes) -> str:
     return header.split(None, 1)[0].decode("utf-8", "replace")
 
 
-def _distinct(store: Store) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _distinct(store: TokenStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The first record of each distinct sequence, and the number of each record's sequence.
 
     Sequences of one digest are compared letter by letter, as 64 bits may agree by chance.

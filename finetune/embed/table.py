@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.packed import stretches
-from finetune.embed.parts import Parts
-from finetune.embed.plan import Plan, id_of
+from finetune.embed.parts import EmbeddingParts
+from finetune.embed.plan import EmbeddingPlan, id_of
 from zymogen.files.durable import replaced
 
 FORMAT = "zymogen.embedding/1"
@@ -45,7 +45,13 @@ def made_of(path: Path) -> dict[str, Any] | None:
 
 
 def write_table(
-    out: Path, plan: Plan, parts: Parts, layers: tuple[int, ...], facts: Mapping[str, Any], *, by_residue: bool
+    out: Path,
+    plan: EmbeddingPlan,
+    parts: EmbeddingParts,
+    layers: tuple[int, ...],
+    facts: Mapping[str, Any],
+    *,
+    by_residue: bool,
 ) -> None:
     """Write the table, whole or not at all.
 
@@ -89,14 +95,14 @@ def write_table(
             writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=len(residues))
 
 
-def _row_groups(plan: Plan, parts: Parts, *, by_residue: bool) -> Iterator[slice]:
+def _row_groups(plan: EmbeddingPlan, parts: EmbeddingParts, *, by_residue: bool) -> Iterator[slice]:
     """The records of each row group."""
     rows = plan.residues[plan.sequence_of_record] if by_residue else np.ones_like(plan.sequence_of_record)
     most = max(1, ROW_GROUP_BYTES // (parts.row[0] * parts.row[1] * parts.dtype.itemsize))
     return stretches(rows, most, ROW_GROUP_ROWS)
 
 
-def _vectors(plan: Plan, parts: Parts, records: slice, *, by_residue: bool) -> NDArray[np.floating]:
+def _vectors(plan: EmbeddingPlan, parts: EmbeddingParts, records: slice, *, by_residue: bool) -> NDArray[np.floating]:
     """The rows of some records, one after another: ``(rows, layers, D)``."""
     sequences = plan.sequence_of_record[records]
     part_of = np.searchsorted([part.start for part in plan.parts], sequences, side="right") - 1

@@ -12,7 +12,7 @@ from finetune.heads.output import OutputMap
 from finetune.heads.pair import PairHead
 from finetune.heads.settings import HeadSettings
 from finetune.heads.thresholds import OrderedThresholds
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain.model.linear import Linear
 from pretrain.model.presets import EsmShape
 
@@ -51,7 +51,7 @@ class TaskHead(nn.Module):
         ValueError: transformers has no head of that form for the task's level.
     """
 
-    def __init__(self, objective: Objective, settings: HeadSettings, shape: EsmShape) -> None:
+    def __init__(self, objective: Task, settings: HeadSettings, shape: EsmShape) -> None:
         super().__init__()
         task, hidden = objective.settings, settings.hidden or shape.dim
         self.outputs, self.is_multiclass = len(objective.outputs), task.type == "multiclass"

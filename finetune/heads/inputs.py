@@ -72,10 +72,10 @@ class InputScale:
             return torch.addmm(found, (found @ rows.T) * factors, rows)
 
     @property
-    def record(self) -> "Inputs":
+    def record(self) -> "InputScaleRecord":
         """The scale as JSON holds it; numbers of float32 come back as they were."""
         rows, factors = self.directions or (np.empty(0), np.empty(0))
-        return Inputs(
+        return InputScaleRecord(
             mean=tuple(self.mean.tolist()),
             std=tuple(self.std.tolist()),
             directions=base64.b64encode(rows.astype("<f4").tobytes()).decode("ascii"),
@@ -112,7 +112,7 @@ class InputScale:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inputs:
+class InputScaleRecord:
     """An `InputScale` in run.json and in a bundle."""
 
     mean: tuple[float, ...]

@@ -16,7 +16,7 @@ from data.batches.batch import PackedSequences
 from finetune.heads.inputs import InputScale
 from finetune.heads.output import OutputMap
 from finetune.heads.shares import largest, summed
-from pretrain.model.context import Context
+from pretrain.model.context import ContextShard
 
 
 def first_slots(batch: PackedSequences, first: int = 0, end: int | None = None) -> Tensor:
@@ -56,7 +56,7 @@ class Pooling(nn.Module):
         batch: PackedSequences,
         firsts: Tensor,
         linkers: Tensor,
-        context: Context | None = None,
+        context: ContextShard | None = None,
         scale: InputScale | None = None,
     ) -> Tensor:
         """Vectors of this rank's slots ``(s, W)`` to vectors of all documents ``(D, W)``, float32 at least.
@@ -85,7 +85,7 @@ class Pooling(nn.Module):
         return sums[:, :-1] / torch.where(total > 0, total, 1)
 
     def _weights(
-        self, vectors: Tensor, pooled: Tensor, rows: Tensor, documents: int, context: Context | None
+        self, vectors: Tensor, pooled: Tensor, rows: Tensor, documents: int, context: ContextShard | None
     ) -> Tensor:
         """(s,) weight of each slot, not divided by their sum."""
         if self.score is None:

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 
 
-def predicted(objective: Objective, numbers: Tensor, outputs: Tensor) -> NDArray[np.float64]:
+def predicted(objective: Task, numbers: Tensor, outputs: Tensor) -> NDArray[np.float64]:
     """Predictions of n targets.
 
     Args:

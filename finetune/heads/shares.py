@@ -12,18 +12,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pretrain.model.context import Context
+from pretrain.model.context import ContextShard
 
 
-def summed(own: Tensor, context: Context | None) -> Tensor:
+def summed(own: Tensor, context: ContextShard | None) -> Tensor:
     """Elementwise sum over the ranks that share a batch; its gradient is summed over them too."""
     if context is None:
         return own
-    total: Tensor = _Sum.apply(own, context)  # type: ignore[no-untyped-call]
+    total: Tensor = _ContextSum.apply(own, context)  # type: ignore[no-untyped-call]
     return total
 
 
-def largest(own: Tensor, context: Context | None) -> Tensor:
+def largest(own: Tensor, context: ContextShard | None) -> Tensor:
     """Elementwise maximum over the ranks that share a batch, without a gradient."""
     if context is None:
         return own.detach()
@@ -32,9 +32,9 @@ def largest(own: Tensor, context: Context | None) -> Tensor:
     return found
 
 
-class _Sum(torch.autograd.Function):
+class _ContextSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, own: Tensor, context: Context) -> Tensor:
+    def forward(ctx: Any, own: Tensor, context: ContextShard) -> Tensor:
         ctx.group = context.group
         return _reduced(own, context.group)
 

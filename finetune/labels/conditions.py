@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.differing import meanings
-from finetune.labels.placed import Column
+from finetune.labels.placed import ColumnCells
 from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
-from finetune.tasks.cells import Cells, written
+from finetune.tasks.cells import NonEmptyCells, written
 from finetune.tasks.settings import TaskSettings
 
 _MOST = 5000
@@ -21,7 +21,7 @@ _NOT_GIVEN = "not given"
 
 
 def outputs_by_condition(
-    columns: Sequence[Column], placed: Sequence[Cells], names: Sequence[str], settings: TaskSettings
+    columns: Sequence[ColumnCells], placed: Sequence[NonEmptyCells], names: Sequence[str], settings: TaskSettings
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
     """One output for each of `names` and each value of the conditions under which it was measured.
 
@@ -32,7 +32,7 @@ def outputs_by_condition(
     Args:
         columns: columns of labels.
         placed: the labels of each.
-        names: outputs without conditions; `Column.output` is an index of them.
+        names: outputs without conditions; `ColumnCells.output` is an index of them.
         settings: of the task.
 
     Returns:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.contents import Contents
-from data.batches.filling import BinTargets, FilledBin, Residues, filled
+from data.batches.filling import BinTargets, FilledBin, ResidueReader, filled
 from data.order.plan import Bin
 from data.order.settings import BinSettings
 from finetune.labels.store import LabelStore
@@ -29,7 +29,7 @@ class LabelledContents(Contents):
         store: labels of the same token store.
     """
 
-    def __init__(self, residues: Residues, settings: BinSettings, store: LabelStore) -> None:
+    def __init__(self, residues: ResidueReader, settings: BinSettings, store: LabelStore) -> None:
         super().__init__(residues, settings)
         self.store = store
 

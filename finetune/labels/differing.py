@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from finetune.tables.mutations import are_of_nucleotides, substitutions_or
 from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
-from finetune.tasks.cells import Cells, written
+from finetune.tasks.cells import NonEmptyCells, written
 from finetune.tasks.molecules import canonical_smiles, is_molecules
 from zymogen.settings.option import in_words
 
@@ -40,14 +40,14 @@ def meanings(column: str, texts: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class OtherColumns:
+class UnusedColumns:
     """The columns of a table that no setting of a run reads."""
 
     table: Table
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, table: Table, read: Collection[str | None]) -> "OtherColumns":
+    def of(cls, table: Table, read: Collection[str | None]) -> "UnusedColumns":
         """The columns of a table, except those that are read."""
         return cls(table, tuple(name for name in table.columns if name not in read))
 
@@ -115,7 +115,7 @@ class OtherColumns:
                 found[name] = self._codes(cells, values)
         return found
 
-    def _codes(self, cells: Cells, values: Sequence[Hashable | None]) -> NDArray[np.int64]:
+    def _codes(self, cells: NonEmptyCells, values: Sequence[Hashable | None]) -> NDArray[np.int64]:
         """(rows,) equal numbers for equal values of distinct texts; -1 for None and for an empty cell."""
         numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
         codes = np.array([-1 if value is None else numbers[value] for value in values], np.int64)

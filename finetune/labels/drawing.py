@@ -16,7 +16,7 @@ from finetune.labels.reading import TaskLabels
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingRecords:
+class TrainingSamples:
     """Each record that trains, once a pass (a `data.order.sampler.Drawable`)."""
 
     trains: NDArray[np.bool_]
@@ -38,7 +38,7 @@ class TrainingRecords:
         return False
 
 
-class Group(NamedTuple):
+class SampleGroup(NamedTuple):
     """Training records that share a number of draws."""
 
     name: str
@@ -55,7 +55,7 @@ def groups_of(
     trains: NDArray[np.bool_],
     tables: Mapping[str, NDArray[np.int64]],
     tasks: Sequence[TaskLabels],
-) -> list[Group]:
+) -> list[SampleGroup]:
     """The groups that a pass draws from; none where it draws each training record once.
 
     A pass has as many draws as there are training records. Over tables, n^(1/T) of table after table decides, where n
@@ -79,10 +79,10 @@ def groups_of(
         return []
     filled = {name: training for name, records in tables.items() if len(training := records[trains[records]])}
     draws = apportioned(int(trains.sum()), [len(records) ** (1 / temperature) for records in filled.values()])
-    return [Group(*of_table, count) for of_table, count in zip(filled.items(), draws, strict=True)]
+    return [SampleGroup(*of_table, count) for of_table, count in zip(filled.items(), draws, strict=True)]
 
 
-def _of_classes(task: TaskLabels, trains: NDArray[np.bool_]) -> list[Group]:
+def _of_classes(task: TaskLabels, trains: NDArray[np.bool_]) -> list[SampleGroup]:
     """The groups of the classes of a task, and of the records without a label of it."""
     if len(task.outputs) > 1:
         raise ValueError(
@@ -96,7 +96,7 @@ def _of_classes(task: TaskLabels, trains: NDArray[np.bool_]) -> list[Group]:
     classes = np.unique(of_class)
     draws = apportioned(len(labelled), [1] * len(classes))
     groups = [
-        Group(f"{task.settings.name} = {task.classes[int(each)]}", labelled[of_class == each], count)
+        SampleGroup(f"{task.settings.name} = {task.classes[int(each)]}", labelled[of_class == each], count)
         for each, count in zip(classes, draws, strict=True)
     ]
-    return [*groups, *([Group(f"no {task.settings.name}", others, len(others))] if len(others) else [])]
+    return [*groups, *([SampleGroup(f"no {task.settings.name}", others, len(others))] if len(others) else [])]

@@ -8,15 +8,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from finetune.labels.placed import Column
-from finetune.tasks.cells import Cells, items
+from finetune.labels.placed import ColumnCells
+from finetune.tasks.cells import NonEmptyCells, items
 from finetune.tasks.settings import TaskSettings
 
 SIGNS = ";|,"
 """Signs between labels of a cell that is no JSON list: the first one that it has."""
 
 
-def outputs_by_label(columns: Sequence[Column], settings: TaskSettings) -> tuple[tuple[str, ...], list[Column]]:
+def outputs_by_label(
+    columns: Sequence[ColumnCells], settings: TaskSettings
+) -> tuple[tuple[str, ...], list[ColumnCells]]:
     """Names of the outputs, in alphabetical order, and what each row says of each.
 
     Args:
@@ -32,5 +34,9 @@ def outputs_by_label(columns: Sequence[Column], settings: TaskSettings) -> tuple
     for column, cells, of_column in zip(columns, read, listed, strict=True):
         for number, label in enumerate(outputs):
             has = np.array([label in labels for labels in of_column], np.int64)
-            found.append(Column(column.rows, column.name, number, Cells(cells.rows, has[cells.which], ("no", "yes"))))
+            found.append(
+                ColumnCells(
+                    column.rows, column.name, number, NonEmptyCells(cells.rows, has[cells.which], ("no", "yes"))
+                )
+            )
     return outputs, found

@@ -10,11 +10,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.placed import Column
-from finetune.tables.numbers import EXACT, Decimal, NotOneColumn, Numbers, parse
+from finetune.labels.placed import ColumnCells
+from finetune.tables.numbers import EXACT, Decimal, MixedColumnError, ParsedNumbers, parse
 from finetune.tables.units import MOLAR, molar, molar_factor
 from finetune.tasks.bounds import direction
-from finetune.tasks.cells import Cells, written
+from finetune.tasks.cells import NonEmptyCells, written
 from finetune.tasks.scale import Scale
 from finetune.tasks.settings import TaskSettings
 
@@ -23,7 +23,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def numbers_of(
-    columns: Sequence[Column], placed: Sequence[Cells], settings: TaskSettings, decimal: str, said: list[str]
+    columns: Sequence[ColumnCells],
+    placed: Sequence[NonEmptyCells],
+    settings: TaskSettings,
+    decimal: str,
+    said: list[str],
 ) -> tuple[list[NDArray[np.float64]], list[NDArray[np.int8]], str]:
     """For each column its values in the task's scale and their censoring; and the unit of the user's numbers.
 
@@ -74,12 +78,12 @@ def numbers_of(
     return values, censoring, unit
 
 
-def _parsed(column: Column, cells: Cells, settings: TaskSettings, decimal: str) -> Numbers:
+def _parsed(column: ColumnCells, cells: NonEmptyCells, settings: TaskSettings, decimal: str) -> ParsedNumbers:
     """The distinct texts of a column as numbers."""
     sign = None if decimal == "auto" else cast(Decimal, decimal)
     try:
         found = parse(cells.texts, unit="" if settings.unit_column else settings.unit, decimal=sign)
-    except NotOneColumn as error:
+    except MixedColumnError as error:
         raise ValueError(f"{column.where(cells.first_row(error.index))}: {error}") from None
     if settings.unit_column and found.unit:
         raise ValueError(
@@ -96,7 +100,9 @@ def _parsed(column: Column, cells: Cells, settings: TaskSettings, decimal: str) 
     return found
 
 
-def _bounds_of_rows(column: Column, cells: Cells, bound_column: str, settings: TaskSettings) -> NDArray[np.int8]:
+def _bounds_of_rows(
+    column: ColumnCells, cells: NonEmptyCells, bound_column: str, settings: TaskSettings
+) -> NDArray[np.int8]:
     """What the task's column of bounds says of each label; a blank cell says that it is exact.
 
     Raises:
@@ -115,7 +121,7 @@ def _bounds_of_rows(column: Column, cells: Cells, bound_column: str, settings: T
     return found
 
 
-def _units_of_rows(column: Column, cells: Cells, settings: TaskSettings) -> list[str] | None:
+def _units_of_rows(column: ColumnCells, cells: NonEmptyCells, settings: TaskSettings) -> list[str] | None:
     """The unit of each label's row; None if the task has no column of units.
 
     Raises:
@@ -137,7 +143,7 @@ def _units_of_rows(column: Column, cells: Cells, settings: TaskSettings) -> list
 
 
 def _factors(
-    column: Column, cells: Cells, texts: Sequence[str], unit: str, settings: TaskSettings
+    column: ColumnCells, cells: NonEmptyCells, texts: Sequence[str], unit: str, settings: TaskSettings
 ) -> NDArray[np.float64]:
     """What each label is multiplied by to be in the user's unit.
 
@@ -159,7 +165,7 @@ def _factors(
     return np.array([factors[text] for text in texts], np.float64)
 
 
-def _refuse(wrong: NDArray[np.bool_], column: Column, cells: Cells, said: str) -> None:
+def _refuse(wrong: NDArray[np.bool_], column: ColumnCells, cells: NonEmptyCells, said: str) -> None:
     if wrong.any():
         first, more = int(np.argmax(wrong)), int(wrong.sum()) - 1
         rest = f" ({more} more such label{'s' * (more > 1)} in this column)" if more else ""
@@ -167,7 +173,7 @@ def _refuse(wrong: NDArray[np.bool_], column: Column, cells: Cells, said: str) -
         raise ValueError(f"{column.where(int(cells.rows[first]))}: {text!r}{rest} {said}")
 
 
-def _require_distinct(values: NDArray[np.float64], column: Column) -> None:
+def _require_distinct(values: NDArray[np.float64], column: ColumnCells) -> None:
     """Refuse numbers of which many become equal in float32, as which labels are stored.
 
     Raises:

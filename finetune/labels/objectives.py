@@ -1,6 +1,6 @@
 """What the training labels of a task decide: z-scores, counts of classes, which tasks are trained at all.
 
-In: `TaskLabels`, which records train. Out: `Objective`s. Kept: nothing. NumPy alone.
+In: `TaskLabels`, which records train. Out: `Task`s. Kept: nothing. NumPy alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from finetune.labels.labels import EXACT, Labels
 from finetune.labels.reading import TaskLabels
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 
 
-def objectives(tasks: Sequence[TaskLabels], training: NDArray[np.bool_]) -> tuple[Objective, ...]:
+def objectives(tasks: Sequence[TaskLabels], training: NDArray[np.bool_]) -> tuple[Task, ...]:
     """The objectives of some tasks.
 
     Mean and standard deviation are those of the exact training labels, or of all where none is exact; bounds count as
@@ -53,7 +53,7 @@ def labelled_records(tasks: Sequence[TaskLabels]) -> dict[str, NDArray[np.int64]
     return found
 
 
-def _objective(task: TaskLabels, training: NDArray[np.bool_]) -> Objective:
+def _objective(task: TaskLabels, training: NDArray[np.bool_]) -> Task:
     settings, labels, num_outputs = task.settings, task.labels, len(task.outputs)
     is_training = training[_records_of(labels)]
     outputs, values = labels.outputs[is_training], labels.values[is_training].astype(np.float64)
@@ -81,7 +81,7 @@ def _objective(task: TaskLabels, training: NDArray[np.bool_]) -> Objective:
                 f"tell apart (its classes are {', '.join(map(repr, task.classes))}); choose another split, correct "
                 "tasks.classes or tasks.missing, or leave the task out"
             )
-    return Objective(settings, task.outputs, task.classes, mean, std, counts, task.unit, num_labels)
+    return Task(settings, task.outputs, task.classes, mean, std, counts, task.unit, num_labels)
 
 
 def _moments(

@@ -1,6 +1,6 @@
 """The labels of a column at the records, and the residues of records, that they are about.
 
-In: a column as text, and what each row is about. Out: `Cells`, one for each label. Kept: nothing.
+In: a column as text, and what each row is about. Out: `NonEmptyCells`, one for each label. Kept: nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.differing import OtherColumns
-from finetune.tables.proteins import Proteins
+from finetune.labels.differing import UnusedColumns
+from finetune.tables.proteins import TableProteins
 from finetune.tables.table import Table
-from finetune.tasks.cells import Cells
+from finetune.tasks.cells import NonEmptyCells
 from finetune.tasks.residues import along, listed, pairs
 from finetune.tasks.settings import TaskSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TableRows:
     """A table, and the record of each of its rows."""
 
     table: Table
@@ -26,23 +26,23 @@ class Rows:
     """(rows,) record of each row, among those of this table; -1 for a row that was left out: it is not read."""
     num_records: int
     """Number of records of this table."""
-    residues: Proteins | None = None
+    residues: TableProteins | None = None
     """Needed for labels of residues and of pairs of residues."""
     ids: Sequence[str] = ()
     """Name of each record, for errors; without any, they name rows alone."""
-    others: OtherColumns | None = None
+    others: UnusedColumns | None = None
     """Columns that nothing reads, which should not differ between rows of one label."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnCells:
     """What is written in a column."""
 
-    rows: Rows
+    rows: TableRows
     name: str
     output: int
     """Which output of the objective its labels are of."""
-    cells: Cells
+    cells: NonEmptyCells
 
     def where(self, row: int) -> str:
         """The place of a cell, for errors."""
@@ -50,7 +50,7 @@ class Column:
         return f"{self.rows.table.row(row)}{of}, column {self.name!r}"
 
 
-def placed(column: Column, settings: TaskSettings, missing: Collection[str]) -> Cells:
+def placed(column: ColumnCells, settings: TaskSettings, missing: Collection[str]) -> NonEmptyCells:
     """The labels of a column, each with its row and, below whole sequences, its place in the record.
 
     Raises:
@@ -74,8 +74,12 @@ def placed(column: Column, settings: TaskSettings, missing: Collection[str]) -> 
 
 
 def _beside_linkers(
-    labels: Cells, rows: NDArray[np.int64], counts: NDArray[np.int64], column: Column, places: Proteins
-) -> Cells:
+    labels: NonEmptyCells,
+    rows: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    column: ColumnCells,
+    places: TableProteins,
+) -> NonEmptyCells:
     """Labels of residues at the residues of their rows; a linker has none, whether or not a cell counts it."""
     assert labels.positions is not None
     lengths, linkers = places.whole_residues[rows], places.linkers[column.rows.records[rows]]
@@ -97,7 +101,7 @@ def _beside_linkers(
     return labels._replace(positions=positions).of_cells(~in_linker)
 
 
-def _require_in_sequence(labels: Cells, column: Column, places: Proteins) -> None:
+def _require_in_sequence(labels: NonEmptyCells, column: ColumnCells, places: TableProteins) -> None:
     """Refuse pairs that are not of two residues of their sequence.
 
     Raises:
@@ -117,7 +121,7 @@ def _require_in_sequence(labels: Cells, column: Column, places: Proteins) -> Non
         )
 
 
-def _in_records(labels: Cells, column: Column, places: Proteins) -> Cells:
+def _in_records(labels: NonEmptyCells, column: ColumnCells, places: TableProteins) -> NonEmptyCells:
     """Labels at the residues of records: those of rows whose proteins were cut are moved, or left out."""
     assert labels.positions is not None
     records = column.rows.records[labels.rows]

@@ -13,9 +13,9 @@ from finetune.labels.conditions import outputs_by_condition
 from finetune.labels.labels import Labels
 from finetune.labels.lists import outputs_by_label
 from finetune.labels.numbers import numbers_of
-from finetune.labels.placed import Column, Rows, placed
-from finetune.labels.replicates import Measurements, merged
-from finetune.tasks.cells import Cells, written
+from finetune.labels.placed import ColumnCells, TableRows, placed
+from finetune.labels.replicates import Replicates, merged
+from finetune.tasks.cells import NonEmptyCells, written
 from finetune.tasks.classes import classes_of, index_of, is_binary, minus_is_negative
 from finetune.tasks.columns import columns_of, outputs_of
 from finetune.tasks.settings import TaskSettings
@@ -23,7 +23,7 @@ from zymogen.settings.section import no_such_word
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFacts:
+class TaskReadFacts:
     """What reading an objective found besides its labels."""
 
     settings: TaskSettings
@@ -38,13 +38,13 @@ class TaskFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskLabels(TaskFacts):
+class TaskLabels(TaskReadFacts):
     """The labels of one objective, over all records."""
 
     labels: Labels
 
 
-def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> TaskLabels:
+def read_task(rows: TableRows, settings: TaskSettings, decimal: str = "auto") -> TaskLabels:
     """The labels of a task.
 
     Args:
@@ -60,7 +60,7 @@ def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> Task
     outputs = outputs_of(settings, columns)
     cells_of = [written(rows.table, name) for name in columns]
     found = [
-        Column(rows, name, number if len(outputs) > 1 else 0, cells.of_cells(rows.records[cells.rows] >= 0))
+        ColumnCells(rows, name, number if len(outputs) > 1 else 0, cells.of_cells(rows.records[cells.rows] >= 0))
         for number, (name, cells) in enumerate(zip(columns, cells_of, strict=True))
     ]
     if settings.columns_are == "lists":
@@ -91,7 +91,7 @@ def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> Task
         outputs, of_labels = outputs_by_condition(found, each_placed, outputs, settings)
     of_rows = np.concatenate([cells.rows for cells in each_placed])
     positions = [cells.positions for cells in each_placed if cells.positions is not None]
-    measured = Measurements(
+    measured = Replicates(
         of_rows,
         rows.records[of_rows],
         np.concatenate(of_labels),
@@ -103,7 +103,9 @@ def read_task(rows: Rows, settings: TaskSettings, decimal: str = "auto") -> Task
     return TaskLabels(settings, outputs, classes, unit, tuple(said), labels)
 
 
-def _indices(column: Column, cells: Cells, classes: Sequence[str], settings: TaskSettings) -> NDArray[np.float64]:
+def _indices(
+    column: ColumnCells, cells: NonEmptyCells, classes: Sequence[str], settings: TaskSettings
+) -> NDArray[np.float64]:
     """The index of the class of each label."""
     of_texts = [index_of(text, classes, settings) for text in cells.texts]
     for text, index in enumerate(of_texts):

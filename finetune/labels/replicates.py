@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.differing import OtherColumns
+from finetune.labels.differing import UnusedColumns
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.tasks.settings import TaskSettings
 from zymogen.settings.section import listed
@@ -20,7 +20,7 @@ LEAST_AGREEMENT = 30
 """Labels of several measurements below which nothing is said of their agreement."""
 
 
-class Measurements(NamedTuple):
+class Replicates(NamedTuple):
     """What was measured of one objective, one item for each measurement, in any order."""
 
     rows: NDArray[np.int64]
@@ -38,13 +38,13 @@ class Measurements(NamedTuple):
 
 
 def merged(
-    measured: Measurements,
+    measured: Replicates,
     settings: TaskSettings,
     num_records: int,
     where: Callable[[int], str],
     outputs: tuple[str, ...],
     said: list[str],
-    others: OtherColumns | None = None,
+    others: UnusedColumns | None = None,
 ) -> Labels:
     """One label for everything that was measured, whether once or several times.
 
@@ -101,7 +101,7 @@ def merged(
             f"{settings.name}: labels left out, as rows of one sequence contradict each other: {int(torn.sum()):,}"
         )
         stay = order[~np.repeat(torn, counts)]
-        rest = Measurements._make(each if each is None else each[stay] for each in measured)
+        rest = Replicates._make(each if each is None else each[stay] for each in measured)
         return merged(rest, settings, num_records, where, outputs, said, others)
     differing = others.differing(measured.rows[order], first) if others is not None and is_replicated else {}
     contradiction = "different classes", "correct or remove one of them, or mark one as missing"

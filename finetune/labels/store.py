@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at, remedy
-from data.store.token_store import Store, new_hash
+from data.store.token_store import TokenStore, new_hash
 from finetune.labels.labels import EXACT, Labels, ranges
 from zymogen.files.durable import published
 
@@ -39,7 +39,7 @@ FORMAT = "zymogen.labels/2"
 FACTS = "labels.json"
 
 
-class Slice(NamedTuple):
+class LabelSlice(NamedTuple):
     """The labels of one objective and of some records, in the order of these records."""
 
     of: NDArray[np.int64]
@@ -54,7 +54,7 @@ class Slice(NamedTuple):
     """(m,) or (m, 2), as in `Labels`."""
 
 
-def write(store: Store, objectives: Mapping[str, Labels], linkers: NDArray[Any] | None = None) -> "LabelStore":
+def write(store: TokenStore, objectives: Mapping[str, Labels], linkers: NDArray[Any] | None = None) -> "LabelStore":
     """The label store of some objectives; it is written unless it is there.
 
     Args:
@@ -113,7 +113,7 @@ class LabelStore:
             raise ValueError(
                 f"{folder / FACTS} differs from what was written, or is of another version; {remedy(folder)}"
             )
-        store = Store(tokens)
+        store = TokenStore(tokens)
         if store.fingerprint != facts["tokens"]:
             raise ValueError(f"{folder} holds labels of other sequences than {tokens}; {remedy(folder)}")
         self._facts = facts
@@ -156,7 +156,7 @@ class LabelStore:
             None if spread is None else np.array(spread),
         )
 
-    def of_records(self, objective: int, records: NDArray[np.int64]) -> Slice:
+    def of_records(self, objective: int, records: NDArray[np.int64]) -> LabelSlice:
         """The labels of some records, record after record; the same one may be asked for twice."""
         if f"{objective}-along.bin" in self._maps:
             return self._along(objective, records)
@@ -164,7 +164,7 @@ class LabelStore:
         of, index = ranges(pointers[records].astype(np.int64), pointers[records + 1].astype(np.int64))
         positions = self._maps.get(f"{objective}-positions.bin")
         outputs, censoring = (self._maps.get(f"{objective}-{name}.bin") for name in ("outputs", "censoring"))
-        return Slice(
+        return LabelSlice(
             of,
             np.zeros(len(of), np.int64) if outputs is None else outputs[index].astype(np.int64),
             np.asarray(self._maps[f"{objective}-values.bin"][index]),
@@ -181,7 +181,7 @@ class LabelStore:
         found = self._maps.get("linkers.bin")
         return np.zeros((len(records), 2), np.int64) if found is None else found[records].astype(np.int64)
 
-    def _along(self, objective: int, records: NDArray[np.int64]) -> Slice:
+    def _along(self, objective: int, records: NDArray[np.int64]) -> LabelSlice:
         first = self.first_residues(records)
         of, index = ranges(first, self.first_residues(records + 1))
         bits = self._maps[f"{objective}-observed.bin"]
@@ -190,10 +190,10 @@ class LabelStore:
         values = self._maps[f"{objective}-along.bin"][outputs, index[which]].astype(np.float32)
         of = of[which]
         exact = np.full(len(of), EXACT, np.int8)
-        return Slice(of, outputs.astype(np.int64), values, exact, index[which] - first[of])
+        return LabelSlice(of, outputs.astype(np.int64), values, exact, index[which] - first[of])
 
 
-def _files(labels: Labels, store: Store) -> dict[str, NDArray[Any]]:
+def _files(labels: Labels, store: TokenStore) -> dict[str, NDArray[Any]]:
     """What is written of one objective: kind of file -> array."""
     along = _along_files(labels, store)
     rows: dict[str, NDArray[Any]] = {"pointers": labels.pointers.astype("<u8"), "values": labels.values.astype("<f4")}
@@ -209,7 +209,7 @@ def _files(labels: Labels, store: Store) -> dict[str, NDArray[Any]]:
     return min((rows, along) if along else (rows,), key=lambda files: sum(array.nbytes for array in files.values()))
 
 
-def _along_files(labels: Labels, store: Store) -> dict[str, NDArray[Any]]:
+def _along_files(labels: Labels, store: TokenStore) -> dict[str, NDArray[Any]]:
     """Labels along the tokens; empty for labels that are not of residues, censored or made of replicates."""
     plain = labels.censoring is None and labels.replicates is None
     if labels.positions is None or labels.positions.ndim != 1 or not len(labels) or not plain:

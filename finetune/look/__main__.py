@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from finetune.look.proposal import Request, name_of, propose
+from finetune.look.proposal import LookOptions, name_of, propose
 from finetune.look.written import require_own, write
 from pretrain.model.presets import PRESETS
 from zymogen.command_line.command import main_of
-from zymogen.command_line.parser import Parser
+from zymogen.command_line.parser import CommandParser
 from zymogen.settings.section import require_word
 
 
@@ -24,7 +24,7 @@ def _look(options: argparse.Namespace) -> None:
         require_word("--preset", options.preset, list(PRESETS))
     path = options.output or Path("recipes") / f"{'_'.join(map(name_of, options.table))}.toml"
     require_own(path)
-    request = Request(
+    request = LookOptions(
         tuple(options.table),
         path,
         options.wild_type,
@@ -53,7 +53,7 @@ def _remark(init: Path) -> Iterator[str]:
             yield "than those of random weights. A published model may be: --init facebook/esm2_t6_8M_UR50D\n"
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     parser.add_argument(
         "table", nargs="+", help="CSV, TSV, .xlsx, Parquet, FASTA, 'x.zip/member.csv'; several are one table"
     )

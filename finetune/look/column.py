@@ -1,6 +1,6 @@
 """One column as it is written: which cells hold something, which are numbers, which are words.
 
-In: a table. Out: `Column`. Kept: nothing.
+In: a table. Out: `ColumnProfile`. Kept: nothing.
 """
 
 from collections import Counter
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.look.words import NOT_MEASURED, SCALES
-from finetune.tables.numbers import MISSING, Decimal, NotOneColumn, Numbers, is_number, parse
+from finetune.tables.numbers import MISSING, Decimal, MixedColumnError, ParsedNumbers, is_number, parse
 from finetune.tables.table import Table
 from finetune.tables.units import name_and_unit
-from finetune.tasks.cells import Cells, written
+from finetune.tasks.cells import NonEmptyCells, written
 
 _NUMBERS = 0.8
 """Share of cells that are numbers from which on a column is one of numbers, and its other texts mean 'missing'."""
@@ -24,12 +24,12 @@ _MOST_OTHER_TEXTS = 12
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnProfile:
     """A column of R rows."""
 
     name: str
     num_rows: int
-    all: Cells
+    all: NonEmptyCells
     """Every cell that is not blank."""
     decimal: Decimal | None = None
     """The decimal sign, where the cells of the column do not show it."""
@@ -55,7 +55,7 @@ class Column:
         return tuple(found)
 
     @cached_property
-    def numbers(self) -> Numbers | None:
+    def numbers(self) -> ParsedNumbers | None:
         """The distinct texts as numbers, those that are none NaN; None where the column is not one of numbers."""
         cells = self.all.without(self.not_measured)
         if not len(cells.rows) or self.is_text:
@@ -65,7 +65,7 @@ class Column:
             return None
         try:
             found = parse(cells.texts, unit=self.unit or name_and_unit(self.name)[1], decimal=self.decimal)
-        except NotOneColumn:
+        except MixedColumnError:
             with_unit = self._with_a_unit(cells.texts)
             if with_unit is None:
                 return None
@@ -74,7 +74,7 @@ class Column:
         enough = counts.sum() - counts[refused].sum() >= _NUMBERS * counts.sum()
         return found if enough and len(refused) <= _MOST_OTHER_TEXTS else None
 
-    def _with_a_unit(self, texts: Sequence[str]) -> Numbers | None:
+    def _with_a_unit(self, texts: Sequence[str]) -> ParsedNumbers | None:
         """The texts with the unit that most cells have, for a column some of whose cells have none."""
         tally = Counter[str]()
         for text, count in zip(self.all.texts, np.bincount(self.all.which).tolist(), strict=True):
@@ -82,7 +82,7 @@ class Column:
             if unit and not is_number(unit) and is_number(text):
                 tally[unit] += count
         for unit, _ in tally.most_common():
-            with suppress(NotOneColumn):
+            with suppress(MixedColumnError):
                 return parse(texts, unit=unit, decimal=self.decimal)
         return None
 
@@ -99,7 +99,7 @@ class Column:
         return tuple(text for text in (*self.not_measured, *self.other_texts) if text.casefold() not in usual)
 
     @cached_property
-    def cells(self) -> Cells:
+    def cells(self) -> NonEmptyCells:
         """The cells in which something was measured."""
         return self.all.without((*self.not_measured, *self.other_texts))
 
@@ -141,18 +141,18 @@ class Column:
         return len(self.cells.rows)
 
 
-def columns_of(table: Table) -> list[Column]:
+def columns_of(table: Table) -> list[ColumnProfile]:
     """All columns of a table.
 
     Where the cells of a column do not show whether a comma is the decimal sign, those of the others decide.
     """
-    read = [Column(name, table.num_rows, written(table, name)) for name in table.columns]
+    read = [ColumnProfile(name, table.num_rows, written(table, name)) for name in table.columns]
     signs, unsure = [], []
     for column in read:
         texts = column.all.without(NOT_MEASURED).texts
         try:
             found = parse(texts)
-        except NotOneColumn as error:
+        except MixedColumnError as error:
             if "data.decimal" in str(error):
                 unsure.append(column.name)
             continue
@@ -160,5 +160,6 @@ def columns_of(table: Table) -> list[Column]:
             signs.append(found.decimal)
     sign: Decimal = "," if signs or any("semicolon" in said for said in table.said) else "."
     return [
-        Column(column.name, column.num_rows, column.all, sign) if column.name in unsure else column for column in read
+        ColumnProfile(column.name, column.num_rows, column.all, sign) if column.name in unsure else column
+        for column in read
     ]

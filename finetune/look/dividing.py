@@ -1,7 +1,7 @@
 """The split that is proposed: the most honest one that the table allows, tried out before it is written.
 
-In: what was opened, roles. Out: `Divided`: settings of `[split]`, the reason, what was found about relatives. Kept:
-what `data.homology` keeps of clusters beside the store, which the run uses too.
+In: what was opened, roles. Out: `ProposedSplit`: settings of `[split]`, the reason, what was found about relatives.
+Kept: what `data.homology` keeps of clusters beside the store, which the run uses too.
 """
 
 import math
@@ -19,14 +19,14 @@ from data.homology.relatives import related
 from data.store.derived import found_at
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.reading import TaskLabels
-from finetune.look.opened import Opened, as_settings
-from finetune.look.roles import Roles
+from finetune.look.opened import DraftData, as_settings
+from finetune.look.roles import ColumnRoles
 from finetune.splits.audit import audit
 from finetune.splits.divide import divide
 from finetune.splits.groups import group_texts, in_several
-from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
+from finetune.splits.parts import TEST, TRAIN, VALIDATION, SplitParts
 from finetune.splits.settings import IDENTITIES, LEAST_FOLDS, By, SplitSettings
-from finetune.splits.variants import Mutations, are_mostly_variants, of_rows
+from finetune.splits.variants import MutatedPositions, are_mostly_variants, of_rows
 from finetune.splits.words import in_words
 from pretrain.proposal import rules
 from zymogen.console.format import duration
@@ -55,12 +55,12 @@ _MOST_BY_WORDS = 60_000
 
 
 @dataclass
-class Divided:
+class ProposedSplit:
     """A split as it is proposed."""
 
     settings: dict[str, Any]
     reason: str
-    parts: Parts | None = None
+    parts: SplitParts | None = None
     """None of a split that was not tried."""
     audited: str = ""
     """The split in the words that its audit allows; empty where relatives are not looked for, or nothing is tested."""
@@ -93,7 +93,7 @@ _Candidate = tuple[dict[str, Any], str]
 """Settings of a split, and the reason for it."""
 
 
-def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
+def divided(opened: DraftData, roles: ColumnRoles, named: Sequence[str] = ()) -> ProposedSplit:
     """The first candidate with which every task can be trained, validated and tested.
 
     Tasks of a few labels decide nothing: where they alone cannot be trained, they are left out of `opened`.
@@ -115,7 +115,7 @@ def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
     for settings, reason in _candidates(opened, roles, variants, may_search):
         if settings["by"] == "homology" and not may_search:
             said = f"; not tried here, as finding them takes {takes(would_take)}: the run does it first"
-            found = Divided(settings, reason + said)
+            found = ProposedSplit(settings, reason + said)
         else:
             try:
                 found = _tried(opened, settings, reason, mutations, named, may_search=may_search)
@@ -137,7 +137,7 @@ def takes(seconds: float) -> str:
     return f"about {duration(seconds)}" if seconds < math.inf else "long without MMseqs2"
 
 
-def clustering_seconds(opened: Opened) -> float:
+def clustering_seconds(opened: DraftData) -> float:
     """Time in which relatives are found, as it is expected; 0 where they are known or shared words find them."""
     store, count = opened.store, opened.proteins.num_records
     by_position = peptides.count(store)[1] / peptides.COMPARISONS_A_SECOND
@@ -148,7 +148,7 @@ def clustering_seconds(opened: Opened) -> float:
     return by_position + rules.cluster_seconds(float(opened.proteins.num_residues.sum()), count, resources().cores)
 
 
-def _candidates(opened: Opened, roles: Roles, variants: bool, may_search: bool) -> Iterator[_Candidate]:
+def _candidates(opened: DraftData, roles: ColumnRoles, variants: bool, may_search: bool) -> Iterator[_Candidate]:
     """Splits from the one that is preferred to the one that is always possible: settings and the reason."""
     labelled = int(opened.is_labelled.sum())
     in_folds = f"in {FOLDS} folds each is tested once, by a model that did not see it"
@@ -204,11 +204,11 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, may_search: bool) 
     yield ({"by": "random", "fractions": [1.0, 0.0, 0.0]}, said)
 
 
-def _dates(roles: Roles) -> list[str]:
+def _dates(roles: ColumnRoles) -> list[str]:
     return [name for name, (role, _) in roles.of.items() if role == "date"]
 
 
-def _alternatives(opened: Opened, roles: Roles, variants: bool, chosen: str) -> list[str]:
+def _alternatives(opened: DraftData, roles: ColumnRoles, variants: bool, chosen: str) -> list[str]:
     """Other splits that the columns allow, as the user would write them."""
     dates, molecules = _dates(roles), [name for name, (role, _) in roles.of.items() if role == "molecule"]
     possible: list[tuple[By, str, str]] = [("time", name, "earlier rows train, later are tested") for name in dates]
@@ -226,14 +226,14 @@ def _alternatives(opened: Opened, roles: Roles, variants: bool, chosen: str) -> 
 
 
 def _tried(
-    opened: Opened,
+    opened: DraftData,
     settings: dict[str, Any],
     reason: str,
-    mutations: Mutations | None,
+    mutations: MutatedPositions | None,
     named: Sequence[str],
     *,
     may_search: bool,
-) -> Divided:
+) -> ProposedSplit:
     """The split by a candidate, with a validation part that is drawn where the table's own split has none.
 
     Raises:
@@ -272,7 +272,7 @@ def _tried(
         known = labelled.keys() & of_conditions.keys()
         found = audit(opened.store, parts, labelled, split.audited_identities, conditioned=known)
         audited = in_words(split, division, found)
-    return Divided({**settings, **more}, reason + said, parts, audited, left_out=left_out)
+    return ProposedSplit({**settings, **more}, reason + said, parts, audited, left_out=left_out)
 
 
 def _most_labels(tasks: Sequence[TaskLabels], part: NDArray[np.bool_]) -> int:
@@ -280,7 +280,7 @@ def _most_labels(tasks: Sequence[TaskLabels], part: NDArray[np.bool_]) -> int:
     return max(int(counts_by_part(task, {"": part})[""].max(initial=0)) for task in tasks)
 
 
-def _too_rare(tasks: Sequence[TaskLabels], sides: Sequence[Parts], named: Sequence[str]) -> dict[str, str]:
+def _too_rare(tasks: Sequence[TaskLabels], sides: Sequence[SplitParts], named: Sequence[str]) -> dict[str, str]:
     """Tasks of a few labels that cannot be trained on some side, each with the reason.
 
     Raises:

@@ -1,6 +1,6 @@
 """What kind of label a column holds: numbers, one of two classes, one of several, ordered ones, labels of residues.
 
-In: a column, the lengths of its rows' proteins. Out: `Guess`: settings of a task, and the reason. Kept: nothing.
+In: a column, the lengths of its rows' proteins. Out: `InferredTask`: settings of a task, and the reason. Kept: nothing.
 """
 
 import re
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from data.alphabet import STANDARD_RESIDUES
 from finetune.labels.lists import SIGNS
 from finetune.look import words
-from finetune.look.column import Column
+from finetune.look.column import ColumnProfile
 from finetune.tables.numbers import MISSING, is_number
 from finetune.tables.units import molar, name_and_unit
 from finetune.tasks.cells import items
@@ -48,7 +48,7 @@ _LEAST_ALONG = 8
 
 
 @dataclass
-class Guess:
+class InferredTask:
     """A task as it is proposed."""
 
     columns: tuple[str, ...]
@@ -58,7 +58,7 @@ class Guess:
     reason: str
 
 
-def guess(column: Column, residues: NDArray[np.int64], *, is_named: bool = False) -> Guess | None:
+def guess(column: ColumnProfile, residues: NDArray[np.int64], *, is_named: bool = False) -> InferredTask | None:
     """The task that a column may be; None for one that holds nothing to learn.
 
     Args:
@@ -78,7 +78,7 @@ def guess(column: Column, residues: NDArray[np.int64], *, is_named: bool = False
     return found
 
 
-def _of_residue_numbers(column: Column, residues: NDArray[np.int64]) -> Guess | None:
+def _of_residue_numbers(column: ColumnProfile, residues: NDArray[np.int64]) -> InferredTask | None:
     """Lists of rising numbers of residues, such as sites, of proteins of many lengths, over all of which they lie.
 
     Of variants of one protein such numbers may be those of their mutations.
@@ -100,10 +100,12 @@ def _of_residue_numbers(column: Column, residues: NDArray[np.int64]) -> Guess | 
     why = "one of them is 0" if not first else "one is that of the last residue"
     why = why if not first or (last == lengths).any() else "none is 0, which is a guess"
     said = f"lists of numbers of residues, counted from {first}, as {why}; residues that are not listed are 0"
-    return Guess((column.name,), {"type": "binary", "level": "residue", "residue_numbers": how}, column.name, said)
+    return InferredTask(
+        (column.name,), {"type": "binary", "level": "residue", "residue_numbers": how}, column.name, said
+    )
 
 
-def is_along(column: Column, residues: NDArray[np.int64]) -> bool:
+def is_along(column: ColumnProfile, residues: NDArray[np.int64]) -> bool:
     """Whether cells are digits, one for each residue, and so no numbers."""
     cells = column.all
     if not len(cells.rows) or not all(text.replace("-", "").isdigit() for text in cells.texts[:_SAMPLE]):
@@ -114,7 +116,7 @@ def is_along(column: Column, residues: NDArray[np.int64]) -> bool:
     return bool(usable.any() and (per_text[usable] == lengths[usable]).mean() >= _CASES)
 
 
-def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
+def _of_residues(column: ColumnProfile, residues: NDArray[np.int64]) -> InferredTask | None:
     """Labels of residues: as many as the protein has, in nearly every cell."""
     cells = column.cells if column.numbers is None else None
     if cells is None or not len(cells.rows):
@@ -130,7 +132,7 @@ def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
             return None
         kind = "binary" if letters == ["0", "1"] else "multiclass"
         said = f"a letter for each residue, {len(letters)} kinds: {' '.join(letters)}"
-        found = Guess((column.name,), {"type": kind, "level": "residue"}, column.name, said)
+        found = InferredTask((column.name,), {"type": kind, "level": "residue"}, column.name, said)
         others = {cells.texts[at] for at in cells.which[usable & (per_text[cells.which] != lengths)].tolist()}
         if others:
             found.settings["missing"] = [*MISSING, *sorted(others)]
@@ -149,11 +151,13 @@ def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
             return None
         said = f"a label for each residue, {len(kinds)} kinds: {' '.join(sorted(kinds))}"
         kind = "binary" if kinds == {"0", "1"} else "multiclass"
-        return Guess((column.name,), {"type": kind, "level": "residue"}, column.name, said)
-    return Guess((column.name,), {"type": "regression", "level": "residue"}, column.name, "a number for each residue")
+        return InferredTask((column.name,), {"type": kind, "level": "residue"}, column.name, said)
+    return InferredTask(
+        (column.name,), {"type": "regression", "level": "residue"}, column.name, "a number for each residue"
+    )
 
 
-def _of_numbers(column: Column) -> Guess | None:
+def _of_numbers(column: ColumnProfile) -> InferredTask | None:
     assert column.numbers is not None
     values = column.values[~np.isnan(column.values)]
     distinct = np.unique(values)
@@ -162,18 +166,18 @@ def _of_numbers(column: Column) -> Guess | None:
     name, unit = name_and_unit(column.name)
     if set(distinct.tolist()) == {0.0, 1.0} and not column.num_censored:
         said = f"0 and 1, {np.mean(values):.0%} of them 1"
-        return Guess((column.name,), {"type": "binary"}, name, said)
+        return InferredTask((column.name,), {"type": "binary"}, name, said)
     if distinct.tolist() in ([-1.0, 1.0], [1.0, 2.0]) and not column.num_censored and not column.numbers.unit:
         texts = sorted(column.texts, key=float)
         if len(texts) == 2:
             said = f"{texts[0]} and {texts[1]}, {np.mean(values > 0):.0%} of them {texts[1]}"
-            return Guess((column.name,), {"type": "binary", "classes": texts}, name, said)
+            return InferredTask((column.name,), {"type": "binary", "classes": texts}, name, said)
     grades = not column.num_censored and not column.numbers.unit and (distinct == np.round(distinct)).all()
     consecutive = grades and distinct[-1] - distinct[0] == len(distinct) - 1
     few = 3 <= len(distinct) <= _MOST_GRADES and len(values) >= _LEAST_OF_A_CLASS * len(distinct)
     if consecutive and few and distinct[0] in (0.0, 1.0) and all(text.isdigit() for text in column.texts):
         said = f"whole numbers from {distinct[0]:g} to {distinct[-1]:g}: grades, whose order counts, which is a guess"
-        return Guess((column.name,), {"type": "ordinal"}, name, said)
+        return InferredTask((column.name,), {"type": "ordinal"}, name, said)
     settings: dict[str, Any] = {"type": "regression"}
     unit = column.numbers.unit or unit
     said = f"numbers, {distinct[0]:.4g} to {distinct[-1]:.4g}{f' {unit}' if unit else ''}"
@@ -194,10 +198,10 @@ def _of_numbers(column: Column) -> Guess | None:
         said += "; zeros have no logarithm, so that the numbers themselves are learned"
     for text in column.numbers.said:
         said += f"; {text}" if text == "a comma is the decimal sign" else ""
-    return Guess((column.name,), settings, name, said)
+    return InferredTask((column.name,), settings, name, said)
 
 
-def _of_lists(column: Column, is_named: bool) -> Guess | None:
+def _of_lists(column: ColumnProfile, is_named: bool) -> InferredTask | None:
     """Lists of labels, such as 'A; B': labels that stand in several cells, in other company, unless it is named."""
     listed = [set(filter(None, items(text, SIGNS))) for text in column.texts]
     counts = column.counts.tolist()
@@ -215,10 +219,10 @@ def _of_lists(column: Column, is_named: bool) -> Guess | None:
         return None
     shown = ", ".join(f"{label} {count / sum(counts):.0%}" for label, count in _ordered(tally)[:5])
     said = f"lists of {len(tally)} labels, each of which is one yes or no: {shown}{', ...' if len(tally) > 5 else ''}"
-    return Guess((column.name,), {"type": "multilabel", "columns_are": "lists"}, column.name, said)
+    return InferredTask((column.name,), {"type": "multilabel", "columns_are": "lists"}, column.name, said)
 
 
-def _of_words(column: Column, is_named: bool) -> Guess | None:
+def _of_words(column: ColumnProfile, is_named: bool) -> InferredTask | None:
     if (lists := _of_lists(column, is_named)) is not None:
         return lists
     texts, counts = column.texts, column.counts
@@ -233,25 +237,27 @@ def _of_words(column: Column, is_named: bool) -> Guess | None:
     shown = ", ".join(f"{text} {count / total:.0%}" for text, count in _ordered(folded)[:5])
     more = f" and {len(folded) - 5} more" if len(folded) > 5 else ""
     if set(folded) == {"+", "-"} or (set(folded) <= POLARITY.keys() and len({POLARITY[text] for text in folded}) == 2):
-        return Guess((column.name,), {"type": "binary"}, name, f"yes or no: {shown}{more}")
+        return InferredTask((column.name,), {"type": "binary"}, name, f"yes or no: {shown}{more}")
     scale = next((scale for scale in words.SCALES if set(folded) <= set(scale)), None)
     if scale is not None and len(folded) > 2 and len(texts) == len(folded):
         order = sorted(texts, key=lambda text: scale.index(text.casefold()))
-        return Guess((column.name,), {"type": "ordinal", "classes": order}, name, f"grades in an order: {shown}{more}")
+        return InferredTask(
+            (column.name,), {"type": "ordinal", "classes": order}, name, f"grades in an order: {shown}{more}"
+        )
     if not is_named and total < _LEAST_OF_A_CLASS * len(folded) and len(folded) > 2:
         return None
     if len(folded) == 2:
         rare, often = (next(text for text in texts if text.casefold() == each) for each, _ in _ordered(folded)[::-1])
         why = "it is rarer" if len({*folded.values()}) > 1 else "it is the last in the alphabet"
         said = f"two classes: {shown}; {rare!r} is called positive, as {why}, which is a guess"
-        return Guess((column.name,), {"type": "binary", "classes": [often, rare]}, name, said)
+        return InferredTask((column.name,), {"type": "binary", "classes": [often, rare]}, name, said)
     said = f"{len(texts)} classes: {shown}{more}"
     if len(folded) > _MOST_CLASSES:
         sizes = list(folded.values())
         said += f"; the smallest class has {min(sizes)}, and half of them at most {int(np.median(sizes))}"
     if len(texts) != len(folded):
         said += "; some differ only in upper and lower case and count as two: correct the table if they are one"
-    return Guess((column.name,), {"type": "multiclass"}, name, said)
+    return InferredTask((column.name,), {"type": "multiclass"}, name, said)
 
 
 def _ordered(counts: dict[str, int]) -> list[tuple[str, int]]:

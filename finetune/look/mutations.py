@@ -1,7 +1,8 @@
 """Which columns hold mutations, and whether a column of sequences has the residues before or after them.
 
-In: columns, a column of sequences. Out: `Mutations`, and the ones that are to be made in each row's own sequence. Kept:
-nothing. What two columns claim of each other is compared in every row, as names cannot tell a wild type from a mutant.
+In: columns, a column of sequences. Out: `MutationColumns`, and the ones that are to be made in each row's own sequence.
+Kept: nothing. What two columns claim of each other is compared in every row, as names cannot tell a wild type from a
+mutant.
 """
 
 import re
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.look import words
-from finetune.look.column import Column
+from finetune.look.column import ColumnProfile
 from finetune.tables.mutations import are_of_nucleotides, mutation_cells, substitutions_or, variants
 from finetune.tables.table import Table
 from finetune.tables.wild_types import Substitution, may_be_chance, own_wild_types
@@ -35,11 +36,11 @@ _NEW = re.compile(r"mut|new|alt|to$|after|variant|subst", re.I)
 
 
 @dataclass(frozen=True)
-class Mutations:
+class MutationColumns:
     """One column of mutations, or three that make one: wild-type residue, number and residue."""
 
     names: tuple[str, ...]
-    column: Column
+    column: ColumnProfile
     """Their cells, joined."""
 
     @cached_property
@@ -49,9 +50,9 @@ class Mutations:
         return {text: counts[at] for at, text in enumerate(self.column.texts) if substitutions_or(text, None) is None}
 
 
-def mutations_of(table: Table, columns: Sequence[Column]) -> list[Mutations]:
+def mutations_of(table: Table, columns: Sequence[ColumnProfile]) -> list[MutationColumns]:
     """The columns of mutations, the one that is most likely first."""
-    found = [Mutations((column.name,), column) for column in columns if _is_mutation(column)]
+    found = [MutationColumns((column.name,), column) for column in columns if _is_mutation(column)]
     found.sort(key=lambda each: words.MUTATION.search(each.names[0]) is None)
     letters = [column for column in columns if column.numbers is None and _all(_RESIDUE, column)]
     numbers = [column for column in columns if _POSITION.search(column.name) and _all(_NUMBER, column)]
@@ -61,15 +62,15 @@ def mutations_of(table: Table, columns: Sequence[Column]) -> list[Mutations]:
     return found
 
 
-def of_nucleotides(mutated: Mutations) -> bool:
+def of_nucleotides(mutated: MutationColumns) -> bool:
     """Whether a column of mutations is of the gene, and not of its protein."""
     texts = mutated.column.texts[:_SAMPLE]
     return are_of_nucleotides(change for text in texts for change in substitutions_or(text, ()) or ())
 
 
 def mutants_in_full(
-    table: Table, sequences: Sequence[Column], mutated: Sequence[Mutations]
-) -> tuple[Column, Column] | None:
+    table: Table, sequences: Sequence[ColumnProfile], mutated: Sequence[MutationColumns]
+) -> tuple[ColumnProfile, ColumnProfile] | None:
     """Columns of wild types and of mutants that differ in the residues that mutations name, whatever their numbers."""
     for (old, new), each in product(permutations(sequences, 2), mutated):
         rows = zip(table.column(old.name), table.column(new.name), mutation_cells(table, each.names), strict=True)
@@ -90,7 +91,9 @@ def _differ_as_said(old: str | None, new: str | None, mutation: str | None) -> b
     )
 
 
-def changed(table: Table, sequence: Column, mutated: Sequence[Mutations]) -> tuple[Mutations | None, int]:
+def changed(
+    table: Table, sequence: ColumnProfile, mutated: Sequence[MutationColumns]
+) -> tuple[MutationColumns | None, int]:
     """The mutations whose old residues a column of sequences has, and the offset of their numbers where one is common.
 
     None where it has the new residues, so that mutations say nothing more.
@@ -181,7 +184,7 @@ class _Evidence:
         return 0 if may_be_chance(best, len(places), int(self.lengths.max())) else best
 
 
-def _fit_one_by_one(table: Table, sequence: Column, mutated: Mutations) -> bool:
+def _fit_one_by_one(table: Table, sequence: ColumnProfile, mutated: MutationColumns) -> bool:
     """Whether each sequence has the old residues under a numbering of its own."""
     wild_types = own_wild_types(table, sequence.name)
     try:
@@ -191,19 +194,21 @@ def _fit_one_by_one(table: Table, sequence: Column, mutated: Mutations) -> bool:
     return sum(each is not None for each in found.sequences) >= _NEARLY_ALL * sequence.num_measured
 
 
-def _joined(table: Table, names: tuple[str, ...]) -> Mutations:
+def _joined(table: Table, names: tuple[str, ...]) -> MutationColumns:
     import pyarrow as pa
 
     cells = pa.table({"joined": pa.array(mutation_cells(table, names), pa.string())})
-    return Mutations(names, Column(" ".join(names), table.num_rows, written(Table(table.name, cells, 2), "joined")))
+    return MutationColumns(
+        names, ColumnProfile(" ".join(names), table.num_rows, written(Table(table.name, cells, 2), "joined"))
+    )
 
 
-def _all(pattern: re.Pattern[str], column: Column) -> bool:
+def _all(pattern: re.Pattern[str], column: ColumnProfile) -> bool:
     """Whether every text of a column fits a pattern, of which there is more than one."""
     return len(column.texts) > 1 and all(pattern.fullmatch(text) for text in column.texts)
 
 
-def _is_mutation(column: Column) -> bool:
+def _is_mutation(column: ColumnProfile) -> bool:
     """Whether most cells are mutations."""
     texts = column.texts[:_SAMPLE]
     if not texts or column.numbers is not None:

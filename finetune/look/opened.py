@@ -1,7 +1,7 @@
 """What the proposal would train on: proteins, labels and clusters, opened once before anything is written.
 
-In: a table, settings of `[data]`, guesses of tasks. Out: `Opened`; guesses that cannot be read are mended or left out,
-with the reason. Kept: the token store, which the run uses too.
+In: a table, settings of `[data]`, guesses of tasks. Out: `DraftData`; guesses that cannot be read are mended or left
+out, with the reason. Kept: the token store, which the run uses too.
 """
 
 import re
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from data.settings import IngestSettings
 from data.store.build import open_or_build
-from data.store.token_store import Store
-from finetune.labels.differing import OtherColumns
-from finetune.labels.placed import Rows
+from data.store.token_store import TokenStore
+from finetune.labels.differing import UnusedColumns
+from finetune.labels.placed import TableRows
 from finetune.labels.reading import TaskLabels, read_task
-from finetune.look.guess import Guess
-from finetune.splits.records import Records
+from finetune.look.guess import InferredTask
+from finetune.splits.records import SplitRecords
 from finetune.tables.numbers import MISSING
-from finetune.tables.proteins import Proteins, proteins_of
+from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 from finetune.tasks.settings import TaskSettings
@@ -41,18 +41,18 @@ _MOST_ALONE = 12
 
 
 @dataclass
-class Opened:
+class DraftData:
     """Proteins and labels of a proposal."""
 
-    proteins: Proteins
+    proteins: TableProteins
     tasks: list[TaskLabels]
-    guesses: list[Guess]
+    guesses: list[InferredTask]
     """One for each of `tasks`."""
     left_out: dict[str, str]
     """Column -> why it cannot be learned."""
-    records: Records
-    store: Store
-    rows: Rows
+    records: SplitRecords
+    store: TokenStore
+    rows: TableRows
     decimal: str
 
     def leave_out(self, names: Collection[str]) -> None:
@@ -60,7 +60,7 @@ class Opened:
         kept = [number for number, task in enumerate(self.tasks) if task.settings.name not in names]
         self.tasks, self.guesses = [self.tasks[number] for number in kept], [self.guesses[number] for number in kept]
 
-    def of_rows(self, used: NDArray[np.bool_]) -> "Opened":
+    def of_rows(self, used: NDArray[np.bool_]) -> "DraftData":
         """The same with the labels of some rows alone; (rows,) booleans."""
         rows = replace(self.rows, records=np.where(used, self.rows.records, -1))
         return replace(self, rows=rows, tasks=[read_task(rows, task.settings, self.decimal) for task in self.tasks])
@@ -73,7 +73,7 @@ class Opened:
 
 def proteins_for(
     table: Table, data: dict[str, Any], reasons: dict[str, str], crop_tokens: int | None = None
-) -> Proteins:
+) -> TableProteins:
     """The proteins of a table; settings that the table needs are added to `data`.
 
     Raises:
@@ -101,7 +101,7 @@ def proteins_for(
     raise failed
 
 
-def _proteins(table: Table, data: dict[str, Any], crop_tokens: int | None = None) -> Proteins:
+def _proteins(table: Table, data: dict[str, Any], crop_tokens: int | None = None) -> TableProteins:
     return proteins_of(table, _settings(data), crop_tokens).by_content()
 
 
@@ -115,7 +115,9 @@ def _settings(data: dict[str, Any]) -> TableSettings:
     return TableSettings(**as_settings(data, ("sequence", "mutation", "table")))
 
 
-def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequence[Guess], store_dir: str) -> Opened:
+def opened(
+    table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequence[InferredTask], store_dir: str
+) -> DraftData:
     """Read what is proposed, as a run would.
 
     Raises:
@@ -125,10 +127,10 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
     settings = _settings(data)
     used = {*settings.sequence, *settings.mutation, settings.protein, settings.id}
     used |= {column for guess in guesses for column in guess.columns}
-    others = OtherColumns.of(table, used)
-    rows = Rows(table, proteins.record_of_row, proteins.num_records, proteins, others=others)
+    others = UnusedColumns.of(table, used)
+    rows = TableRows(table, proteins.record_of_row, proteins.num_records, proteins, others=others)
     tasks: list[TaskLabels] = []
-    kept: list[Guess] = []
+    kept: list[InferredTask] = []
     left_out: dict[str, str] = {}
     for each in _together(guesses):
         try:
@@ -147,11 +149,11 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
             f"learned: {reason}"
         )
     store = open_or_build([proteins], Path(store_dir), settings.unknown_letters, IngestSettings())
-    records = Records(table, proteins.record_of_row, proteins.digests, store)
-    return Opened(proteins, tasks, kept, left_out, records, store, rows, settings.decimal)
+    records = SplitRecords(table, proteins.record_of_row, proteins.digests, store)
+    return DraftData(proteins, tasks, kept, left_out, records, store, rows, settings.decimal)
 
 
-def _read(rows: Rows, guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
+def _read(rows: TableRows, guess: InferredTask, decimal: str) -> tuple[TaskLabels, InferredTask]:
     """The labels of a guess, or of the nearest one that can be read."""
     try:
         return _without_rare(rows, guess, decimal)
@@ -163,7 +165,7 @@ def _read(rows: Rows, guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
     raise first
 
 
-def _nearest(guess: Guess, error: str, num_records: int) -> list[Guess]:
+def _nearest(guess: InferredTask, error: str, num_records: int) -> list[InferredTask]:
     """What may be read in place of a guess with an error.
 
     Numbers without a logarithm are learned as they are. Sequences whose rows contradict each other are left out; where
@@ -188,7 +190,7 @@ def _nearest(guess: Guess, error: str, num_records: int) -> list[Guess]:
     return [replace(guess, settings=settings, reason=f"{guess.reason}; {torn} {said} left out")]
 
 
-def _without_rare(rows: Rows, guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
+def _without_rare(rows: TableRows, guess: InferredTask, decimal: str) -> tuple[TaskLabels, InferredTask]:
     """The labels of a guess; of many classes without those of one or two labels, which no split has in all parts."""
     found = _labels(rows, guess, decimal)
     if guess.settings["type"] == "multilabel" and len(guess.columns) > 1:
@@ -212,7 +214,7 @@ def _without_rare(rows: Rows, guess: Guess, decimal: str) -> tuple[TaskLabels, G
     return _labels(rows, other, decimal), other
 
 
-def _labels(rows: Rows, guess: Guess, decimal: str) -> TaskLabels:
+def _labels(rows: TableRows, guess: InferredTask, decimal: str) -> TaskLabels:
     columns = () if guess.columns == (guess.name,) else guess.columns
     settings = TaskSettings(name=guess.name, columns=columns, **as_settings(guess.settings))
     found = read_task(rows, settings, decimal)
@@ -225,14 +227,14 @@ def _labels(rows: Rows, guess: Guess, decimal: str) -> TaskLabels:
     return found
 
 
-def _together(guesses: Sequence[Guess]) -> list[Guess]:
+def _together(guesses: Sequence[InferredTask]) -> list[InferredTask]:
     """Many tasks of one kind as one entry."""
-    kinds: dict[str, list[Guess]] = {}
+    kinds: dict[str, list[InferredTask]] = {}
     for guess in guesses:
         key = repr(sorted((name, value) for name, value in guess.settings.items() if name != "missing"))
         single = len(guess.columns) == 1 and "classes" not in guess.settings and "unit_column" not in guess.settings
         kinds.setdefault(key if single else f"{guess.name} alone", []).append(guess)
-    found: list[Guess] = []
+    found: list[InferredTask] = []
     for members in kinds.values():
         if len(members) <= _MOST_ALONE or members[0].settings["type"] in ("multiclass", "ordinal"):
             found += members
@@ -244,5 +246,7 @@ def _together(guesses: Sequence[Guess]) -> list[Guess]:
             settings["type"] = "multilabel"
         columns = tuple(each.columns[0] for each in members)
         name = {"multilabel": "labels", "regression": "numbers"}[settings["type"]]
-        found.append(Guess(columns, settings, name, f"{len(members)} columns of one kind: {members[0].reason}, ..."))
+        found.append(
+            InferredTask(columns, settings, name, f"{len(members)} columns of one kind: {members[0].reason}, ...")
+        )
     return found

@@ -1,6 +1,7 @@
 """A look at one table: from its cells to a recipe that trains, and the words for it.
 
-In: a `Request`. Out: `Proposal`: the text of the recipe and of the screen. Kept: the token store and its clusters.
+In: a `LookOptions`. Out: `RecipeDraft`: the text of the recipe and of the screen. Kept: the token store and its
+clusters.
 """
 
 import re
@@ -11,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from data.order.plan import SPECIAL_TOKENS
-from finetune.look.column import Column, columns_of
+from finetune.look.column import ColumnProfile, columns_of
 from finetune.look.columns.evidence import FREE_TEXT, HIDDEN, OF_RESIDUES
-from finetune.look.dividing import Divided, divided
-from finetune.look.opened import Opened, opened, proteins_for
-from finetune.look.protein import Place, place_of
-from finetune.look.roles import Roles, roles_of, unread_labels
-from finetune.look.sizes import Sizes, crop_of, sizes
-from finetune.look.timing import ROWS, Expected, bins_of_rows, expected, measured
+from finetune.look.dividing import ProposedSplit, divided
+from finetune.look.opened import DraftData, opened, proteins_for
+from finetune.look.protein import ProteinColumns, place_of
+from finetune.look.roles import ColumnRoles, roles_of, unread_labels
+from finetune.look.sizes import RunSizes, crop_of, sizes
+from finetune.look.timing import ROWS, RunEstimate, bins_of_rows, expected, measured
 from finetune.look.told import of_columns, of_proposal, of_proteins, of_relatives
 from finetune.look.written import recipe_text
 from finetune.tables.read import read_table
@@ -27,10 +28,10 @@ from finetune.tables.table import joined
 from finetune.tables.text import reading_notes
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal.machine import seen
-from pretrain.proposal.reasons import Choice
+from pretrain.proposal.reasons import SettingChoice
 from pretrain.proposal.written import Table
 from zymogen.console.format import duration
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 
 SMALLEST = "esm2_60k"
 _WITHOUT_MODEL = (
@@ -48,7 +49,7 @@ _BEFORE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LookOptions:
     """What the user gave."""
 
     tables: tuple[str, ...]
@@ -66,7 +67,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class RecipeDraft:
     """What was found and is proposed."""
 
     recipe: str
@@ -81,7 +82,7 @@ def name_of(table: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", bare).strip("_") or "assays"
 
 
-def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda lines: None) -> Proposal:
+def propose(request: LookOptions, say: Callable[[Sequence[str]], None] = lambda lines: None) -> RecipeDraft:
     """Look at a table.
 
     Args:
@@ -91,7 +92,7 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
     Raises:
         ValueError: it cannot be read, has no protein, or nothing that could be learned.
     """
-    with WorkLine(f"reading {' and '.join(request.tables)}", after_s=2.0):
+    with ProgressBar(f"reading {' and '.join(request.tables)}", after_s=2.0):
         table = joined([read_table(name) for name in request.tables], None)
         columns = columns_of(table)
     try:
@@ -101,8 +102,8 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
 
 
 def _proposal(
-    table: AssayTable, columns: Sequence[Column], request: Request, say: Callable[[Sequence[str]], None]
-) -> Proposal:
+    table: AssayTable, columns: Sequence[ColumnProfile], request: LookOptions, say: Callable[[Sequence[str]], None]
+) -> RecipeDraft:
     for name in request.tasks:
         table.require(name, "--task")
     place = place_of(table, columns, request.wild_type, request.sequence)
@@ -130,7 +131,7 @@ def _proposal(
         kept = "residues around their mutations are" if "mutation" in data else "their beginning is"
         place.reasons["too_long"] = f"{num:,} proteins are longer than crop_tokens; {kept} kept"
         proteins_for(table, data, place.reasons, crop)
-    with WorkLine("reading proteins and labels", after_s=2.0):
+    with ProgressBar("reading proteins and labels", after_s=2.0):
         found = opened(table, data, crop, roles.tasks, request.store_dir)
     roles.of |= {each.columns[0]: ("task", each.reason) for each in found.guesses if len(each.columns) == 1}
     for name, why in found.left_out.items():
@@ -149,17 +150,17 @@ def _proposal(
     lengths = found.proteins.num_residues[labelled]
     chosen = sizes(lengths, split.counts[0], int(labelled.sum()), crop, shape, machine)
 
-    def text(takes: Expected) -> str:
+    def text(takes: RunEstimate) -> str:
         before = _BEFORE.format(" and ".join(request.tables)), f"To train: python -m finetune {request.recipe}"
         return recipe_text(before, _parts(request, data, place, found, split, chosen, takes))
 
     takes = _takes(request, split, chosen, float(lengths.mean()) + SPECIAL_TOKENS, text)
     model = request.init or (f"{request.preset or SMALLEST}, random weights, a baseline only: give --init MODEL")
     say(of_proposal(model, split, chosen, takes, machine))
-    return Proposal(text(takes), roles.of)
+    return RecipeDraft(text(takes), roles.of)
 
 
-def _without_task(table: AssayTable, columns: Sequence[Column], roles: Roles) -> str:
+def _without_task(table: AssayTable, columns: Sequence[ColumnProfile], roles: ColumnRoles) -> str:
     """The words for a table without anything to learn, with a column that hides labels where there is one."""
     unread = unread_labels(roles.of)
     hidden = [(name, kind, why) for name, (kind, why) in roles.of.items() if kind in HIDDEN or name in unread]
@@ -186,8 +187,8 @@ def _without_task(table: AssayTable, columns: Sequence[Column], roles: Roles) ->
 
 
 def _takes(
-    request: Request, split: Divided, chosen: Sizes, mean_tokens: float, text: Callable[[Expected], str]
-) -> Expected:
+    request: LookOptions, split: ProposedSplit, chosen: RunSizes, mean_tokens: float, text: Callable[[RunEstimate], str]
+) -> RunEstimate:
     """What the run takes, by at most 100 rows where there is a model."""
     members = split.settings.get("folds") or 1
     counts = split.counts
@@ -200,7 +201,7 @@ def _takes(
     return expected(found, chosen, mean_tokens, counts, members)
 
 
-def _shape(request: Request) -> EsmShape:
+def _shape(request: LookOptions) -> EsmShape:
     if request.init is None:
         return PRESETS[request.preset or SMALLEST]
     if (Path(request.init) / "run.json").is_file():
@@ -213,50 +214,58 @@ def _shape(request: Request) -> EsmShape:
 
 
 def _parts(
-    request: Request, data: dict[str, Any], place: Place, found: Opened, split: Divided, chosen: Sizes, takes: Expected
+    request: LookOptions,
+    data: dict[str, Any],
+    place: ProteinColumns,
+    found: DraftData,
+    split: ProposedSplit,
+    chosen: RunSizes,
+    takes: RunEstimate,
 ) -> list[Table]:
     name = name_of(request.recipe.stem)
     run = [
-        Choice("directory", f"runs/{name}", "where the run is kept"),
-        Choice("evaluate_every", chosen.evaluate_every, "steps between two validations, about a pass"),
-        Choice("patience", chosen.patience, "validations without a better score after which training ends"),
+        SettingChoice("directory", f"runs/{name}", "where the run is kept"),
+        SettingChoice("evaluate_every", chosen.evaluate_every, "steps between two validations, about a pass"),
+        SettingChoice("patience", chosen.patience, "validations without a better score after which training ends"),
     ]
-    model = Choice("preset", SMALLEST, _WITHOUT_MODEL)
+    model = SettingChoice("preset", SMALLEST, _WITHOUT_MODEL)
     if request.init is not None:
-        model = Choice("init", request.init, "given by you")
+        model = SettingChoice("init", request.init, "given by you")
     elif request.preset is not None:
-        model = Choice("preset", request.preset, "given by you; random weights, a baseline only")
+        model = SettingChoice("preset", request.preset, "given by you; random weights, a baseline only")
     longest = int(found.proteins.whole_residues.max())
     step = f"{chosen.steps_per_pass} steps a pass over {split.counts[0]:,} proteins that train"
     settings = [
-        *(Choice(n, v, place.reasons.get(n, "")) for n, v in data.items() if n != "table"),
-        Choice("crop_tokens", chosen.crop_tokens, f"tokens of the longest protein, which has {longest:,} residues"),
-        Choice("bin_tokens", chosen.bin_tokens, "slots that are computed at once"),
-        Choice("bins_per_step", chosen.bins_per_step, f"about {step}"),
-        Choice("store_dir", request.store_dir, "where proteins and labels are kept"),
+        *(SettingChoice(n, v, place.reasons.get(n, "")) for n, v in data.items() if n != "table"),
+        SettingChoice(
+            "crop_tokens", chosen.crop_tokens, f"tokens of the longest protein, which has {longest:,} residues"
+        ),
+        SettingChoice("bin_tokens", chosen.bin_tokens, "slots that are computed at once"),
+        SettingChoice("bins_per_step", chosen.bins_per_step, f"about {step}"),
+        SettingChoice("store_dir", request.store_dir, "where proteins and labels are kept"),
     ]
     table = list(request.tables) if len(request.tables) > 1 else request.tables[0]
     parts: list[Table] = [
         ("[run]", "", run),
         ("[model]", "", [model]),
-        ("[data]", "", [Choice("table", table, ""), *settings]),
+        ("[data]", "", [SettingChoice("table", table, ""), *settings]),
     ]
     for guess in found.guesses:
-        columns = [] if guess.columns == (guess.name,) else [Choice("columns", list(guess.columns), "")]
-        each = [Choice(n, v, "") for n, v in guess.settings.items()]
-        parts.append(("[[tasks]]", guess.reason, [Choice("name", guess.name, ""), *columns, *each]))
+        columns = [] if guess.columns == (guess.name,) else [SettingChoice("columns", list(guess.columns), "")]
+        each = [SettingChoice(n, v, "") for n, v in guess.settings.items()]
+        parts.append(("[[tasks]]", guess.reason, [SettingChoice("name", guess.name, ""), *columns, *each]))
     against = "".join(f"; not {text}" for text in split.rejected)
-    parts.append(("[split]", split.reason + against, [Choice(n, v, "") for n, v in split.settings.items()]))
+    parts.append(("[split]", split.reason + against, [SettingChoice(n, v, "") for n, v in split.settings.items()]))
     labelled = int(found.is_labelled.sum())
     why = {
         "frozen": f"{labelled:,} labelled proteins are few: heads alone learn, on features of the encoder",
         "lora": f"{labelled:,} labelled proteins: adapters of the encoder learn too",
     }[chosen.kind]
-    parts.append(("[adaptation]", "", [Choice("kind", chosen.kind, why)]))
+    parts.append(("[adaptation]", "", [SettingChoice("kind", chosen.kind, why)]))
     members = f" in {split.settings['folds']} runs" if split.settings.get("folds") else ""
     length = (
         f"{chosen.steps:,} steps at most{members}, about {duration(max(1.0, takes.seconds))} and "
         f"{takes.memory_bytes / 1e9:.1f} GB, {takes.how}"
     )
-    parts.append(("[schedule]", "", [Choice("passes", chosen.passes, length)]))
+    parts.append(("[schedule]", "", [SettingChoice("passes", chosen.passes, length)]))
     return parts

@@ -1,7 +1,7 @@
 """Where a table has its proteins: a column of sequences, two chains, or mutations of a wild type.
 
-In: columns, the user's wild type. Out: `Place`: settings of `[data]`, and the roles of the columns that decided. Kept:
-nothing. A table without any protein ends in one line that says what it needs.
+In: columns, the user's wild type. Out: `ProteinColumns`: settings of `[data]`, and the roles of the columns that
+decided. Kept: nothing. A table without any protein ends in one line that says what it needs.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from data.alphabet import STANDARD_RESIDUES
 from data.sources.protein import letters_of, refusal
 from data.sources.tables import SEQUENCE_COLUMNS
 from finetune.look import words
-from finetune.look.column import Column
-from finetune.look.mutations import Mutations, changed, mutants_in_full, mutations_of, of_nucleotides
+from finetune.look.column import ColumnProfile
+from finetune.look.mutations import MutationColumns, changed, mutants_in_full, mutations_of, of_nucleotides
 from finetune.tables.mutations import variants
 from finetune.tables.table import Table, cut
 from finetune.tables.wild_types import named_wild_types, read_wild_types, record_named
@@ -41,7 +41,7 @@ _ANOTHER = "another one; --sequence {!r} reads it instead"
 
 
 @dataclass
-class Place:
+class ProteinColumns:
     """How a row becomes a protein."""
 
     settings: dict[str, Any]
@@ -55,7 +55,9 @@ class Place:
     notes: list[str] = field(default_factory=list)
 
 
-def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, named: Sequence[str]) -> Place:
+def place_of(
+    table: Table, columns: Sequence[ColumnProfile], wild_type: str | None, named: Sequence[str]
+) -> ProteinColumns:
     """Find the proteins of a table.
 
     Args:
@@ -124,8 +126,8 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
 
 
 def _of_sequences(
-    chosen: Sequence[Column], sequences: Sequence[Column], roles: dict[str, tuple[str, str]], why: str
-) -> Place:
+    chosen: Sequence[ColumnProfile], sequences: Sequence[ColumnProfile], roles: dict[str, tuple[str, str]], why: str
+) -> ProteinColumns:
     names = [column.name for column in chosen]
     roles |= {
         column.name: ("sequence, not read", _ANOTHER.format(column.name))
@@ -141,20 +143,20 @@ def _of_sequences(
     reason = "the column whose cells are letters of amino acids"
     if len(names) > 1:
         reason = "two chains of one row; they are joined by a linker of 25 G, which is neither pooled nor labelled"
-    return Place(settings, roles, {"sequence": reason})
+    return ProteinColumns(settings, roles, {"sequence": reason})
 
 
 def _of_mutations(
     table: Table,
-    columns: Sequence[Column],
-    mutated: Mutations,
+    columns: Sequence[ColumnProfile],
+    mutated: MutationColumns,
     file: str | None,
     roles: dict[str, tuple[str, str]],
     wild_type: tuple[str, str] | None = None,
-) -> Place:
+) -> ProteinColumns:
     """The place where rows are mutations of a wild type, whose numbering is tried out."""
     records = {wild_type[0]: wild_type[1]} if wild_type else read_wild_types(str(file))
-    place = Place({}, roles)
+    place = ProteinColumns({}, roles)
     _add_mutations(place, mutated)
     if len(records) > 1:
         others = [each for each in columns if each.name not in mutated.names and each.texts]
@@ -174,7 +176,7 @@ def _of_mutations(
     return place
 
 
-def _fitting(table: Table, mutated: Sequence[Mutations], file: str) -> Mutations:
+def _fitting(table: Table, mutated: Sequence[MutationColumns], file: str) -> MutationColumns:
     """The first mutations that fit a file of one wild type, such as those of one of two numberings; else the first."""
     records = read_wild_types(file)
     for each in mutated if len(mutated) > 1 and len(records) == 1 else ():
@@ -184,7 +186,7 @@ def _fitting(table: Table, mutated: Sequence[Mutations], file: str) -> Mutations
     return mutated[0]
 
 
-def _add_mutations(place: Place, mutated: Mutations) -> None:
+def _add_mutations(place: ProteinColumns, mutated: MutationColumns) -> None:
     """Add the columns of mutations to a place, and what becomes of cells that are none."""
     names, column = mutated.names, mutated.column
     place.settings["mutation"] = list(names) if len(names) > 1 else names[0]
@@ -200,7 +202,7 @@ def _add_mutations(place: Place, mutated: Mutations) -> None:
         place.notes.append(f"rows that are no substitutions are left out: {sum(unusable.values()):,}, such as {shown}")
 
 
-def _parent(table: Table, mutated: Mutations, records: dict[str, str], file: str) -> tuple[str, str]:
+def _parent(table: Table, mutated: MutationColumns, records: dict[str, str], file: str) -> tuple[str, str]:
     """The record that mutations change, of a file of variants: the most frequent sequence that fits all of them."""
     letters, counts = np.unique(np.array(list(records.values()), object), return_counts=True)
     for at in np.argsort(-counts, kind="stable")[:3].tolist():
@@ -213,7 +215,7 @@ def _parent(table: Table, mutated: Mutations, records: dict[str, str], file: str
     )
 
 
-def _chosen(sequences: Sequence[Column]) -> list[Column]:
+def _chosen(sequences: Sequence[ColumnProfile]) -> list[ColumnProfile]:
     """The column that is read, or two chains."""
     if len(sequences) > 1:
         names = {column.name.strip().lower(): column for column in sequences}
@@ -225,7 +227,7 @@ def _chosen(sequences: Sequence[Column]) -> list[Column]:
 
     most = max(len(column.texts) for column in sequences)
 
-    def preferred(column: Column) -> tuple[bool | float | str, ...]:
+    def preferred(column: ColumnProfile) -> tuple[bool | float | str, ...]:
         return (
             column in usual[:1],
             words.WILD.search(column.name) is None,
@@ -241,7 +243,7 @@ def _chosen(sequences: Sequence[Column]) -> list[Column]:
     return [max(sequences, key=preferred)]
 
 
-def _is_part(column: Column, other: Column, least: int = 1) -> bool:
+def _is_part(column: ColumnProfile, other: ColumnProfile, least: int = 1) -> bool:
     """Whether residues of a column, such as a CDR, stand in longer ones of another column in nearly all rows.
 
     Args:
@@ -257,7 +259,7 @@ def _is_part(column: Column, other: Column, least: int = 1) -> bool:
     return inside > _NEARLY_ALL * len(rows)
 
 
-def _is_sequence(column: Column, *, any_name: bool = False) -> bool:
+def _is_sequence(column: ColumnProfile, *, any_name: bool = False) -> bool:
     """Whether most cells are letters of amino acids; under any name, also distinct peptides."""
     texts = [text for text in column.texts[:_SAMPLE] if text]
     if not texts or column.numbers is not None or _are_nucleotides(column):
@@ -277,7 +279,7 @@ def _is_sequence(column: Column, *, any_name: bool = False) -> bool:
     return bool(np.median(lengths) >= least and enough_kinds)
 
 
-def _is_partner(column: Column) -> bool:
+def _is_partner(column: ColumnProfile) -> bool:
     """Whether all cells are amino acids, longer than words of classes such as INACTIVE, however often each is there."""
     texts = column.texts[:_SAMPLE]
     kinds = {*"".join(texts)}
@@ -286,7 +288,7 @@ def _is_partner(column: Column) -> bool:
     return bool(np.median([*map(len, texts)]) >= _LEAST_OF_A_PARTNER)
 
 
-def _without_labels(sequences: Sequence[Column]) -> list[Column]:
+def _without_labels(sequences: Sequence[ColumnProfile]) -> list[ColumnProfile]:
     """Columns of proteins without those of labels: as long as a protein row by row, and of half as many letters."""
     lengths = {
         column.name: column.cells.over_rows(np.array([*map(len, column.texts)], np.int64), column.num_rows, 0)
@@ -309,7 +311,7 @@ def _are_equal(lengths: NDArray[np.int64], others: NDArray[np.int64]) -> bool:
     return bool(both.mean() > 0.5 and (lengths[both] == others[both]).mean() > _NEARLY_ALL)
 
 
-def _are_nucleotides(column: Column) -> bool:
+def _are_nucleotides(column: ColumnProfile) -> bool:
     """Whether nearly all letters of a column are nucleotides."""
     texts = [text.upper() for text in column.texts[:_SAMPLE]]
     if not texts or column.numbers is not None:
@@ -320,7 +322,10 @@ def _are_nucleotides(column: Column) -> bool:
 
 
 def _without_protein(
-    table: Table, columns: Sequence[Column], mutated: Sequence[Mutations], roles: dict[str, tuple[str, str]]
+    table: Table,
+    columns: Sequence[ColumnProfile],
+    mutated: Sequence[MutationColumns],
+    roles: dict[str, tuple[str, str]],
 ) -> str:
     if mutated:
         column = mutated[0].column

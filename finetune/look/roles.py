@@ -1,7 +1,7 @@
 """The role of each column, with the reason: what is learned, what divides the rows, what is neither.
 
-In: columns, where the proteins are. Out: `Roles`. Kept: nothing. What each column may be is collected over all columns
-before anything is decided, in an order of their names, so that the order of the table decides nothing.
+In: columns, where the proteins are. Out: `ColumnRoles`. Kept: nothing. What each column may be is collected over all
+columns before anything is decided, in an order of their names, so that the order of the table decides nothing.
 """
 
 import re
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.look import words
-from finetune.look.column import Column
+from finetune.look.column import ColumnProfile
 from finetune.look.columns.computed import computed, of_amino_acids
 from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, told_by, varies
 from finetune.look.columns.derived import derived
 from finetune.look.columns.evidence import HIDDEN, of_text, own_role
-from finetune.look.columns.own_split import OwnSplit, own_split
+from finetune.look.columns.own_split import TableSplit, own_split
 from finetune.look.columns.relations import (
     copies,
     counts_of_rates,
@@ -29,7 +29,7 @@ from finetune.look.columns.relations import (
     replicates,
     units_and_bounds,
 )
-from finetune.look.guess import Guess, guess, is_along
+from finetune.look.guess import InferredTask, guess, is_along
 from finetune.tables.fasta import ID, PREFIX
 from finetune.tables.numbers import MISSING
 from finetune.tables.table import SOURCE_TABLE
@@ -51,28 +51,28 @@ _OF_SITES = "the same in nearly all mutations of a residue: of the residue, and 
 
 
 @dataclass
-class Roles:
+class ColumnRoles:
     """What the columns of a table are."""
 
     of: dict[str, tuple[str, str]]
     """Column -> (role, reason), in the order of the table."""
-    split: OwnSplit
+    split: TableSplit
     """The split that the table brings along."""
-    tasks: list[Guess] = field(default_factory=list)
+    tasks: list[InferredTask] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
     """Columns of tasks of which nothing says that they were measured."""
 
 
 def roles_of(
-    columns: Sequence[Column],
+    columns: Sequence[ColumnProfile],
     known: dict[str, tuple[str, str]],
     residues: NDArray[np.int64],
     named: Sequence[str] = (),
     records: NDArray[np.int64] | None = None,
     sites: NDArray[np.int64] | None = None,
     sequences: Sequence[str] | None = None,
-) -> Roles:
+) -> ColumnRoles:
     """Sort columns into roles.
 
     Args:
@@ -99,7 +99,7 @@ def roles_of(
     own = {column.name: own_role(column, residues) for column in others} | of_amino_acids(others)
     free = [column for column in columns if column.name in named or (column.name in own and own[column.name] is None)]
     companions, units, bounds = units_and_bounds(others, [column for column in free if column.numbers is not None])
-    roles = Roles(known | split.roles | {name: role for name, role in own.items() if role} | companions, split)
+    roles = ColumnRoles(known | split.roles | {name: role for name, role in own.items() if role} | companions, split)
     free = [
         _completed(column, units.get(column.name), bounds.get(column.name))
         for column in free
@@ -182,19 +182,21 @@ def roles_of(
     return roles
 
 
-def _is_measured(task: Guess, bounded: set[str]) -> bool:
+def _is_measured(task: InferredTask, bounded: set[str]) -> bool:
     """Whether a name, a unit, bounds or replicates say that a task was measured."""
     settings = task.settings.keys() & {"unit", "unit_column", "bound_column", "columns_are"}
     return bool(settings) or task.columns[0] in bounded or bool(words.MEASURED.search(words.plain(task.columns[0])))
 
 
-def _within(sites: NDArray[np.int64], conditions: Sequence[Column]) -> list[NDArray[np.int64]]:
+def _within(sites: NDArray[np.int64], conditions: Sequence[ColumnProfile]) -> list[NDArray[np.int64]]:
     """(R,) number of each row's residues in each value of a condition, of every condition; -1 without residues."""
     pairs = (np.stack([sites, numbered(column)]) for column in conditions)
     return [np.where(sites < 0, -1, np.unique(each, axis=1, return_inverse=True)[1].ravel()) for each in pairs]
 
 
-def _completed(column: Column, units: Column | None, bounds: tuple[Column, dict[str, int]] | None) -> Column:
+def _completed(
+    column: ColumnProfile, units: ColumnProfile | None, bounds: tuple[ColumnProfile, dict[str, int]] | None
+) -> ColumnProfile:
     """A column of numbers with what other columns say of it."""
     if units is not None and len(units.texts) == 1:
         column = replace(column, unit=units.texts[0])
@@ -205,7 +207,7 @@ def _completed(column: Column, units: Column | None, bounds: tuple[Column, dict[
     return replace(column, bounds=cells.over_rows(of_texts, column.num_rows, 0))
 
 
-def _join(task: Guess, units: Column | None, bounds: tuple[Column, dict[str, int]] | None) -> None:
+def _join(task: InferredTask, units: ColumnProfile | None, bounds: tuple[ColumnProfile, dict[str, int]] | None) -> None:
     """Give a task the columns of its units and bounds."""
     if units is not None and len(units.texts) > 1:
         task.settings["unit_column"] = units.name
@@ -225,7 +227,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _named(column: Column, residues: NDArray[np.int64]) -> Guess:
+def _named(column: ColumnProfile, residues: NDArray[np.int64]) -> InferredTask:
     """The task of a column that the user named.
 
     Raises:
@@ -238,7 +240,7 @@ def _named(column: Column, residues: NDArray[np.int64]) -> Guess:
     return found
 
 
-def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64]) -> list[Guess]:
+def _tasks(columns: Sequence[ColumnProfile], roles: ColumnRoles, residues: NDArray[np.int64]) -> list[InferredTask]:
     """The tasks among columns that may be ones; the others get roles."""
     groups, summed_up = replicates(columns)
     roles.of |= counts_of_rates(columns)
@@ -274,7 +276,9 @@ def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64])
     return _without_doubtful(tasks, everyone, roles)
 
 
-def _without_doubtful(tasks: list[Guess], columns: Sequence[Column], roles: Roles) -> list[Guess]:
+def _without_doubtful(
+    tasks: list[InferredTask], columns: Sequence[ColumnProfile], roles: ColumnRoles
+) -> list[InferredTask]:
     """Tasks without those of columns that have no name, or few cells, where others have."""
     by_name = {column.name: column for column in columns}
     is_number = {task.columns[0]: task.settings["type"] == "regression" for task in tasks}
@@ -312,13 +316,15 @@ def unread_labels(of: dict[str, tuple[str, str]]) -> list[str]:
     return [name for name, (role, _) in of.items() if role == "text" and words.MEASURED.search(words.plain(name))]
 
 
-def _others(column: Column) -> int:
+def _others(column: ColumnProfile) -> int:
     """Cells that hold another number than the most frequent one."""
     counts = np.unique(column.values[~np.isnan(column.values)], return_counts=True)[1]
     return int(counts.sum() - counts.max(initial=0))
 
 
-def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64]) -> list[Guess]:
+def _weak_tasks(
+    columns: Sequence[ColumnProfile], roles: ColumnRoles, residues: NDArray[np.int64]
+) -> list[InferredTask]:
     """The tasks among columns whose names are those of something else, where no other column is one.
 
     The names of the files come first, as of positive and negative ones: who gives several files means them.
@@ -343,7 +349,7 @@ def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.in
     return []
 
 
-def _widen(task: Guess, members: Sequence[Column]) -> None:
+def _widen(task: InferredTask, members: Sequence[ColumnProfile]) -> None:
     """Give a task of several columns what all of them need: the texts that mean 'missing', a scale that holds all."""
     texts = dict.fromkeys(text for member in members for text in member.missing)
     if texts:
@@ -353,7 +359,7 @@ def _widen(task: Guess, members: Sequence[Column]) -> None:
         del task.settings["transform"]
 
 
-def _distinct_names(tasks: Sequence[Guess]) -> None:
+def _distinct_names(tasks: Sequence[InferredTask]) -> None:
     """Tasks whose columns differ only in their unit keep the name of the column."""
     names = [task.name for task in tasks]
     for task in tasks:

@@ -1,6 +1,6 @@
 """How much at a time and for how long: crop, bins, steps, passes, what of the encoder learns, and what that takes.
 
-In: lengths, numbers of labels, a shape, a machine. Out: `Sizes`. Kept: nothing. Time and memory are estimated by the
+In: lengths, numbers of labels, a shape, a machine. Out: `RunSizes`. Kept: nothing. Time and memory are estimated by the
 functions that a proposal for pretraining uses; no step is timed.
 """
 
@@ -33,7 +33,7 @@ _PATIENCE = {"frozen": 10, "lora": 5}
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class RunSizes:
     """Sizes of a run."""
 
     kind: str
@@ -69,7 +69,7 @@ def crop_of(lengths: NDArray[np.int64], *, may_cut: bool) -> int:
 
 def sizes(
     lengths: NDArray[np.int64], num_training: int, labelled: int, crop: int, shape: EsmShape, machine: Machine
-) -> Sizes:
+) -> RunSizes:
     """Choose the sizes.
 
     Args:
@@ -112,4 +112,4 @@ def sizes(
         seconds = passes * (training + 0.2 * forward)
         found = memory_of(shape, bin_tokens, machine, "adamw")
         memory = found.libraries + found.activations + 4.0 * shape.num_parameters
-    return Sizes(kind, crop, bin_tokens, bins, steps, passes, _PATIENCE[kind], seconds, memory)
+    return RunSizes(kind, crop, bin_tokens, bins, steps, passes, _PATIENCE[kind], seconds, memory)

@@ -1,6 +1,6 @@
 """How long the proposal takes and how much memory it needs, measured on some rows by a process of its own.
 
-In: the text of the recipe, its sizes. Out: `Expected`, or why nothing was measured. Kept: nothing; the process finds
+In: the text of the recipe, its sizes. Out: `RunEstimate`, or why nothing was measured. Kept: nothing; the process finds
 the stores of the look, and writes no run.
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.look.sizes import Sizes
+from finetune.look.sizes import RunSizes
 from zymogen.command_line.command import brief_waits
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 
 ROWS = 100
 """Training rows that are timed, at most."""
@@ -31,7 +31,7 @@ _STANDARDISED = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class RunEstimate:
     """What a run is expected to take."""
 
     seconds: float
@@ -58,7 +58,7 @@ def measured(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] |
         command = [sys.executable, "-m", "finetune.timed", str(path), *overrides]
         environment = os.environ | brief_waits(os.environ) | {"HF_HUB_OFFLINE": "1"}
         try:
-            with WorkLine(f"timing {rows} rows of the proposal", after_s=0.0):
+            with ProgressBar(f"timing {rows} rows of the proposal", after_s=0.0):
                 done = subprocess.run(
                     command, env=environment, capture_output=True, text=True, timeout=_MOST_S, check=False
                 )
@@ -70,14 +70,14 @@ def measured(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] |
     return found
 
 
-def bins_of_rows(mean_tokens: float, chosen: Sizes) -> int:
+def bins_of_rows(mean_tokens: float, chosen: RunSizes) -> int:
     """Bins of a step in which rows are timed: no more than hold 100 of them."""
     return max(1, min(chosen.bins_per_step, math.ceil(ROWS * mean_tokens / chosen.bin_tokens)))
 
 
 def expected(
-    found: dict[str, Any] | str, chosen: Sizes, mean_tokens: float, counts: tuple[int, int, int], members: int
-) -> Expected:
+    found: dict[str, Any] | str, chosen: RunSizes, mean_tokens: float, counts: tuple[int, int, int], members: int
+) -> RunEstimate:
     """Time and memory of the run that is proposed.
 
     Args:
@@ -88,7 +88,7 @@ def expected(
         members: runs that the recipe asks for, one for each fold.
     """
     if isinstance(found, str):
-        return Expected(members * chosen.seconds, None, chosen.memory_bytes, f"estimated, not measured: {found}")
+        return RunEstimate(members * chosen.seconds, None, chosen.memory_bytes, f"estimated, not measured: {found}")
     training, validation, tested = (mean_tokens * count for count in counts)
     every, encoder = training + validation + tested, found["encoder_tokens_per_s"]
     validations = math.ceil(chosen.steps / chosen.evaluate_every)
@@ -96,7 +96,7 @@ def expected(
     held_out = members * (validation + tested) / encoder
     how = f"measured here on {found['rows']} rows"
     if chosen.kind == "frozen":
-        return Expected(every / encoder + members * steps, held_out, found["memory_bytes"], how)
+        return RunEstimate(every / encoder + members * steps, held_out, found["memory_bytes"], how)
     before = min(training, mean_tokens * _STANDARDISED) / encoder
     steps += before + validations * validation / encoder
-    return Expected(members * steps, held_out + every / encoder, found["memory_bytes"], how)
+    return RunEstimate(members * steps, held_out + every / encoder, found["memory_bytes"], how)

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from finetune.look.column import Column
-from finetune.look.dividing import Divided, takes
-from finetune.look.guess import Guess
-from finetune.look.opened import Opened
-from finetune.look.protein import Place
-from finetune.look.roles import Roles
-from finetune.look.sizes import LONGEST, Sizes
-from finetune.look.timing import Expected
+from finetune.look.column import ColumnProfile
+from finetune.look.dividing import ProposedSplit, takes
+from finetune.look.guess import InferredTask
+from finetune.look.opened import DraftData
+from finetune.look.protein import ProteinColumns
+from finetune.look.roles import ColumnRoles
+from finetune.look.sizes import LONGEST, RunSizes
+from finetune.look.timing import RunEstimate
 from finetune.tables.table import Table, cut
 from pretrain.proposal.machine import Machine
 from zymogen.console.format import aligned, count, duration
@@ -33,7 +33,7 @@ _FEW_LABELS = 30
 """Labels below which a task has words of warning."""
 
 
-def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[str]:
+def of_columns(table: Table, columns: Sequence[ColumnProfile], roles: ColumnRoles) -> list[str]:
     """The file, and what each column is."""
     lines = [f"{table.name}: {table.num_rows:,} rows, {len(columns)} columns"]
     lines += _aligned([("", "; ".join(table.said))], name_columns=1) if table.said else []
@@ -65,7 +65,7 @@ def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[st
     return lines + _doubts(roles)
 
 
-def _doubts(roles: Roles) -> list[str]:
+def _doubts(roles: ColumnRoles) -> list[str]:
     """Which tasks may have been computed or set, which columns a name alone left out, and what to type if so."""
     rows = []
     if any(roles.of[name][0] == "task" for name in roles.unsure):
@@ -81,7 +81,7 @@ def _doubts(roles: Roles) -> list[str]:
     return ["", *_lines(rows)] if rows else []
 
 
-def of_proteins(table: Table, found: Opened, place: Place) -> list[str]:
+def of_proteins(table: Table, found: DraftData, place: ProteinColumns) -> list[str]:
     """Proteins and labels."""
     proteins = found.proteins
     used = int(np.count_nonzero(proteins.record_of_row >= 0))
@@ -115,7 +115,7 @@ def of_proteins(table: Table, found: Opened, place: Place) -> list[str]:
     return ["", "found", *_lines(rows)]
 
 
-def of_relatives(split: Divided) -> list[str]:
+def of_relatives(split: ProposedSplit) -> list[str]:
     """Who is related to whom."""
     said = split.audited
     if not said and split.would_take:
@@ -123,7 +123,9 @@ def of_relatives(split: Divided) -> list[str]:
     return _lines([("relatives", said)]) if said else []
 
 
-def of_proposal(model: str, split: Divided, chosen: Sizes, expected: Expected, machine: Machine) -> list[str]:
+def of_proposal(
+    model: str, split: ProposedSplit, chosen: RunSizes, expected: RunEstimate, machine: Machine
+) -> list[str]:
     """What is proposed, and what it takes."""
     learns = "frozen encoder, heads learn" if chosen.kind == "frozen" else "LoRA adapters and heads learn"
     runs = f" for {split.settings['folds']} runs together" if split.settings.get("folds") else ""
@@ -148,7 +150,7 @@ def of_proposal(model: str, split: Divided, chosen: Sizes, expected: Expected, m
     return ["", "proposed", *_lines(rows)]
 
 
-def _labels(guess: Guess, labels: Any) -> str:
+def _labels(guess: InferredTask, labels: Any) -> str:
     kind = guess.settings["type"] + (" of residues" if guess.settings.get("level") == "residue" else "")
     words = f"{kind}, {len(labels.values):,} labels"
     if labels.replicates is not None:

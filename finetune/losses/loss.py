@@ -10,13 +10,13 @@ from finetune.losses.classes import balanced, binary, focal, multiclass
 from finetune.losses.ordinal import cumulative
 from finetune.losses.regression import squared
 from finetune.tasks.constants import DeviceConstants
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 
 
 class TaskLoss:
     """The loss sum of an objective."""
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: Task) -> None:
         self.objective = objective
         self._on = DeviceConstants(objective.mean, objective.std, balanced(objective.class_counts))
 

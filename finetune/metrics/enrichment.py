@@ -12,7 +12,7 @@ compared.
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics.weighted import Floats, Order
+from finetune.metrics.weighted import Floats, SortedRows
 
 ALPHA = 20.0
 """With this alpha 80 % of BEDROC's weight lies in the first 8 % of the ranking."""
@@ -83,7 +83,7 @@ def _scaled(value: float, ratio: float, alpha: float) -> float:
 
 def _blocks(active: NDArray[np.bool_], scores: Floats) -> tuple[Floats, Floats]:
     """Sizes of the blocks of equal scores, best first, and the positives of each."""
-    order = Order(-scores)
+    order = SortedRows(-scores)
     return order.sums(np.ones(len(scores))), order.sums(active.astype(np.float64))
 
 

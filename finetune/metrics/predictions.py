@@ -1,6 +1,6 @@
 """Predictions beside what was measured: the table that every metric and every baseline speaks.
 
-In: labels of some records, and what a model says of each. Out: `Predictions`, checked. Kept: nothing.
+In: labels of some records, and what a model says of each. Out: `LabelPredictions`, checked. Kept: nothing.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from finetune.labels.labels import EXACT, Labels, ranges
 from finetune.metrics.ranking import expected_class
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LabelRows:
     """The labels of some records, one row each: what a prediction is asked for, and compared with."""
 
     records: NDArray[np.int64]
@@ -34,23 +34,23 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Predictions:
+class LabelPredictions:
     """Rows, and a prediction of each."""
 
-    rows: Rows
+    rows: LabelRows
     prediction: NDArray[np.float64]
     """(n,) numbers in the task's scale, or probabilities of yes; or (n, classes) probabilities."""
     relative: NDArray[np.float64] | None = None
     """What ranks the rows where models of several folds predicted them, relative to the training labels of each: (n,)
     numbers, or (n, classes). None where one model, or the mean of several, predicted all."""
 
-    def ranking(self, objective: Objective) -> NDArray[np.float64]:
+    def ranking(self, objective: Task) -> NDArray[np.float64]:
         """(n,) or (n, classes) numbers by which ranking metrics order the rows."""
         if self.relative is not None:
             return self.relative
         return expected_class(self.prediction) if objective.settings.type == "ordinal" else self.prediction
 
-    def require(self, objective: Objective) -> None:
+    def require(self, objective: Task) -> None:
         """Check that each prediction is a number.
 
         Raises:
@@ -68,7 +68,7 @@ class Predictions:
             )
 
 
-def together(parts: Sequence[Predictions]) -> tuple[Predictions, NDArray[np.int64]]:
+def together(parts: Sequence[LabelPredictions]) -> tuple[LabelPredictions, NDArray[np.int64]]:
     """All predictions of one objective by record, place and output, and which of all parts' rows they are."""
     of = [each.rows for each in parts]
     records = np.concatenate([each.records for each in of])
@@ -79,17 +79,17 @@ def together(parts: Sequence[Predictions]) -> tuple[Predictions, NDArray[np.int6
     positions = np.concatenate(placed) if placed else None
     places = () if positions is None else tuple(np.atleast_2d(positions.T)[::-1])
     order = np.lexsort((outputs, *places, records))
-    rows = Rows(
+    rows = LabelRows(
         records[order],
         outputs[order],
         np.concatenate([each.truth for each in of])[order],
         censoring[order] if censoring.any() else None,
         None if positions is None else positions[order],
     )
-    return Predictions(rows, np.concatenate([each.prediction for each in parts])[order]), order
+    return LabelPredictions(rows, np.concatenate([each.prediction for each in parts])[order]), order
 
 
-def rows_of(labels: Labels, records: NDArray[np.int64]) -> Rows:
+def rows_of(labels: Labels, records: NDArray[np.int64]) -> LabelRows:
     """The labels of `records`, in their order.
 
     Args:
@@ -97,7 +97,7 @@ def rows_of(labels: Labels, records: NDArray[np.int64]) -> Rows:
         records: numbers of records; one without labels has no row.
     """
     of, places = ranges(labels.pointers[records], labels.pointers[records + 1])
-    return Rows(
+    return LabelRows(
         records[of].astype(np.int64),
         labels.outputs[places].astype(np.int64),
         labels.values[places].astype(np.float64),
@@ -106,12 +106,12 @@ def rows_of(labels: Labels, records: NDArray[np.int64]) -> Rows:
     )
 
 
-def by_output(rows: Rows, count: int) -> list[NDArray[np.int64]]:
+def by_output(rows: LabelRows, count: int) -> list[NDArray[np.int64]]:
     """Numbers of the rows of each of `count` outputs, rising."""
     order = np.argsort(rows.outputs, kind="stable")
     return np.split(order, np.searchsorted(rows.outputs[order], np.arange(1, count)))
 
 
-def is_exact(rows: Rows) -> NDArray[np.bool_]:
+def is_exact(rows: LabelRows) -> NDArray[np.bool_]:
     """(n,) whether a label is a number rather than a bound."""
     return np.ones(len(rows), np.bool_) if rows.censoring is None else rows.censoring == EXACT

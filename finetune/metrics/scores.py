@@ -104,13 +104,13 @@ class TaskScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class TaskScores:
     """Scores of all tasks on one part."""
 
     tasks: tuple[TaskScore, ...]
 
     @classmethod
-    def joined(cls, parts: Iterable["Scores"]) -> Self:
+    def joined(cls, parts: Iterable["TaskScores"]) -> Self:
         """The scores of several objectives together; a number that is not finite is none, with a note."""
         return cls(tuple(task.finite() for part in parts for task in part.tasks))
 

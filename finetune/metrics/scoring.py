@@ -1,6 +1,6 @@
 """Scoring: the metrics of every task of an objective on one part of a split.
 
-In: an objective, predictions with what was measured, groups of records. Out: `Scores`. Kept: nothing.
+In: an objective, predictions with what was measured, groups of records. Out: `TaskScores`. Kept: nothing.
 
 Whether a task is defined follows from its labels alone, so the model and every baseline are scored on the same tasks.
 Predictions that are all equal rank nothing and score what chance gives.
@@ -17,12 +17,12 @@ from finetune.labels.labels import ABOVE, BELOW, EXACT
 from finetune.metrics import concordance, weighted
 from finetune.metrics.calibration import expected_calibration_error
 from finetune.metrics.enrichment import bedroc, enrichment, random_bedroc, top_gain, top_recall
-from finetune.metrics.predictions import Predictions, by_output, is_exact
+from finetune.metrics.predictions import LabelPredictions, by_output, is_exact
 from finetune.metrics.ranking import ranking_metric
 from finetune.metrics.resampling import FEWEST_CLUSTERS, SHARED_TRAINING, jackknife, score_interval
-from finetune.metrics.scores import CHANCE, Scores, TaskScore
+from finetune.metrics.scores import CHANCE, TaskScore, TaskScores
 from finetune.metrics.weighted import Floats, Statistic, of_all
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.scale import Scale
 
 FEWEST_LABELS = 10
@@ -30,13 +30,13 @@ FEWEST_LABELS = 10
 
 
 def score(
-    objective: Objective,
-    predictions: Predictions,
+    objective: Task,
+    predictions: LabelPredictions,
     clusters: NDArray[np.generic] | None = None,
     *,
     calibrated: Floats | None = None,
     intervals: bool = True,
-) -> Scores:
+) -> TaskScores:
     """Score predictions of one objective, task by task.
 
     Args:
@@ -76,7 +76,7 @@ def score(
             tasks.append(_classes(objective, output, made, reason, truth, prediction, ranks))
     if kind == "multilabel":
         tasks.append(_mean(objective, tasks, curves, of_row, factor))
-    return Scores(tuple(tasks))
+    return TaskScores(tuple(tasks))
 
 
 def screening(active: NDArray[np.bool_], scores: Floats) -> dict[str, float]:
@@ -106,7 +106,7 @@ Made = Callable[..., TaskScore]
 
 
 def _made(
-    objective: Objective,
+    objective: Task,
     name: str,
     cluster: NDArray[np.generic],
     factor: float,
@@ -135,7 +135,7 @@ def _made(
     return TaskScore(name, settings.name, settings.type, metric, value, *ends, **fields)  # type: ignore[arg-type]
 
 
-def untrained(objective: Objective, output: int) -> str:
+def untrained(objective: Task, output: int) -> str:
     """Why training could not teach a task; empty where it could."""
     if objective.num_labels is not None and not objective.num_labels[output]:
         return "training has no label of it"
@@ -247,7 +247,7 @@ def _binary(
 
 
 def _classes(
-    objective: Objective, output: int, made: Made, undefined: str, truth: Floats, prediction: Floats, ranks: Floats
+    objective: Task, output: int, made: Made, undefined: str, truth: Floats, prediction: Floats, ranks: Floats
 ) -> TaskScore:
     from sklearn.metrics import cohen_kappa_score, f1_score, matthews_corrcoef
 
@@ -287,7 +287,7 @@ def _classes(
 
 
 def _mean(
-    objective: Objective,
+    objective: Task,
     columns: list[TaskScore],
     curves: list[tuple[NDArray[np.int64], Statistic]],
     of_row: NDArray[np.generic],

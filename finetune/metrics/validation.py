@@ -10,19 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finetune.metrics.predictions import Predictions, by_output
+from finetune.metrics.predictions import LabelPredictions, by_output
 from finetune.metrics.ranking import ranking_metric
-from finetune.metrics.scores import Scores, TaskScore
+from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import FEWEST_LABELS, untrained
 from finetune.metrics.weighted import of_all
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 
 
 @dataclass(frozen=True, slots=True)
 class FineTuneScores:
     """What a model is worth on one part of the split (a `pretrain.job.Scores`)."""
 
-    tasks: Scores
+    tasks: TaskScores
     losses: Mapping[str, float]
     """Mean loss of each objective that has a label in the part."""
     part: str
@@ -51,7 +51,7 @@ class FineTuneScores:
         return math.fsum(self.losses.values()) if math.isnan(skill) else 1.0 - skill
 
 
-def ranked(objective: Objective, predictions: Predictions) -> Scores:
+def ranked(objective: Task, predictions: LabelPredictions) -> TaskScores:
     """The ranking metric of each task alone, the same to the last bit as that of `finetune.metrics.scoring.score`.
 
     Raises:
@@ -75,4 +75,4 @@ def ranked(objective: Objective, predictions: Predictions) -> Scores:
         defined = [each.value for each in tasks if each.value is not None]
         mean, undefined = (float(np.mean(defined)), "") if defined else (None, "none of its columns is defined")
         tasks.append(TaskScore(task, task, kind, "mean_auroc", mean, None, None, len(rows), 0, undefined=undefined))
-    return Scores(tuple(tasks))
+    return TaskScores(tuple(tasks))

@@ -15,7 +15,7 @@ Statistic = Callable[[Floats], Floats]
 """Weights (n, b) -> values (b,)."""
 
 
-class Order:
+class SortedRows:
     """The rows by rising value, in blocks of equal values."""
 
     def __init__(self, values: Floats) -> None:
@@ -50,7 +50,7 @@ def mean_of_defined(values: Floats) -> Floats:
 
 def auroc(positive: NDArray[np.bool_], scores: Floats) -> Statistic:
     """Area under the ROC curve: the share of (positive, negative) pairs in which the positive scores higher."""
-    order = Order(scores)
+    order = SortedRows(scores)
 
     def statistic(weights: Floats) -> Floats:
         of_positive = order.sums(weights * positive[:, None])
@@ -74,7 +74,7 @@ def macro_auroc(truth: Floats, probabilities: Floats, classes: NDArray[np.int64]
 
 def spearman(truth: Floats, prediction: Floats) -> Statistic:
     """Pearson correlation of mid-ranks; 0 where all predictions of a resample are equal."""
-    orders = Order(truth), Order(prediction)
+    orders = SortedRows(truth), SortedRows(prediction)
 
     def statistic(weights: Floats) -> Floats:
         total = weights.sum(0)
@@ -92,7 +92,7 @@ def spearman(truth: Floats, prediction: Floats) -> Statistic:
 
 def kendall(truth: Floats, prediction: Floats) -> Statistic:
     """Kendall's tau-b of truth with few distinct values; 0 where all predictions of a resample are equal."""
-    of_truth, of_prediction = Order(truth), Order(prediction)
+    of_truth, of_prediction = SortedRows(truth), SortedRows(prediction)
     levels = [truth == level for level in np.unique(truth)]
 
     def statistic(weights: Floats) -> Floats:

@@ -15,20 +15,20 @@ from pathlib import Path
 
 from data.order.settings import bin_tokens_on
 from finetune.proteingym.figures import FIGURES, TITLES, Figures, means
-from finetune.proteingym.folder import Folder, score
+from finetune.proteingym.folder import AssayFolder, score
 from finetune.proteingym.reference import Assay, by_target, chosen, read_reference
 from finetune.score.schemes import SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
 from zymogen.command_line.command import importing_torch, main_of, require_free
-from zymogen.command_line.parser import Parser, positive
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser, positive
+from zymogen.console.progress import ProgressBar
 from zymogen.files.durable import write_csv
 
 
 def _run(options: argparse.Namespace) -> None:
     require_free(options.output, overwrites=options.overwrite)
     assays = chosen(read_reference(options.reference), options.assays)
-    folder = None if options.folder is None else Folder(options.folder)
+    folder = None if options.folder is None else AssayFolder(options.folder)
     if folder is not None and not folder.path.is_dir():
         raise ValueError(f"{folder.path} is no folder; give the one into which ProteinGym's assays were unpacked")
     if options.dry_run:
@@ -55,15 +55,15 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _scored(
-    model: str, folder: Folder, assays: Sequence[Assay], schemes: Sequence[Scheme], options: argparse.Namespace
+    model: str, folder: AssayFolder, assays: Sequence[Assay], schemes: Sequence[Scheme], options: argparse.Namespace
 ) -> dict[str, str]:
     """Add the columns of a model; their names, and the content hash of its weights."""
     with importing_torch():
         import torch
 
-        from finetune.score.model import Scorer
+        from finetune.score.model import VariantScorer
         from pretrain.ship.source import masked_language_model, open_source
-    with WorkLine(f"opening {model}", after_s=2.0):
+    with ProgressBar(f"opening {model}", after_s=2.0):
         source = open_source(model)
     window = None if options.window == "whole" else WINDOW_TOKENS
     weights = source.content_hash()
@@ -74,13 +74,13 @@ def _scored(
     if left:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         bin_tokens = options.bin_tokens or bin_tokens_on(device)
-        scorer = Scorer(masked_language_model(source, device), source.name, bin_tokens, window)
+        scorer = VariantScorer(masked_language_model(source, device), source.name, bin_tokens, window)
         for line in score(folder, left, scorer, made_of, schemes):
             print(line, flush=True)
     return {column(source.name, scheme): weights for scheme in schemes}
 
 
-def work(assays: Sequence[Assay], folder: Folder | None) -> list[str]:
+def work(assays: Sequence[Assay], folder: AssayFolder | None) -> list[str]:
     """What there is to score, without a model.
 
     Args:
@@ -147,7 +147,7 @@ def _write(out: Path, figures: dict[str, dict[Assay, Figures]], weights: Mapping
     write_csv(out, lines, "give another name with -o")
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     add = parser.add_argument
     add("reference", help="ProteinGym's reference file, such as DMS_substitutions.csv")
     add("folder", type=Path, nargs="?", help="folder of its assays, to which columns are added")

@@ -59,7 +59,7 @@ def figures_of(measured: Floats, is_fit: Floats, scores: Floats) -> Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class MeanScores:
     """One figure over many assays; NaN where there is nothing to average."""
 
     aggregate: float
@@ -72,7 +72,7 @@ class Means:
     """How many assays define it; the others are in no mean."""
 
 
-def means(values: Iterable[tuple[Assay, float]]) -> Means:
+def means(values: Iterable[tuple[Assay, float]]) -> MeanScores:
     """The means of one figure, as ProteinGym forms them: over the assays of a protein within a type of selection first.
 
     Proteins with many assays, and types with many proteins, count no more than others.
@@ -88,5 +88,5 @@ def means(values: Iterable[tuple[Assay, float]]) -> Means:
         for selection, proteins in sorted(of_protein.items())
     }
     if not every:
-        return Means(NAN, {}, NAN, 0)
-    return Means(float(np.mean(list(of_selection.values()))), of_selection, float(np.mean(every)), len(every))
+        return MeanScores(NAN, {}, NAN, 0)
+    return MeanScores(float(np.mean(list(of_selection.values()))), of_selection, float(np.mean(every)), len(every))

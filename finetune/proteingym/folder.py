@@ -27,7 +27,7 @@ from zymogen.files.durable import write_whole
 from zymogen.settings.json_file import as_json, read
 
 if TYPE_CHECKING:
-    from finetune.score.model import Scorer
+    from finetune.score.model import VariantScorer
 
 KEPT = "zymogen_scores.json"
 _SCORE, _FIT = "DMS_score", "DMS_score_bin"
@@ -44,7 +44,7 @@ class _Columns:
 
 
 @dataclass(frozen=True)
-class Folder:
+class AssayFolder:
     """A folder with a table for each assay."""
 
     path: Path
@@ -156,7 +156,11 @@ def numbers(table: Table, name: str) -> Floats:
 
 
 def score(
-    folder: Folder, assays: Sequence[Assay], scorer: "Scorer", made_of: Mapping[str, Any], schemes: Sequence[Scheme]
+    folder: AssayFolder,
+    assays: Sequence[Assay],
+    scorer: "VariantScorer",
+    made_of: Mapping[str, Any],
+    schemes: Sequence[Scheme],
 ) -> Iterator[str]:
     """Add the columns that are missing; assays of one target share forward passes.
 

@@ -13,16 +13,16 @@ import numpy as np
 from finetune.metrics.scores import TITLES, TaskScore
 from finetune.report.pictures import MOST_TASKS, pictures
 from finetune.results import sections, words
-from finetune.results.joined import Joined
+from finetune.results.joined import MergedPredictions
 from finetune.results.results import Results
 from finetune.results.sections import with_interval
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain.report import facts
-from pretrain.report.chart import Chart, Line
+from pretrain.report.chart import Chart, ChartSeries
 from pretrain.report.figures import X_TITLE, column_chart, short
-from pretrain.report.history import History, read_history
+from pretrain.report.history import RunHistory, read_history
 from pretrain.report.page import write_report
-from pretrain.report.section import Content, Key, Section, Sheet
+from pretrain.report.section import KeyNumber, ReportContent, ReportSection, ReportTable
 from zymogen.console.safe_text import tell
 
 _MOST_SHEETS = 12
@@ -30,7 +30,9 @@ _MOST_SHEETS = 12
 _MOST_ROWS = 60
 
 
-def write(root: Path, member: Path, results: Results, objectives: Sequence[Objective], tested: Sequence[Joined]) -> str:
+def write(
+    root: Path, member: Path, results: Results, objectives: Sequence[Task], tested: Sequence[MergedPredictions]
+) -> str:
     """Draw the page of a run that has ended; whatever prevents it costs a line and not the run.
 
     Args:
@@ -53,8 +55,8 @@ def write(root: Path, member: Path, results: Results, objectives: Sequence[Objec
 
 
 def content(
-    name: str, history: History, results: Results, objectives: Sequence[Objective], tested: Sequence[Joined]
-) -> Content:
+    name: str, history: RunHistory, results: Results, objectives: Sequence[Task], tested: Sequence[MergedPredictions]
+) -> ReportContent:
     """All that a fine-tuning run puts on its page."""
     several = f", {len(results.members)} models" if len(results.members) > 1 else ""
     table = ", ".join(map(str, (history.recipe.get("data") or {}).get("table") or []))
@@ -63,7 +65,7 @@ def content(
     scores = sections.scores(results, _MOST_ROWS)
     each = [_of_task(results, task) for task in results.scores.defined[:_MOST_SHEETS]]
     scores = replace(scores, sheets=(*scores.sheets, *each))
-    return Content(
+    return ReportContent(
         name=name,
         subtitle=f"{model.get('init') or model.get('preset')}, {kind}{several}, {table}",
         judged=(*words.compared(results), *words.untrained(results), *words.calibrated(results)),
@@ -72,21 +74,21 @@ def content(
             scores,
             _pictured(results, objectives, tested),
             sections.split(results),
-            Section("Caveats", (*results.caveats, *results.said)),
+            ReportSection("Caveats", (*results.caveats, *results.said)),
             _learning(history),
         ),
         drawn_by="python -m finetune",
     )
 
 
-def _keys(results: Results) -> list[Key]:
+def _keys(results: Results) -> list[KeyNumber]:
     skill = results.scores.stopping_metric
     defined, undefined = len(results.scores.defined), len(results.scores.undefined)
-    found = [] if np.isnan(skill) else [Key("Skill", f"{skill:.3f}", "0 by chance, 1 for perfect rankings")]
-    return [*found, Key("Tasks", f"{defined}", f"scored, {undefined} undefined" if undefined else "scored")]
+    found = [] if np.isnan(skill) else [KeyNumber("Skill", f"{skill:.3f}", "0 by chance, 1 for perfect rankings")]
+    return [*found, KeyNumber("Tasks", f"{defined}", f"scored, {undefined} undefined" if undefined else "scored")]
 
 
-def _of_task(results: Results, task: TaskScore) -> Sheet:
+def _of_task(results: Results, task: TaskScore) -> ReportTable:
     """One task: the model, its seeds, and every baseline; what replicates allow."""
     rows = [("model", with_interval(task))]
     if spread := results.spread(task):
@@ -102,19 +104,19 @@ def _of_task(results: Results, task: TaskScore) -> Sheet:
         rows.append(("replicates", f"perfect predictions would reach {said}"))
     shown = [f"{TITLES.get(name, name)} {value:.3g}" for name, value in task.values.items()]
     note = ". ".join([f"Of {task.labels:,} labels: {', '.join(shown)}", *task.notes]) if shown else ""
-    return Sheet(f"{task.task}: {TITLES[task.metric]}", ("", "Value"), tuple(rows), note)
+    return ReportTable(f"{task.task}: {TITLES[task.metric]}", ("", "Value"), tuple(rows), note)
 
 
-def _pictured(results: Results, objectives: Sequence[Objective], tested: Sequence[Joined]) -> Section:
+def _pictured(results: Results, objectives: Sequence[Task], tested: Sequence[MergedPredictions]) -> ReportSection:
     of_tasks: list[list[Chart]] = []
     for objective, joined in zip(objectives, tested, strict=True):
         of_tasks += pictures(objective, joined, results.scores, len(of_tasks))
     more = len(results.scores.defined) > MOST_TASKS
     note = f"The first {len(of_tasks)} tasks; predictions.csv has those of all." if more else ""
-    return Section("Predictions", drawings=tuple(itertools.chain(*of_tasks)), note=note)
+    return ReportSection("Predictions", drawings=tuple(itertools.chain(*of_tasks)), note=note)
 
 
-def _learning(history: History) -> Section:
+def _learning(history: RunHistory) -> ReportSection:
     """Loss and skill over the tokens seen, if any was logged."""
     values = [validation.scores.get("all_tasks", {}).get("skill") for validation in history.validations]
     skill = np.array([np.nan if value is None else value for value in values], np.float64)
@@ -122,11 +124,11 @@ def _learning(history: History) -> Section:
     chart = Chart(
         name="skill",
         title="Skill on training rows, which choose the checkpoint" if of_training else "Skill in validation",
-        lines=(Line("", np.array([each.tokens for each in history.validations]), skill, "orange", marked=True),),
+        lines=(ChartSeries("", np.array([each.tokens for each in history.validations]), skill, "orange", marked=True),),
         x_title=X_TITLE,
         y_title="mean over tasks; 0 by chance, 1 perfect",
         x_value=short,
         height=240,
     )
     loss = column_chart(history, "loss", "Training loss", "weighted sum of the tasks' mean losses", height=240)
-    return Section("How it learned", drawings=(loss, chart if np.isfinite(skill).any() else None))
+    return ReportSection("How it learned", drawings=(loss, chart if np.isfinite(skill).any() else None))

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics.predictions import is_exact
-from finetune.metrics.scores import Scores
+from finetune.metrics.scores import TaskScores
 from finetune.metrics.weighted import Floats
-from finetune.results.joined import Joined
-from finetune.tasks.objective import Objective
-from pretrain.report.chart import Chart, Line
+from finetune.results.joined import MergedPredictions
+from finetune.tasks.objective import Task
+from pretrain.report.chart import Chart, ChartSeries
 
 MOST_TASKS = 6
 """Tasks of a run that have pictures."""
@@ -24,7 +24,7 @@ _UNIT = (-0.02, 1.02)
 _HEIGHT = 340
 
 
-def pictures(objective: Objective, joined: Joined, scores: Scores, taken: int) -> list[list[Chart]]:
+def pictures(objective: Task, joined: MergedPredictions, scores: TaskScores, taken: int) -> list[list[Chart]]:
     """For each task that is defined, its pictures.
 
     Args:
@@ -52,7 +52,7 @@ def pictures(objective: Objective, joined: Joined, scores: Scores, taken: int) -
     return found
 
 
-def _measured(objective: Objective, name: str, task: str, truth: Floats, prediction: Floats) -> Chart:
+def _measured(objective: Task, name: str, task: str, truth: Floats, prediction: Floats) -> Chart:
     shown = np.linspace(0, len(truth) - 1, min(len(truth), _MOST_POINTS)).astype(np.int64)
     x, y = truth[shown], prediction[shown]
     low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
@@ -75,7 +75,7 @@ def _measured(objective: Objective, name: str, task: str, truth: Floats, predict
 
 
 def _binary(
-    objective: Objective, name: str, task: str, positive: NDArray[np.bool_], before: Floats, after: Floats
+    objective: Task, name: str, task: str, positive: NDArray[np.bool_], before: Floats, after: Floats
 ) -> list[Chart]:
     from sklearn.metrics import precision_recall_curve
 
@@ -87,8 +87,10 @@ def _binary(
     screened = np.concatenate([[0.0], (ends + 1) / len(order)])
     hits = np.concatenate([[0.0], np.cumsum(positive[order])[ends] / positive.sum()])
     yes = objective.classes[1]
-    best = Line("of a perfect ranking", np.array([0.0, share, 1.0]), np.array([0.0, 1.0, 1.0]), "green", "dashed")
-    chance = Line("by chance", np.array([0.0, 1.0]), np.array([share, share]), "train", "dotted")
+    best = ChartSeries(
+        "of a perfect ranking", np.array([0.0, share, 1.0]), np.array([0.0, 1.0, 1.0]), "green", "dashed"
+    )
+    chance = ChartSeries("by chance", np.array([0.0, 1.0]), np.array([share, share]), "train", "dotted")
     return [
         _square(
             f"{name}-roc",
@@ -102,7 +104,7 @@ def _binary(
             f"{task}: precision and recall",
             "recall",
             "precision",
-            Line("", recall[::-1], precision[::-1], "blue"),
+            ChartSeries("", recall[::-1], precision[::-1], "blue"),
             chance,
             diagonal=False,
         ),
@@ -111,7 +113,7 @@ def _binary(
             f"{task}: enrichment",
             "share of the ranking, best first",
             f"share of {yes!r} found",
-            Line("", screened, hits, "blue"),
+            ChartSeries("", screened, hits, "blue"),
             best,
         ),
         _reliability(name, task, positive.astype(np.float64), before, after),
@@ -119,7 +121,7 @@ def _binary(
 
 
 def _classes(
-    objective: Objective, output: int, name: str, task: str, index: NDArray[np.int64], before: Floats, after: Floats
+    objective: Task, output: int, name: str, task: str, index: NDArray[np.int64], before: Floats, after: Floats
 ) -> list[Chart]:
     trained = objective.is_trained[output]
     kept = trained[index]
@@ -145,11 +147,11 @@ def _classes(
     return [roc, _reliability(name, task, right, before[row, best], after[row, best], "predicted class right")]
 
 
-def _roc(label: str, positive: NDArray[np.bool_], scores: Floats, colour: str) -> Line:
+def _roc(label: str, positive: NDArray[np.bool_], scores: Floats, colour: str) -> ChartSeries:
     from sklearn.metrics import roc_curve
 
     off, on, _ = roc_curve(positive, scores)
-    return Line(label, off, on, colour)
+    return ChartSeries(label, off, on, colour)
 
 
 def _reliability(name: str, task: str, truth: Floats, before: Floats, after: Floats, what: str = "yes") -> Chart:
@@ -159,7 +161,9 @@ def _reliability(name: str, task: str, truth: Floats, before: Floats, after: Flo
         counts = np.bincount(place, minlength=_BINS)
         there = counts > 0
         x = np.bincount(place, of, _BINS)[there] / counts[there]
-        curves.append(Line(label, x, np.bincount(place, truth, _BINS)[there] / counts[there], colour, marked=True))
+        curves.append(
+            ChartSeries(label, x, np.bincount(place, truth, _BINS)[there] / counts[there], colour, marked=True)
+        )
     return _square(
         f"{name}-calibration",
         f"{task}: calibration",
@@ -170,6 +174,6 @@ def _reliability(name: str, task: str, truth: Floats, before: Floats, after: Flo
     )
 
 
-def _square(name: str, title: str, x_title: str, y_title: str, *lines: Line, **more: Any) -> Chart:
+def _square(name: str, title: str, x_title: str, y_title: str, *lines: ChartSeries, **more: Any) -> Chart:
     style = {"ranges": (_UNIT, _UNIT), "diagonal": True, "shows_last": False, "height": _HEIGHT, **more}
     return Chart(name=name, title=title, x_title=x_title, y_title=y_title, lines=lines, **style)

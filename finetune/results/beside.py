@@ -1,19 +1,19 @@
 """The baselines beside a model: all that can be fitted to an objective, within a bound on their time.
 
 In: an objective, labels, the records of each part, sequences, vectors of the encoder before fine-tuning. Out: by name
-`Baseline`s, and for each that is missing why. Kept: nothing.
+`TaskBaseline`s, and for each that is missing why. Kept: nothing.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from finetune.baselines.baseline import Baseline, Parts, constant
+from finetune.baselines.baseline import PartRecords, TaskBaseline, constant
 from finetune.baselines.features import Features, sequence_features, windows
 from finetune.baselines.nearest import Search, nearest_neighbour
 from finetune.baselines.ridge import linear
 from finetune.labels.labels import Labels
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 
 MOST_S = 600.0
 """Seconds after which no further baseline of a run begins."""
@@ -22,15 +22,15 @@ CONSTANT, NEAREST, RESIDUES, FROZEN = "mean or prevalence", "nearest neighbour",
 
 
 def beside(
-    objective: Objective,
+    objective: Task,
     labels: Labels,
-    parts: Parts,
+    parts: PartRecords,
     sequences: Sequence[str],
     vectors: Features | str,
     began: float,
     search: Search,
-    kept: Callable[[str, Callable[[], Baseline]], Baseline] = lambda name, fit: fit(),
-) -> Iterator[tuple[str, Baseline | str]]:
+    kept: Callable[[str, Callable[[], TaskBaseline]], TaskBaseline] = lambda name, fit: fit(),
+) -> Iterator[tuple[str, TaskBaseline | str]]:
     """Names of all baselines of an objective on one set of parts, the quickest first, and each, or why there is none.
 
     Args:
@@ -45,7 +45,7 @@ def beside(
     """
     level = objective.settings.level
     features = windows if level == "residue" else sequence_features
-    fits: dict[str, Callable[[], Baseline] | str] = {
+    fits: dict[str, Callable[[], TaskBaseline] | str] = {
         RESIDUES: lambda: linear(RESIDUES, objective, labels, parts, features(sequences)),
         FROZEN: vectors if isinstance(vectors, str) else partial(linear, FROZEN, objective, labels, parts, vectors),
         NEAREST: lambda: nearest_neighbour(objective, labels, parts, sequences, search),

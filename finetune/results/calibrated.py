@@ -18,10 +18,10 @@ from finetune.metrics.calibration import (
     fit_temperature,
     tempered,
 )
-from finetune.metrics.predictions import Predictions, is_exact
+from finetune.metrics.predictions import LabelPredictions, is_exact
 from finetune.metrics.scoring import FEWEST_LABELS
 from finetune.metrics.weighted import Floats
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 
 COVERAGE = 0.9
 """Share of the truth that an interval promises to hold."""
@@ -57,7 +57,7 @@ class Calibration:
 
 
 def fitted(
-    objective: Objective, validation: Predictions, calibrates: NDArray[np.bool_] | None = None
+    objective: Task, validation: LabelPredictions, calibrates: NDArray[np.bool_] | None = None
 ) -> tuple[Calibration, ...]:
     """A calibration for each output, fitted on predictions of records that did not train.
 
@@ -78,7 +78,7 @@ def fitted(
     return tuple(found)
 
 
-def _fitted(objective: Objective, output: int, truth: Floats, prediction: Floats) -> Calibration:
+def _fitted(objective: Task, output: int, truth: Floats, prediction: Floats) -> Calibration:
     count, kind = len(truth), objective.settings.type
     if kind == "regression":
         width = conformal_half_width(truth, prediction, COVERAGE)
@@ -113,7 +113,7 @@ def _tempered(truth: Floats, prediction: Floats) -> Calibration:
     return Calibration(len(truth), temperature=fit_temperature(truth, prediction))
 
 
-def calibrated(objective: Objective, maps: Sequence[Calibration], predictions: Predictions) -> Floats:
+def calibrated(objective: Task, maps: Sequence[Calibration], predictions: LabelPredictions) -> Floats:
     """Calibrated probabilities, in the shape of the predictions; numbers stay as they are."""
     if objective.settings.is_number:
         return predictions.prediction
@@ -124,7 +124,7 @@ def calibrated(objective: Objective, maps: Sequence[Calibration], predictions: P
     return found
 
 
-def ends(objective: Objective, maps: Sequence[Calibration], predictions: Predictions) -> tuple[Floats, Floats]:
+def ends(objective: Task, maps: Sequence[Calibration], predictions: LabelPredictions) -> tuple[Floats, Floats]:
     """(n,) and (n,) ends of the intervals in the task's scale; NaN for classes and where there is no interval."""
     if not objective.settings.is_number:
         nothing = np.full(len(predictions.rows), np.nan)
@@ -135,7 +135,7 @@ def ends(objective: Objective, maps: Sequence[Calibration], predictions: Predict
 
 
 def checked(
-    objective: Objective, predictions: Predictions, after: Floats, low: Floats, high: Floats
+    objective: Task, predictions: LabelPredictions, after: Floats, low: Floats, high: Floats
 ) -> list[dict[str, float]]:
     """What is left of the promise on the tested part, for each output.
 
@@ -170,7 +170,7 @@ def checked(
     return found
 
 
-def _error(objective: Objective, output: int, truth: Floats, probabilities: Floats) -> float:
+def _error(objective: Task, output: int, truth: Floats, probabilities: Floats) -> float:
     """The calibration error of the probability of yes, or of the class that is called."""
     if probabilities.ndim == 1:
         return expected_calibration_error(truth, probabilities)

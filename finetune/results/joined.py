@@ -1,7 +1,7 @@
 """The predictions of several models as those of one: the mean over seeds, and each fold by the model that left it out.
 
-In: `Predictions` of the same rows from several seeds, or of other rows from several folds. Out: `Joined`. Kept:
-nothing.
+In: `LabelPredictions` of the same rows from several seeds, or of other rows from several folds. Out:
+`MergedPredictions`. Kept: nothing.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics.calibration import log_odds
-from finetune.metrics.predictions import Predictions, Rows, together
+from finetune.metrics.predictions import LabelPredictions, LabelRows, together
 from finetune.metrics.ranking import expected_class
 from finetune.metrics.weighted import Floats
 from finetune.results.calibrated import Calibration, calibrated, ends, fitted
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class MergedPredictions:
     """What the members together predict of the labels of one objective."""
 
-    predictions: Predictions
+    predictions: LabelPredictions
     """The mean over seeds, as the models gave it."""
     calibrated: Floats
     """The same, calibrated: for classes; of numbers the same."""
@@ -33,7 +33,7 @@ class Joined:
     """(n,) sample standard deviation over seeds, of classes that of the called class; None with one seed."""
 
 
-def over_seeds(objective: Objective, of_seeds: Sequence[Predictions]) -> tuple[Predictions, Floats | None]:
+def over_seeds(objective: Task, of_seeds: Sequence[LabelPredictions]) -> tuple[LabelPredictions, Floats | None]:
     """The mean prediction, and its standard deviation (n,) over seeds.
 
     Args:
@@ -47,24 +47,24 @@ def over_seeds(objective: Objective, of_seeds: Sequence[Predictions]) -> tuple[P
     mean, deviation = every.mean(0), every.std(0, ddof=1)
     if mean.ndim == 2:
         deviation = deviation[np.arange(len(mean)), called(objective, first.rows, mean)]
-    return Predictions(first.rows, mean), deviation
+    return LabelPredictions(first.rows, mean), deviation
 
 
-def called(objective: Objective, rows: Rows, probabilities: Floats) -> NDArray[np.int64]:
+def called(objective: Task, rows: LabelRows, probabilities: Floats) -> NDArray[np.int64]:
     """(n,) the class that is predicted: of those that were trained, the one with the largest probability."""
     trained = objective.is_trained[rows.outputs]
     return np.asarray(np.where(trained, probabilities, -1.0).argmax(1), np.int64)
 
 
 def with_calibration(
-    objective: Objective, predictions: Predictions, spread: Floats | None, maps: Sequence[Calibration]
-) -> Joined:
+    objective: Task, predictions: LabelPredictions, spread: Floats | None, maps: Sequence[Calibration]
+) -> MergedPredictions:
     """Predictions with what a calibration, one for each output, makes of them."""
     low, high = ends(objective, maps, predictions)
-    return Joined(predictions, calibrated(objective, maps, predictions), low, high, spread)
+    return MergedPredictions(predictions, calibrated(objective, maps, predictions), low, high, spread)
 
 
-def over_folds(of_folds: Sequence[Joined], objectives: Sequence[Objective]) -> Joined:
+def over_folds(of_folds: Sequence[MergedPredictions], objectives: Sequence[Task]) -> MergedPredictions:
     """The predictions of all folds, in the order of the records, each with the calibration that the others give it.
 
     The labels that calibrate a fold then neither trained nor chose the models that predicted them.
@@ -88,7 +88,7 @@ def over_folds(of_folds: Sequence[Joined], objectives: Sequence[Objective]) -> J
     ]
     order = together(predictions)[1]
     spreads = [each.spread for each in of_folds if each.spread is not None]
-    return Joined(
+    return MergedPredictions(
         joined_predictions(predictions, objectives),
         np.concatenate([each.calibrated for each in of_folds])[order],
         np.concatenate([each.low for each in of_folds])[order],
@@ -97,7 +97,7 @@ def over_folds(of_folds: Sequence[Joined], objectives: Sequence[Objective]) -> J
     )
 
 
-def joined_predictions(of_folds: Sequence[Predictions], objectives: Sequence[Objective]) -> Predictions:
+def joined_predictions(of_folds: Sequence[LabelPredictions], objectives: Sequence[Task]) -> LabelPredictions:
     """The predictions of all folds alone, with what ranks those of one fold among those of the others."""
     if len(of_folds) == 1:
         return of_folds[0]
@@ -106,7 +106,7 @@ def joined_predictions(of_folds: Sequence[Predictions], objectives: Sequence[Obj
     return replace(found, relative=relative[order])
 
 
-def _relative(objective: Objective, predictions: Predictions) -> Floats:
+def _relative(objective: Task, predictions: LabelPredictions) -> Floats:
     """What a fold's model says beyond the mean, or the shares of classes, of its training labels; 0 where nothing.
 
     These labels are a little lower where those that were left out are higher, so that a model which knows nothing else
@@ -126,7 +126,7 @@ def _relative(objective: Objective, predictions: Predictions) -> Floats:
     return np.round(log_odds(found) - log_odds(shares if found.ndim == 2 else shares[:, 1]), 9)
 
 
-def objective_of_folds(of_folds: Sequence[Objective]) -> Objective:
+def objective_of_folds(of_folds: Sequence[Task]) -> Task:
     """The objective that predictions of all folds are scored by.
 
     A class or a task that any of the models was not trained on is not trained here: it would be scored in part.

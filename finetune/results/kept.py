@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.baselines.baseline import Baseline
-from finetune.metrics.predictions import Predictions, Rows
+from finetune.baselines.baseline import TaskBaseline
+from finetune.metrics.predictions import LabelPredictions, LabelRows
 from zymogen.files.durable import replaced
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -25,7 +25,7 @@ _FOLDER = re.compile(r"ending-[0-9a-f]{16}")
 _OPTIONAL = ("censoring", "positions")
 
 
-class Kept:
+class ResultCache:
     """The steps that were taken for one set of inputs.
 
     Args:
@@ -56,8 +56,8 @@ class Kept:
         return made
 
     def predictions(
-        self, step: str, make: Callable[[], tuple[int, Sequence[Sequence[Predictions]]]]
-    ) -> tuple[int, list[list[Predictions]]]:
+        self, step: str, make: Callable[[], tuple[int, Sequence[Sequence[LabelPredictions]]]]
+    ) -> tuple[int, list[list[LabelPredictions]]]:
         """A number and lists of predictions, such as the step of a model and what it predicts of each part."""
 
         def packed() -> Arrays:
@@ -75,7 +75,7 @@ class Kept:
         ]
         return int(found["number"]), lists
 
-    def baseline(self, of: str, name: str, make: Callable[[], Baseline]) -> Baseline:
+    def baseline(self, of: str, name: str, make: Callable[[], TaskBaseline]) -> TaskBaseline:
         """A baseline, by what it is of, such as a fold, and its name."""
 
         def packed() -> Arrays:
@@ -85,22 +85,22 @@ class Kept:
 
         found = self.arrays(f"{name}-{of}", packed)
         name, description = (str(found[each]) for each in ("name", "description"))
-        return Baseline(name, description, _unpacked(found, ""), float(found["seconds"]))
+        return TaskBaseline(name, description, _unpacked(found, ""), float(found["seconds"]))
 
     def remove(self) -> None:
         """Remove all of it, as the results are complete."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _packed(one: Predictions, begin: str) -> dict[str, NDArray[Any]]:
+def _packed(one: LabelPredictions, begin: str) -> dict[str, NDArray[Any]]:
     fields = {name: getattr(one.rows, name) for name in ("records", "outputs", "truth", *_OPTIONAL)}
     found = {f"{begin}{name}": array for name, array in fields.items() if array is not None}
     return {**found, f"{begin}prediction": one.prediction}
 
 
-def _unpacked(found: Arrays, begin: str) -> Predictions:
-    rows = Rows(
+def _unpacked(found: Arrays, begin: str) -> LabelPredictions:
+    rows = LabelRows(
         *(found[f"{begin}{name}"] for name in ("records", "outputs", "truth")),
         *(found.get(f"{begin}{name}") for name in _OPTIONAL),
     )
-    return Predictions(rows, found[f"{begin}prediction"])
+    return LabelPredictions(rows, found[f"{begin}prediction"])

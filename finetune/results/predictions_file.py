@@ -1,6 +1,6 @@
 """predictions.csv: what was predicted of every label of validation and test, beside what was measured.
 
-In: `Joined` predictions of each objective. Out: the file. Kept: the file.
+In: `MergedPredictions` predictions of each objective. Out: the file. Kept: the file.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import BELOW, EXACT
-from finetune.results.joined import Joined, called
-from finetune.tasks.objective import Objective
+from finetune.results.joined import MergedPredictions, called
+from finetune.tasks.objective import Task
 from zymogen.files.durable import write_csv
 
 FILE = "predictions.csv"
@@ -27,7 +27,7 @@ cell is empty where there is no such number."""
 
 
 def write(
-    path: Path, parts: Sequence[tuple[str, Sequence[Objective], Sequence[Joined]]], name_of: Callable[[int], str]
+    path: Path, parts: Sequence[tuple[str, Sequence[Task], Sequence[MergedPredictions]]], name_of: Callable[[int], str]
 ) -> None:
     """Write the predictions of all parts.
 
@@ -45,7 +45,9 @@ def write(
     write_csv(path, chain([COLUMNS], lines), "get the right to write there")
 
 
-def _rows(part: str, objective: Objective, joined: Joined, name_of: Callable[[int], str]) -> Iterator[tuple[str, ...]]:
+def _rows(
+    part: str, objective: Task, joined: MergedPredictions, name_of: Callable[[int], str]
+) -> Iterator[tuple[str, ...]]:
     rows = joined.predictions.rows
     columns = (_numbers if objective.settings.is_number else _classes)(objective, joined)
     positions = _positions(rows.positions, len(rows))
@@ -58,7 +60,7 @@ def _rows(part: str, objective: Objective, joined: Joined, name_of: Callable[[in
         yield name_of(record), part, objective.outputs[output], position, *each, std, shown
 
 
-def _numbers(objective: Objective, joined: Joined) -> tuple[list[str], ...]:
+def _numbers(objective: Task, joined: MergedPredictions) -> tuple[list[str], ...]:
     """truth, prediction, low, high, probability of numbers."""
     rows, scale = joined.predictions.rows, objective.scale
     with np.errstate(over="ignore"):
@@ -73,7 +75,7 @@ def _numbers(objective: Objective, joined: Joined) -> tuple[list[str], ...]:
     return truths, _texts(prediction), _texts(ends.min(0)), _texts(ends.max(0)), nothing
 
 
-def _classes(objective: Objective, joined: Joined) -> tuple[list[str], ...]:
+def _classes(objective: Task, joined: MergedPredictions) -> tuple[list[str], ...]:
     """truth, prediction, low, high, probability of classes."""
     rows, names, probabilities = joined.predictions.rows, objective.classes, joined.calibrated
     if probabilities.ndim == 1:

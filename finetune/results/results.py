@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from finetune.metrics.scores import Scores, TaskScore
+from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.results.calibrated import Calibration
-from finetune.splits.audit import Audit
+from finetune.splits.audit import SplitAudit
 from zymogen.files.durable import replaced
 from zymogen.settings.json_file import as_json, parsed, read
 
@@ -24,7 +24,7 @@ class BaselineScores:
     """A baseline on the labels that the model is scored on."""
 
     name: str
-    scores: Scores
+    scores: TaskScores
     """Those of objectives that it could be fitted to."""
     descriptions: Mapping[str, str]
     """Objective -> how it was made."""
@@ -35,7 +35,7 @@ class BaselineScores:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberFacts:
+class EnsembleMemberFacts:
     """A model that takes part in the predictions."""
 
     name: str
@@ -53,11 +53,11 @@ class SeedScores:
     """The tested part as the models of one seed alone predict it."""
 
     seed: int
-    scores: Scores
+    scores: TaskScores
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class ReplicateCeiling:
     """How well the replicates of a task agree on the tested part."""
 
     objective: str
@@ -71,7 +71,7 @@ class Ceiling:
 
 
 @dataclass(frozen=True, slots=True)
-class CalibratedTask:
+class TaskCalibration:
     """The calibration of one task, and what is left of its promise on the tested part."""
 
     objective: str
@@ -85,8 +85,8 @@ class CalibratedTask:
 class Ensemble:
     """All models of a run together, whose mean predicts."""
 
-    members: tuple[MemberFacts, ...]
-    calibrations: tuple[CalibratedTask, ...]
+    members: tuple[EnsembleMemberFacts, ...]
+    calibrations: tuple[TaskCalibration, ...]
     """Calibrations of their mean."""
 
 
@@ -96,20 +96,20 @@ class Results:
 
     part: str
     """What was scored: "test", "all folds", "fold 0" of the model of one, "validation" where no record is tested."""
-    scores: Scores
-    validation: Scores | None
+    scores: TaskScores
+    validation: TaskScores | None
     """Those of the part that chose the checkpoint; None with folds, where it is tested by another model."""
     baselines: tuple[BaselineScores, ...]
-    members: tuple[MemberFacts, ...]
+    members: tuple[EnsembleMemberFacts, ...]
     seeds: tuple[SeedScores, ...]
     """Empty with one seed."""
-    ceilings: tuple[Ceiling, ...]
+    ceilings: tuple[ReplicateCeiling, ...]
     """One for each task with replicates."""
-    calibrations: tuple[CalibratedTask, ...]
+    calibrations: tuple[TaskCalibration, ...]
     split: str
     """What kind of split it is, in words that its audit allows."""
     split_fingerprint: str
-    audit: Audit | None
+    audit: SplitAudit | None
     notes: tuple[str, ...] = ()
     """What could not be done, in sentences."""
     caveats: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class Results:
             return None
         return statistics.fmean(values), statistics.stdev(values)
 
-    def ceiling(self, task: TaskScore) -> Ceiling | None:
+    def ceiling(self, task: TaskScore) -> ReplicateCeiling | None:
         """The ceiling of a task, if it has replicates."""
         return next((c for c in self.ceilings if (c.objective, c.task) == (task.objective, task.task)), None)
 

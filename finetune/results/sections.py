@@ -1,6 +1,6 @@
 """Results as sections: of the page of a run, and of the card of a model.
 
-In: `Results`. Out: `Section`s, and the drawing of the scores. Kept: nothing.
+In: `Results`. Out: `ReportSection`s, and the drawing of the scores. Kept: nothing.
 """
 
 import math
@@ -8,21 +8,21 @@ from pathlib import Path
 
 from finetune.metrics.scores import CHANCE, TITLES, TaskScore
 from finetune.results.results import Results
-from finetune.splits.audit import PRETRAINING, Audit
-from pretrain.report.rows import Row, Rows
-from pretrain.report.section import NOT_MEASURED, Section, Sheet
+from finetune.splits.audit import PRETRAINING, SplitAudit
+from pretrain.report.rows import IntervalPlot, IntervalRow
+from pretrain.report.section import NOT_MEASURED, ReportSection, ReportTable
 
 _MOST_DISTANCES = 12
 
 
-def evaluation(results: Results | None) -> list[Section]:
+def evaluation(results: Results | None) -> list[ReportSection]:
     """Scores with their picture, the split and its audit; before the end of a run that there are none."""
     if results is None:
-        return [Section("", (f"Scores and relatives of tested proteins: {NOT_MEASURED}.",))]
+        return [ReportSection("", (f"Scores and relatives of tested proteins: {NOT_MEASURED}.",))]
     return [scores(results), split(results)]
 
 
-def scores(results: Results, most: int | None = None) -> Section:
+def scores(results: Results, most: int | None = None) -> ReportSection:
     """The score of each task beside the best baseline, and why tasks have none.
 
     Args:
@@ -34,17 +34,17 @@ def scores(results: Results, most: int | None = None) -> Section:
         name, value = results.best_baseline(task) or ("none", math.nan)
         best = name if math.isnan(value) else f"{value:.3f} ({name})"
         ends = [math.nan if end is None else end for end in (task.low, task.high)]
-        drawn.append(Row(f"{task.task}, {TITLES[task.metric]}", task.value, ((ends[0], ends[1]),), value))
+        drawn.append(IntervalRow(f"{task.task}, {TITLES[task.metric]}", task.value, ((ends[0], ends[1]),), value))
         metric = f"{TITLES[task.metric]} of {task.labels:,} labels, {CHANCE[task.metric]} by chance"
         rows.append((task.task, metric, with_interval(task), best))
     more = len(results.scores.defined) - len(rows)
     note = f"{more:,} more tasks are in scores.json. " * bool(more)
     note += "In brackets the 95 % interval, over groups of the split."
-    sheets = [Sheet("", ("Task", "Metric", "Model", "Best baseline"), tuple(rows), note)] if rows else []
+    sheets = [ReportTable("", ("Task", "Metric", "Model", "Best baseline"), tuple(rows), note)] if rows else []
     if undefined := results.scores.undefined:
         reasons = tuple((task.task, task.undefined or "not measured") for task in undefined)
-        sheets.append(Sheet("Tasks without a score", ("Task", "Why"), reasons))
-    drawing = Rows(
+        sheets.append(ReportTable("Tasks without a score", ("Task", "Why"), reasons))
+    drawing = IntervalPlot(
         name="scores",
         title="Scores of the tested proteins",
         rows=tuple(drawn),
@@ -52,7 +52,7 @@ def scores(results: Results, most: int | None = None) -> Section:
         number="{:.3f}".format,
         note="In brackets 95 % intervals.",
     )
-    return Section(
+    return ReportSection(
         f"Scores of {results.scored}",
         ("Baselines are fitted on the same training labels and scored on the same labels as the model.",),
         sheets,
@@ -60,20 +60,22 @@ def scores(results: Results, most: int | None = None) -> Section:
     )
 
 
-def split(results: Results) -> Section:
+def split(results: Results) -> ReportSection:
     """The split in the words that its audit allows, and the audit."""
     audit, paragraphs = results.audit, (f"It is {results.split}.", *results.notes)
     if audit is None:
-        return Section("The split", (*paragraphs, f"Relatives among training and tested sequences: {NOT_MEASURED}."))
+        return ReportSection(
+            "The split", (*paragraphs, f"Relatives among training and tested sequences: {NOT_MEASURED}.")
+        )
     rows = [(str(number), f"{count:,}") for number, count in enumerate(audit.distances or ()) if count]
-    distances = Sheet(
+    distances = ReportTable(
         "Mutations to the nearest one that trains", ("Mutations", "Tested"), tuple(rows[:_MOST_DISTANCES])
     )
     sheets = [_relatives(audit), *([distances] if rows else [])]
-    return Section("The split", paragraphs, sheets, note=" ".join(audit.notes))
+    return ReportSection("The split", paragraphs, sheets, note=" ".join(audit.notes))
 
 
-def _relatives(audit: Audit) -> Sheet:
+def _relatives(audit: SplitAudit) -> ReportTable:
     rows = []
     for each in audit.comparisons:
         # A card says no folder of a machine.
@@ -87,7 +89,9 @@ def _relatives(audit: Audit) -> Sheet:
     lacking = audit.of_training.queries - audit.of_training.searchable
     note += f" {lacking:,} more do not find themselves, so that nothing is known of them." if lacking else ""
     head = ("Against", "Relation", "Tested sequences")
-    return Sheet("Tested sequences that are known", head, tuple(rows), note if audit.of_training.identities else "")
+    return ReportTable(
+        "Tested sequences that are known", head, tuple(rows), note if audit.of_training.identities else ""
+    )
 
 
 def with_interval(task: TaskScore) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from finetune.metrics.scores import NO_VALIDATION, TITLES, TaskScore
 from finetune.results.calibrated import TOO_SHORT
-from finetune.results.results import MemberFacts, Results
+from finetune.results.results import EnsembleMemberFacts, Results
 from zymogen.console.progress import in_columns
 from zymogen.settings.section import listed
 
@@ -41,7 +41,7 @@ def table(results: Results) -> list[str]:
     return lines + ([f"{more:,} more tasks are in scores.json"] if more > 0 else [])
 
 
-def chosen_on_training(members: Sequence[MemberFacts]) -> list[str]:
+def chosen_on_training(members: Sequence[EnsembleMemberFacts]) -> list[str]:
     """A sentence where checkpoints are chosen on training rows."""
     names = [member.name for member in members if member.chosen_on == "training"]
     if not names:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.order.settings import bin_tokens_on
-from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, TARGETS, Rows, read_target, read_variants
+from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, TARGETS, VariantTable, read_target, read_variants
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
 from finetune.score.written import free_name, require_place, write_with_columns
@@ -22,12 +22,12 @@ from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import WildTypes, named_wild_types, own_wild_types, read_wild_types
 from zymogen.command_line.command import importing_torch, main_of
-from zymogen.command_line.parser import Parser, positive
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser, positive
+from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import tell
 
 if TYPE_CHECKING:
-    from finetune.score.model import Scorer
+    from finetune.score.model import VariantScorer
 
 _REMEDY = "get the right to write there, or give another name with -o"
 
@@ -51,11 +51,11 @@ def _score(options: argparse.Namespace) -> None:
     with importing_torch():
         import torch
 
-        from finetune.score.model import Scorer
-    with WorkLine("opening the model", after_s=2.0):
+        from finetune.score.model import VariantScorer
+    with ProgressBar("opening the model", after_s=2.0):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         window = None if options.window == "whole" else WINDOW_TOKENS
-        scorer = Scorer.open(options.model, device, options.bin_tokens or bin_tokens_on(device), window)
+        scorer = VariantScorer.open(options.model, device, options.bin_tokens or bin_tokens_on(device), window)
     names = [column(scorer.name, scheme) for scheme in schemes]
     if taken := [name for name in names if name in table.columns]:
         raise ValueError(f"{table.name}: has a column {taken[0]!r} already; give the table without it")
@@ -72,7 +72,7 @@ def _score(options: argparse.Namespace) -> None:
 
 
 def _scores(
-    scorer: "Scorer", scheme: Scheme, targets: Mapping[str, str], rows: Rows, notes: dict[int, list[str]]
+    scorer: "VariantScorer", scheme: Scheme, targets: Mapping[str, str], rows: VariantTable, notes: dict[int, list[str]]
 ) -> list[str]:
     """(rows,) cells of a scheme; adds to `notes`."""
     cells = [""] * len(rows.variants)
@@ -120,7 +120,7 @@ def _present(table: Table, names: Sequence[str], is_wanted: bool) -> list[str]:
     return [by_name[name] for name in names if is_wanted and name in by_name][:1]
 
 
-def _require_scored(table: Table, rows: Rows, schemes: Sequence[Scheme]) -> None:
+def _require_scored(table: Table, rows: VariantTable, schemes: Sequence[Scheme]) -> None:
     """Refuse rows without a score that can be known before anything is computed.
 
     Raises:
@@ -138,7 +138,7 @@ def _require_scored(table: Table, rows: Rows, schemes: Sequence[Scheme]) -> None
         )
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     parser.add_argument("model", help="run, export, folder of transformers' or Hub name")
     parser.add_argument("table", help="table of variants: CSV, TSV, Excel, Parquet, ...")
     of = parser.add_mutually_exclusive_group()

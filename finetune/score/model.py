@@ -1,6 +1,7 @@
 """A masked language model as a judge of variants.
 
-In: a model, a target and its variants. Out: `Scored`. Kept: nothing; memory holds the plan of a chunk, and one bin.
+In: a model, a target and its variants. Out: `VariantScores`. Kept: nothing; memory holds the plan of a chunk, and one
+bin.
 """
 
 from collections.abc import Sequence
@@ -17,16 +18,16 @@ from data.batches.packed import BinSize, PlainContents, packed, token_ids
 from data.order.plan import Bin
 from data.order.settings import BIN_TOKENS
 from finetune.labels.labels import ranges
-from finetune.score.plan import Plan, chunks, plan_of
+from finetune.score.plan import ScoringPlan, chunks, plan_of
 from finetune.score.schemes import Scheme, Variant
 from finetune.score.windows import WINDOW_TOKENS
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.ship.source import masked_language_model, open_source
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class VariantScores:
     """What was found of the variants of one target."""
 
     values: NDArray[np.float64]
@@ -40,7 +41,7 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Scorer:
+class VariantScorer:
     """A model, and how it reads."""
 
     model: MaskedLanguageModel
@@ -58,7 +59,7 @@ class Scorer:
         device: torch.device | str = "cpu",
         bin_tokens: int = BIN_TOKENS,
         window_tokens: int | None = WINDOW_TOKENS,
-    ) -> "Scorer":
+    ) -> "VariantScorer":
         """The model at a place that `pretrain.ship.source.open_source` opens.
 
         Raises:
@@ -67,7 +68,7 @@ class Scorer:
         source = open_source(model)
         return cls(masked_language_model(source, device), source.name, bin_tokens, window_tokens)
 
-    def __call__(self, target: str, variants: Sequence[Variant], scheme: Scheme) -> Scored:
+    def __call__(self, target: str, variants: Sequence[Variant], scheme: Scheme) -> VariantScores:
         """Scores of some variants of one target, in their order.
 
         Raises:
@@ -76,7 +77,7 @@ class Scorer:
         values = np.full(len(variants), np.nan)
         notes: dict[int, str] = {}
         documents = tokens = 0
-        with WorkLine(f"{scheme} of {len(variants):,} variants", after_s=2.0):
+        with ProgressBar(f"{scheme} of {len(variants):,} variants", after_s=2.0):
             for chunk in chunks(variants, scheme, self.window_tokens):
                 plan = plan_of(target, [variants[number] for number in chunk], scheme, self.window_tokens)
                 values[chunk] = self._values(plan)
@@ -84,10 +85,10 @@ class Scorer:
                 documents += len(plan.lengths)
                 tokens += int(plan.lengths.sum())
         values[list(notes)] = np.nan
-        return Scored(values, notes, documents, tokens)
+        return VariantScores(values, notes, documents, tokens)
 
     @torch.no_grad()
-    def _values(self, plan: Plan) -> NDArray[np.float64]:
+    def _values(self, plan: ScoringPlan) -> NDArray[np.float64]:
         """(variants,) sums of the terms of each."""
         if not len(plan.lengths):
             return np.zeros(plan.num_variants)
@@ -119,7 +120,7 @@ class Scorer:
 class _Documents:
     """The documents of a plan, masked (a `data.batches.filling.Residues`): sample i is its i-th document."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ScoringPlan) -> None:
         self.plan = plan
         self._ids = lru_cache(maxsize=1)(lambda sequence: token_ids(plan.sequences[sequence]))
 

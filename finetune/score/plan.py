@@ -1,7 +1,7 @@
 """The forward passes that the scores of variants need, each once.
 
-In: a target, its variants, a scheme. Out: a `Plan`: documents, tokens that are read in them, and which sums of these
-are the scores. Kept: nothing. A model is not needed to make one, so it says beforehand what scoring takes.
+In: a target, its variants, a scheme. Out: a `ScoringPlan`: documents, tokens that are read in them, and which sums of
+these are the scores. Kept: nothing. A model is not needed to make one, so it says beforehand what scoring takes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ CHUNK_VARIANTS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScoringPlan:
     """What a model reads for some variants of a target."""
 
     sequences: tuple[str, ...]
@@ -54,7 +54,7 @@ class Plan:
 
 def plan_of(
     target: str, variants: Sequence[Variant], scheme: Scheme, window_tokens: int | None = WINDOW_TOKENS
-) -> Plan:
+) -> ScoringPlan:
     """What the scores of some variants of one target need.
 
     Args:
@@ -104,7 +104,7 @@ def plan_of(
     bounds = np.array(windows, np.int64).reshape(-1, 2)
     variant, read, at = np.array(terms, np.int64).reshape(-1, 3).T
     new = "".join(variants[n].sequence[place] for n, _, place in terms)
-    return Plan(
+    return ScoringPlan(
         sequences=(target,),
         sequence=np.zeros(len(bounds), np.int64),
         starts=bounds[:, 0],
@@ -121,7 +121,7 @@ def plan_of(
     )
 
 
-def _pseudo_likelihood(variants: Sequence[Variant], window_tokens: int | None) -> Plan:
+def _pseudo_likelihood(variants: Sequence[Variant], window_tokens: int | None) -> ScoringPlan:
     """One document for each residue of each sequence."""
     numbers = {sequence: n for n, sequence in enumerate(dict.fromkeys(variant.sequence for variant in variants))}
     sequences = tuple(numbers)
@@ -136,7 +136,7 @@ def _pseudo_likelihood(variants: Sequence[Variant], window_tokens: int | None) -
     term_variant = np.repeat(np.arange(len(variants)), counts)
     within = np.arange(len(term_variant)) - np.repeat(np.cumsum(counts) - counts, counts)
     term_read = firsts[own][term_variant] + within
-    return Plan(
+    return ScoringPlan(
         sequences=sequences,
         sequence=sequence,
         starts=np.clip(reads - lengths // 2, 0, tokens - lengths),  # `common_window` of many tokens

@@ -21,7 +21,7 @@ TARGETS = ("wild_type", "wildtype", "wild_type_sequence", "wt_sequence", "wt_seq
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class VariantTable:
     """The variants of a table."""
 
     target_of: tuple[str, ...]
@@ -52,7 +52,7 @@ def read_variants(
     sequence: str | None = None,
     offset: int = 0,
     leaves_out: bool = False,
-) -> Rows:
+) -> VariantTable:
     """The variants of a table.
 
     A row whose mutations are no substitutions is read from the column of sequences, if there is one.
@@ -86,7 +86,7 @@ def read_variants(
         for row, (text, changes) in enumerate(zip(table.column(sequence), written, strict=True)):
             if row not in targets.unusable:
                 _read_sequence(row, text, sequence, changes, targets, found, notes)
-    return Rows(tuple(targets.of_rows), tuple(found), notes)
+    return VariantTable(tuple(targets.of_rows), tuple(found), notes)
 
 
 def _read_sequence(

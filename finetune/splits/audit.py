@@ -1,7 +1,7 @@
 """The audit: how much of the tested side is known from training, from validation, or from pretraining.
 
-In: parts, records, which of them have labels, what the model was initialized from. Out: `Audit`: counts. Kept: nothing,
-but searches, which `data.homology.relatives` keeps beside the token store.
+In: parts, records, which of them have labels, what the model was initialized from. Out: `SplitAudit`: counts. Kept:
+nothing, but searches, which `data.homology.relatives` keeps beside the token store.
 
 The tested sequences are the queries, and an alignment must cover at least half of the query: a training protein that
 contains a tested domain is found, one of which a small piece resembles a part of a long tested protein is not. Local
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from data.homology.peptides import SHORT
 from data.homology.program import obstacle
 from data.homology.relatives import equal, nearest, searched_by
-from data.store.token_store import Store
-from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
+from data.store.token_store import TokenStore
+from finetune.splits.parts import TEST, TRAIN, VALIDATION, SplitParts
 from finetune.splits.pretrained import pretraining_stores
 from finetune.splits.settings import IDENTITIES
 from finetune.splits.variants import are_variants, to_nearest
@@ -32,7 +32,7 @@ PRETRAINING = "pretraining "
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Overlap:
     """The tested sequences beside one set of others."""
 
     against: str
@@ -58,7 +58,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class ConditionOverlap:
     """Tested labels that were measured under conditions, such as the molecule that was added (`tasks.conditions`)."""
 
     labels: int
@@ -72,7 +72,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class SplitAudit:
     """What the tested side has in common with the others. Records without a label are on no side."""
 
     fingerprint: str
@@ -81,25 +81,25 @@ class Audit:
     """What looked for relatives."""
     is_approximate: bool
     """Whether shared words stood in for MMseqs2."""
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Overlap, ...]
     distances: tuple[int, ...] | None
     """For variants of one protein: how many tested sequences have 0, 1, 2, ... mutations to the nearest one that
     trains. Otherwise None."""
     notes: tuple[str, ...] = ()
     """What could not be audited."""
-    tasks: tuple[Comparison, ...] = ()
+    tasks: tuple[Overlap, ...] = ()
     """For each task that is measured on some of the tested sequences alone: these, beside all that train; `against` is
     the task."""
-    conditions: Conditions | None = None
+    conditions: ConditionOverlap | None = None
     """None where no task has conditions."""
 
     @property
-    def of_training(self) -> Comparison:
+    def of_training(self) -> Overlap:
         """The comparison with what trains when a tested sequence is predicted."""
         return self.comparisons[0]
 
 
-class _Found(NamedTuple):
+class _Matches(NamedTuple):
     """What was found of tested records; each array is (N,), over all records of the store."""
 
     is_equal: NDArray[np.bool_]
@@ -110,14 +110,14 @@ class _Found(NamedTuple):
 
 
 def audit(
-    store: Store,
-    parts: Parts,
+    store: TokenStore,
+    parts: SplitParts,
     labelled: Mapping[str, NDArray[np.int64]] | None = None,
     identities: Sequence[float] = IDENTITIES,
     init: str | None = None,
     search_pretraining: bool = False,
     conditioned: Collection[str] = (),
-) -> Audit:
+) -> SplitAudit:
     """Compare the tested records with those that train, with those that validate, and with a pretraining corpus.
 
     With folds every record that has one is tested, beside the records of the other folds.
@@ -161,7 +161,7 @@ def audit(
     of_tasks = [
         _counted(name, np.intersect1d(tested, records), of_training, at) for name, records in (labelled or {}).items()
     ]
-    return Audit(
+    return SplitAudit(
         parts.fingerprint,
         by,
         is_approximate,
@@ -175,12 +175,12 @@ def audit(
 
 def compare(
     name: str,
-    store: Store,
+    store: TokenStore,
     tested: NDArray[np.int64],
-    against: Store,
+    against: TokenStore,
     among: Sequence[NDArray[np.int64]] | None,
     identities: tuple[float, ...],
-) -> Comparison:
+) -> Overlap:
     """Tested records beside others, which may be of another store.
 
     Args:
@@ -198,11 +198,11 @@ def compare(
 
 
 def _found(
-    store: Store,
+    store: TokenStore,
     sides: Sequence[tuple[NDArray[np.int64], Sequence[NDArray[np.int64]] | None]],
-    against: Store,
+    against: TokenStore,
     identities: tuple[float, ...],
-) -> _Found:
+) -> _Matches:
     """What is found of the tested records of each side among the sets of records that it names, or among all."""
     is_equal, identity = np.zeros(store.num_records, np.bool_), np.zeros(store.num_records)
     is_searchable, targets = np.ones(store.num_records, np.bool_), 0
@@ -219,23 +219,23 @@ def _found(
             is_equal[hit] |= np.asarray(store.digests)[hit] == np.asarray(against.digests)[record]
             identity[tested] = np.maximum(identity[tested], found.identity)
             is_searchable[tested] &= found.is_searchable
-    return _Found(is_equal, identity, is_searchable | is_equal | (identity > 0), targets)
+    return _Matches(is_equal, identity, is_searchable | is_equal | (identity > 0), targets)
 
 
-def _counted(name: str, tested: NDArray[np.int64], found: _Found, identities: tuple[float, ...]) -> Comparison:
+def _counted(name: str, tested: NDArray[np.int64], found: _Matches, identities: tuple[float, ...]) -> Overlap:
     is_searchable, identity = found.is_searchable[tested], found.identity[tested]
     similar = tuple(int(np.count_nonzero(is_searchable & (identity >= least))) for least in identities)
     searchable = int(np.count_nonzero(is_searchable)) if identities else 0
     equals = int(np.count_nonzero(found.is_equal[tested]))
-    return Comparison(name, len(tested), found.targets, equals, identities, similar, searchable)
+    return Overlap(name, len(tested), found.targets, equals, identities, similar, searchable)
 
 
 def _of_conditions(
-    found: _Found,
+    found: _Matches,
     sides: Sequence[Sequence[NDArray[np.int64]]],
     labelled: Sequence[NDArray[np.int64]],
     least: float,
-) -> Conditions | None:
+) -> ConditionOverlap | None:
     """Tested labels of tasks each of which is a condition.
 
     With folds a condition is known where a label of another fold has it.
@@ -247,10 +247,10 @@ def _of_conditions(
             known = (found.identity[tested] >= least) | found.is_equal[tested]
             has_relative, is_known = known.sum(), bool(np.isin(records, train).any())
             counts += [len(tested), len(tested) * is_known, has_relative, has_relative * is_known]
-    return Conditions(*counts.tolist()) if len(labelled) else None
+    return ConditionOverlap(*counts.tolist()) if len(labelled) else None
 
 
-def _to_training(store: Store, sides: Sequence[Sequence[NDArray[np.int64]]]) -> tuple[int, ...]:
+def _to_training(store: TokenStore, sides: Sequence[Sequence[NDArray[np.int64]]]) -> tuple[int, ...]:
     """How many tested variants have 0, 1, 2, ... mutations to the nearest one that trains."""
     residues = np.asarray(store.tokens).reshape(store.num_records, -1)
     nearest_of = [to_nearest(residues[test], residues[train]) for test, train, _ in sides]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.splits.parts import NAMES, TEST, TRAIN, UNUSED, VALIDATION
-from finetune.splits.records import Records
+from finetune.splits.records import SplitRecords
 from finetune.splits.settings import SplitSettings
 
 USUAL = {
@@ -22,7 +22,7 @@ USUAL = {
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0", "nan", "na")
 
 
-def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8], NDArray[np.bool_], list[str]]:
+def by_column(records: SplitRecords, settings: SplitSettings) -> tuple[NDArray[np.int8], NDArray[np.bool_], list[str]]:
     """The part of each record by `split.column`, and of those of training that validate by `split.validation_column`.
 
     An empty cell is in no part, and so is a record all of whose rows are.
@@ -57,7 +57,7 @@ def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int
     return part, used, notes
 
 
-def _of_rows(records: Records, settings: SplitSettings) -> NDArray[np.int8]:
+def _of_rows(records: SplitRecords, settings: SplitSettings) -> NDArray[np.int8]:
     """(rows,) the part of each row."""
     given = {name: getattr(settings, name) for name in ("train", "validation", "test", "unused")}
     parts = dict(zip(given, (TRAIN, VALIDATION, TEST, UNUSED), strict=True))
@@ -89,7 +89,7 @@ def _of_rows(records: Records, settings: SplitSettings) -> NDArray[np.int8]:
     return of_row
 
 
-def _validate(records: Records, column: str, of_row: NDArray[np.int8]) -> None:
+def _validate(records: SplitRecords, column: str, of_row: NDArray[np.int8]) -> None:
     """Move the training rows for which a column is true to validation."""
     for row, text in enumerate(records.texts(column, "split.validation_column")):
         word = (text or "false").lower()

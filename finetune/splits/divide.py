@@ -1,6 +1,6 @@
 """Dividing the records of a table: the one function that every split goes through.
 
-In: settings, records. Out: `Division`: the parts, what decided them, and notes on what was left out. Kept: nothing,
+In: settings, records. Out: `Split`: the parts, what decided them, and notes on what was left out. Kept: nothing,
 except clusters beside the store.
 """
 
@@ -15,11 +15,11 @@ from finetune.splits import split_file
 from finetune.splits.columns import by_column
 from finetune.splits.deal import deal
 from finetune.splits.groups import by_group, by_homology, by_scaffold
-from finetune.splits.parts import NO_FOLD, TRAIN, UNUSED, VALIDATION, Parts, parts_of, require_filled
-from finetune.splits.records import Records
+from finetune.splits.parts import NO_FOLD, TRAIN, UNUSED, VALIDATION, SplitParts, parts_of, require_filled
+from finetune.splits.records import SplitRecords
 from finetune.splits.settings import SplitSettings
 from finetune.splits.times import by_time
-from finetune.splits.variants import Mutations, are_mostly_variants, by_distance, by_position, of_sequences
+from finetune.splits.variants import MutatedPositions, are_mostly_variants, by_distance, by_position, of_sequences
 
 _ADVICE = {
     "homology": "choose a higher split.identity, so that clusters are smaller, or other split.fractions",
@@ -31,10 +31,10 @@ _ADVICE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class Split:
     """A split, and how it was made."""
 
-    parts: Parts
+    parts: SplitParts
     method: str
     """What decided it, such as the version of MMseqs2 with its settings, or the name of a column."""
     is_approximate: bool
@@ -47,10 +47,10 @@ class Division:
 
 def divide(
     settings: SplitSettings,
-    records: Records,
+    records: SplitRecords,
     ids: Sequence[str] = (),
-    mutations: Mutations | None = None,
-) -> Division:
+    mutations: MutatedPositions | None = None,
+) -> Split:
     """The parts of all records. They depend on the settings and on the records' contents alone.
 
     Args:
@@ -74,15 +74,17 @@ def divide(
     return replace(division, used=division.used & has_part[records.of_row])
 
 
-def _divided(settings: SplitSettings, records: Records, ids: Sequence[str], mutations: Mutations | None) -> Division:
+def _divided(
+    settings: SplitSettings, records: SplitRecords, ids: Sequence[str], mutations: MutatedPositions | None
+) -> Split:
     if settings.by == "file":
         assert settings.file is not None
         parts, listed = split_file.read(Path(settings.file), ids, records.digests)
-        return Division(parts, f"taken from {settings.file}", False, tuple(listed))
+        return Split(parts, f"taken from {settings.file}", False, tuple(listed))
     if settings.by in ("column", "time"):
         part, used, notes = (by_column if settings.by == "column" else by_time)(records, settings)
         by = f"{settings.by} {settings.column!r}"
-        return Division(parts_of(records.digests, part), by, False, tuple(notes), used)
+        return Split(parts_of(records.digests, part), by, False, tuple(notes), used)
     if settings.by in ("position", "distance"):
         return _of_variants(settings, records, mutations)
     group, method, notes = np.arange(records.count), "drawn at random", []
@@ -102,12 +104,12 @@ def _divided(settings: SplitSettings, records: Records, ids: Sequence[str], muta
         side[is_used] = deal(of_used, records.digests[is_used], _shares(settings), settings.seed)[of_used]
     sizes = np.unique(group[is_used], return_counts=True)[1]
     notes.append(f"{sizes.sum():,} records in {len(sizes):,} groups, the largest of {sizes.max(initial=0):,}")
-    return Division(_sides(settings, records, side, group), method, is_approximate, tuple(notes), used)
+    return Split(_sides(settings, records, side, group), method, is_approximate, tuple(notes), used)
 
 
 def _with_validation(
-    settings: SplitSettings, records: Records, division: Division, mutations: Mutations | None
-) -> Division:
+    settings: SplitSettings, records: SplitRecords, division: Split, mutations: MutatedPositions | None
+) -> Split:
     """A split that has no validation part of its own, with one that is drawn from training by whole relatives."""
     parts, share = division.parts, settings.validation_fraction
     if settings.by == "time" and not settings.cuts:  # asked for, and no time lies between the two cuts
@@ -127,7 +129,7 @@ def _with_validation(
 
 
 def _relatives(
-    settings: SplitSettings, records: Records, group: NDArray[np.int64], mutations: Mutations | None
+    settings: SplitSettings, records: SplitRecords, group: NDArray[np.int64], mutations: MutatedPositions | None
 ) -> tuple[NDArray[np.int64], str]:
     """(N,) what is drawn together, and its name: the split's own groups, mutated positions, clusters, or records."""
     if len(np.unique(group)) < len(group) or records.store is None:
@@ -138,17 +140,17 @@ def _relatives(
     return by_homology(records, settings)[0], f"clusters of relatives at {settings.identity:.0%} identity"
 
 
-def _of_variants(settings: SplitSettings, records: Records, mutations: Mutations | None) -> Division:
+def _of_variants(settings: SplitSettings, records: SplitRecords, mutations: MutatedPositions | None) -> Split:
     notes = [] if mutations else ["no wild type is given: mutations are counted from the most frequent residues"]
     mutations = mutations or of_sequences(records, None, f"split.by = {settings.by!r}")
     if settings.by == "distance":
         part, of_split = by_distance(mutations, records.digests, settings.distance, settings.fractions, settings.seed)
         method = f"up to {settings.distance} mutations train, more are tested"
-        return Division(parts_of(records.digests, part), method, False, (*notes, *of_split))
+        return Split(parts_of(records.digests, part), method, False, (*notes, *of_split))
     side, of_split = by_position(mutations, records.digests, _shares(settings), settings.seed)
     # Substitutions of one residue fare alike, so that an interval leaves them out together.
     parts = _sides(settings, records, side, mutations.lowest, mutations.is_parent)
-    return Division(parts, "positions that are mutated", False, (*notes, *of_split))
+    return Split(parts, "positions that are mutated", False, (*notes, *of_split))
 
 
 def _shares(settings: SplitSettings) -> tuple[float, ...]:
@@ -157,11 +159,11 @@ def _shares(settings: SplitSettings) -> tuple[float, ...]:
 
 def _sides(
     settings: SplitSettings,
-    records: Records,
+    records: SplitRecords,
     side: NDArray[np.int64],
     group: NDArray[np.int64] | None,
     always_trains: NDArray[np.bool_] | None = None,
-) -> Parts:
+) -> SplitParts:
     """Parts, or folds if the settings have them, from the side of each record; -1 is unused."""
     if not settings.folds:
         return parts_of(records.digests, side, group)

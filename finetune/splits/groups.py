@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology.linked import components
-from data.store.token_store import Store
-from finetune.splits.parts import Parts, in_order_of_first
-from finetune.splits.records import Records
+from data.store.token_store import TokenStore
+from finetune.splits.parts import SplitParts, in_order_of_first
+from finetune.splits.records import SplitRecords
 from finetune.splits.settings import SplitSettings
-from finetune.splits.variants import Mutations, are_variants, consensus
+from finetune.splits.variants import MutatedPositions, are_variants, consensus
 from finetune.tables.numbers import MISSING
 
 _IDENTITIES = (0.3, 0.5, 0.7, 0.9)
 _FEWEST_POSITIONS = 10
 
 
-def by_group(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str], NDArray[np.bool_]]:
+def by_group(records: SplitRecords, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str], NDArray[np.bool_]]:
     """(N,) groups by `split.column`: records that share a value, directly or through others, are one group.
 
     A record none of whose rows has a value is on its own. If `split.conflict` is "unused", records with several values
@@ -38,20 +38,22 @@ def by_group(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int6
     return joined(records, [text if of else None for text, of in zip(texts, used, strict=True)]), notes, used
 
 
-def group_texts(records: Records, column: str | None) -> list[str | None]:
+def group_texts(records: SplitRecords, column: str | None) -> list[str | None]:
     """(rows,) the groups that a column names; None where a cell is empty or a word that means 'missing'."""
     missing = {text.casefold() for text in MISSING}
     texts = records.texts(column, "split.column")
     return [None if text is None or text.casefold() in missing else text for text in texts]
 
 
-def in_several(records: Records, values: Sequence[str | None]) -> list[int]:
+def in_several(records: SplitRecords, values: Sequence[str | None]) -> list[int]:
     """The records whose rows have several values."""
     pairs = {(record, value) for record, value in zip(records.of_row.tolist(), values, strict=True) if value}
     return sorted(record for record, times in Counter(record for record, _ in pairs).items() if record >= 0 < times - 1)
 
 
-def by_scaffold(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str], NDArray[np.bool_]]:
+def by_scaffold(
+    records: SplitRecords, settings: SplitSettings
+) -> tuple[NDArray[np.int64], list[str], NDArray[np.bool_]]:
     """(N,) groups by the Bemis-Murcko scaffold of the molecules in `split.column`.
 
     Molecules without a ring have one scaffold, the empty one, as is the custom. Records of which no row has a molecule
@@ -73,7 +75,7 @@ def by_scaffold(records: Records, settings: SplitSettings) -> tuple[NDArray[np.i
     return joined(records, found), [note] if unreadable else [], read
 
 
-def by_homology(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], str, bool]:
+def by_homology(records: SplitRecords, settings: SplitSettings) -> tuple[NDArray[np.int64], str, bool]:
     """(N,) clusters of sequences of at least `split.identity`, and what found them, and whether it is approximate.
 
     Raises:
@@ -90,7 +92,7 @@ def by_homology(records: Records, settings: SplitSettings) -> tuple[NDArray[np.i
     return in_order_of_first(clustering.hashes), clustering.description, clustering.is_approximate
 
 
-def joined(records: Records, values: list[str | None]) -> NDArray[np.int64]:
+def joined(records: SplitRecords, values: list[str | None]) -> NDArray[np.int64]:
     """(N,) connected components of records by the values of their rows; None joins nothing."""
     rows = np.array([row for row, value in enumerate(values) if value is not None and records.of_row[row] >= 0], int)
     if not len(rows):
@@ -102,7 +104,7 @@ def joined(records: Records, values: list[str | None]) -> NDArray[np.int64]:
     return in_order_of_first(found[: records.count])
 
 
-def resampling_units(parts: Parts, store: Store) -> NDArray[np.uint64]:
+def resampling_units(parts: SplitParts, store: TokenStore) -> NDArray[np.uint64]:
     """(N,) what an interval leaves out together: clusters of relatives, each named by the lowest digest in it.
 
     These are the split's own groups where it has some. Otherwise variants of one protein are together by their first
@@ -116,7 +118,7 @@ def resampling_units(parts: Parts, store: Store) -> NDArray[np.uint64]:
         if are_variants(store):
             residues = np.asarray(store.tokens).reshape(store.num_records, -1)
             record, position = np.nonzero(residues != consensus(residues))
-            lowest = Mutations(len(group), record, position).lowest
+            lowest = MutatedPositions(len(group), record, position).lowest
             mutation = 256 * lowest + residues[np.arange(len(group)), lowest]
             group = in_order_of_first(lowest if len(np.unique(lowest)) >= _FEWEST_POSITIONS else mutation)
         else:

@@ -1,6 +1,6 @@
 """Parts: which part of the data each record is in, its fold, and what is held out together with it.
 
-In: arrays over records. Out: `Parts` with a fingerprint. Kept: nothing. NumPy alone.
+In: arrays over records. Out: `SplitParts` with a fingerprint. Kept: nothing. NumPy alone.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ NO_FOLD = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SplitParts:
     """The parts of N records, in the order of the token store."""
 
     part: NDArray[np.int8]
@@ -45,7 +45,7 @@ class Parts:
         """Number of records of each part, by its name."""
         return {name: int(np.count_nonzero(self.part == part)) for part, name in zip((0, 1, 2, -1), NAMES, strict=True)}
 
-    def of_fold(self, fold: int) -> "Parts":
+    def of_fold(self, fold: int) -> "SplitParts":
         """The parts of the run that predicts one fold: that one is tested, the next one validates, the others train.
 
         A record without a fold keeps its part: it trains in every run, or is unused in all.
@@ -57,7 +57,7 @@ class Parts:
         part[self.fold == fold] = TEST
         part[self.fold == (fold + 1) % self.num_folds] = VALIDATION
         mark = new_hash(f"{self.fingerprint} {fold}".encode()).hexdigest()
-        return Parts(part, self.fold, self.group, self.digests, mark)
+        return SplitParts(part, self.fold, self.group, self.digests, mark)
 
 
 def parts_of(
@@ -65,7 +65,7 @@ def parts_of(
     part: NDArray[np.signedinteger],
     group: NDArray[np.signedinteger] | None = None,
     fold: NDArray[np.signedinteger] | None = None,
-) -> Parts:
+) -> SplitParts:
     """Parts of records whose contents have these digests.
 
     Args:
@@ -87,7 +87,7 @@ def parts_of(
     content = new_hash(b"zymogen.parts/2")
     for array, dtype in ((digests, "<u8"), (part, "<i1"), (fold, "<i2"), (group, "<i8")):
         content.update(np.ascontiguousarray(array[order], dtype).tobytes())
-    return Parts(part, fold, group.astype(np.int64), digests, content.hexdigest())
+    return SplitParts(part, fold, group.astype(np.int64), digests, content.hexdigest())
 
 
 def in_order_of_first(values: NDArray[np.generic]) -> NDArray[np.int64]:
@@ -98,7 +98,7 @@ def in_order_of_first(values: NDArray[np.generic]) -> NDArray[np.int64]:
     return np.asarray(rank[inverse])
 
 
-def require_filled(parts: Parts, wanted: Sequence[str], advice: str, folds: int = 0) -> None:
+def require_filled(parts: SplitParts, wanted: Sequence[str], advice: str, folds: int = 0) -> None:
     """Refuse a split in which a wanted part or a fold is empty.
 
     Args:

@@ -5,13 +5,13 @@ In: `model.init` of a recipe. Out: stores, and notes on what could not be looked
 
 from pathlib import Path
 
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from pretrain.run.directory import RunDirectory, run_at
 
 _NOT_CHECKED = "overlap with pretraining was not checked"
 
 
-def pretraining_stores(init: str | None) -> tuple[list[Store], list[str]]:
+def pretraining_stores(init: str | None) -> tuple[list[TokenStore], list[str]]:
     """The token stores of the run that an encoder comes from, and of those that this run comes from, as far as known.
 
     Args:
@@ -21,7 +21,7 @@ def pretraining_stores(init: str | None) -> tuple[list[Store], list[str]]:
     Returns:
         Stores; and a note for everything that cannot be looked at, so that without a note all was.
     """
-    stores: list[Store] = []
+    stores: list[TokenStore] = []
     notes: list[str] = []
     seen: set[str] = set()
     while init is not None and init not in seen:
@@ -35,7 +35,7 @@ def pretraining_stores(init: str | None) -> tuple[list[Store], list[str]]:
             break
         for part in record.corpus.get("mixture") or [record.corpus]:
             try:
-                store = Store(Path(part.get("store", "")))
+                store = TokenStore(Path(part.get("store", "")))
                 _ = store.facts
                 stores.append(store)
             except ValueError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from finetune.splits.parts import UNUSED
 from finetune.tables.table import Table
 from zymogen.settings.section import listed
@@ -17,7 +17,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class SplitRecords:
     """The N records of a table: distinct sequences, or distinct molecules where a table has no protein."""
 
     table: Table
@@ -25,7 +25,7 @@ class Records:
     """(rows,) the record of each row of the table; -1 for a row that is in none."""
     digests: NDArray[np.uint64]
     """(N,) digest of what makes the record, no two equal; of a protein, before it was cut."""
-    store: Store | None = None
+    store: TokenStore | None = None
     """The token store; None for a table without proteins."""
 
     @property

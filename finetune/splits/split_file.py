@@ -1,6 +1,6 @@
 """split.csv: the part, fold and group of each record by its id, written into runs and bundles and taken back.
 
-In: `Parts`, or a file. Out: a file, or `Parts`. Kept: the file, with the columns `COLUMNS`.
+In: `SplitParts`, or a file. Out: a file, or `SplitParts`. Kept: the file, with the columns `COLUMNS`.
 
 An id that is the number of a row says nothing of another table, so that records are then found by their digests.
 """
@@ -15,7 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.splits.columns import USUAL
-from finetune.splits.parts import NAMES, NO_FOLD, TEST, TRAIN, UNUSED, VALIDATION, Parts, in_order_of_first, parts_of
+from finetune.splits.parts import (
+    NAMES,
+    NO_FOLD,
+    TEST,
+    TRAIN,
+    UNUSED,
+    VALIDATION,
+    SplitParts,
+    in_order_of_first,
+    parts_of,
+)
 from finetune.tables.table import are_row_numbers
 from zymogen.files.durable import write_csv
 from zymogen.settings.section import no_such_word
@@ -29,7 +39,7 @@ _PARTS = {
 _SHOWN = 3
 
 
-def write(path: Path, ids: Sequence[str], parts: Parts, clusters: NDArray[np.uint64] | None = None) -> None:
+def write(path: Path, ids: Sequence[str], parts: SplitParts, clusters: NDArray[np.uint64] | None = None) -> None:
     """Write the parts of records; an empty cell where there is no fold.
 
     Args:
@@ -50,7 +60,7 @@ def write(path: Path, ids: Sequence[str], parts: Parts, clusters: NDArray[np.uin
     write_csv(path, [COLUMNS, *lines], "write elsewhere")
 
 
-def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[Parts, list[str]]:
+def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[SplitParts, list[str]]:
     """The parts of records from a file that was written here or elsewhere; fold, group and digest may be missing.
 
     Records are found by their ids, and a digest in the file must be the record's. Where ids are numbers of rows, of the
@@ -105,7 +115,7 @@ def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[P
         raise ValueError(f"{path}: {error}") from None
 
 
-class Line(NamedTuple):
+class SplitFileRow(NamedTuple):
     """A line of a file."""
 
     part: int
@@ -118,13 +128,13 @@ class Line(NamedTuple):
     """What an interval leaves out together with it; empty where there is none."""
 
 
-def lines_of(path: Path) -> dict[str, Line]:
+def lines_of(path: Path) -> dict[str, SplitFileRow]:
     """Id -> line of a file.
 
     Raises:
         ValueError: as for `read`.
     """
-    found: dict[str, Line] = {}
+    found: dict[str, SplitFileRow] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -136,7 +146,7 @@ def lines_of(path: Path) -> dict[str, Line]:
                 fold = _fold((line.get("fold") or "").strip(), where)
                 part = _part((line.get("part") or "").strip(), where, fold)
                 rest = ((line.get(column) or "").strip() for column in COLUMNS[3:])
-                if found.setdefault(name, Line(part, fold, *rest))[:2] != (part, fold):
+                if found.setdefault(name, SplitFileRow(part, fold, *rest))[:2] != (part, fold):
                     raise ValueError(f"{where}: {name!r} was listed before with another part; leave one line out")
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; check split.file") from None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION
-from finetune.splits.records import Records
+from finetune.splits.records import SplitRecords
 from finetune.splits.settings import SplitSettings
 from finetune.tables.numbers import number_of
 
@@ -21,7 +21,7 @@ _DAY_S = 86_400.0
 _ADVICE = "write dates as 2021-04-03, or numbers that rise with time"
 
 
-def by_time(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8], NDArray[np.bool_], list[str]]:
+def by_time(records: SplitRecords, settings: SplitSettings) -> tuple[NDArray[np.int8], NDArray[np.bool_], list[str]]:
     """The part of each record by the time of its *last* row, so that no row that trains is later than a cut.
 
     Rows of the record that are earlier than the beginning of its part give no label, nor do rows without a time.
@@ -35,7 +35,7 @@ def by_time(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8]
         ValueError: a cell is no date or number, or may be two dates; the message names its row.
     """
     texts = records.texts(settings.column, "split.column")
-    read = _Reader(records, settings.column, texts)
+    read = _TimeParser(records, settings.column, texts)
     last, time = np.full(records.count, -np.inf), np.full(len(texts), -np.inf)
     rows = np.array([row for row, text in enumerate(texts) if text and records.of_row[row] >= 0], np.int64)
     time[rows] = [read(texts[row] or "", row) for row in rows.tolist()]
@@ -68,10 +68,10 @@ def _cuts(times: NDArray[np.float64], fractions: tuple[float, ...]) -> list[floa
     return [float(starts[np.argmin(np.abs(before - share))]) for share in wanted]
 
 
-class _Reader:
+class _TimeParser:
     """Reads the times of a column: all of them numbers, or all of them dates of one form."""
 
-    def __init__(self, records: Records, column: str | None, texts: list[str | None]) -> None:
+    def __init__(self, records: SplitRecords, column: str | None, texts: list[str | None]) -> None:
         self._records, self._column = records, column
         present = [text for text in texts if text]
         self._numbers = bool(present) and None not in map(number_of, present)

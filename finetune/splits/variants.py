@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from finetune.splits.deal import deal
 from finetune.splits.parts import TEST, TRAIN, UNUSED
-from finetune.splits.records import Records
+from finetune.splits.records import SplitRecords
 
 MIXED = -1
 """The side of a record that has mutations on two sides."""
@@ -25,7 +25,7 @@ _OTHER_LENGTHS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Mutations:
+class MutatedPositions:
     """The mutated positions of N records, as M pairs of a record and a position."""
 
     count: int
@@ -57,7 +57,7 @@ class Mutations:
         return np.where(self.distances > 0, found, -1)
 
 
-def of_sequences(records: Records, parent: NDArray[np.uint8] | None, asked_by: str) -> Mutations:
+def of_sequences(records: SplitRecords, parent: NDArray[np.uint8] | None, asked_by: str) -> MutatedPositions:
     """Where each record differs from the parent that all of them are variants of.
 
     Up to `_OTHER_LENGTHS` of the records may have another length, as after a deletion; they are not compared.
@@ -85,12 +85,12 @@ def of_sequences(records: Records, parent: NDArray[np.uint8] | None, asked_by: s
         )
     compared, residues = _of_length(records.store, length)
     record, position = np.nonzero(residues != (consensus(residues) if parent is None else parent))
-    return Mutations(records.count, compared[record], position, tuple(others.tolist()))
+    return MutatedPositions(records.count, compared[record], position, tuple(others.tolist()))
 
 
 def of_rows(
-    records: Records, mutated: Sequence[Sequence[int]] | None, wild_types: Sequence[str] | None
-) -> Mutations | None:
+    records: SplitRecords, mutated: Sequence[Sequence[int]] | None, wild_types: Sequence[str] | None
+) -> MutatedPositions | None:
     """Mutations as a table writes them, of one protein or of several; None where it has none.
 
     Args:
@@ -106,7 +106,7 @@ def of_rows(
     places = sorted({(wild_types[row], place) for row in of_rows for place in mutated[row]})
     numbers = {place: number for number, place in enumerate(places)}
     pairs = [(each, numbers[wild_types[row], place]) for each, row in enumerate(of_rows) for place in mutated[row]]
-    return Mutations(records.count, *np.array(pairs, np.int64).reshape(-1, 2).T)
+    return MutatedPositions(records.count, *np.array(pairs, np.int64).reshape(-1, 2).T)
 
 
 def consensus(residues: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -115,7 +115,7 @@ def consensus(residues: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(counts.argmax(axis=0), np.uint8)
 
 
-def _of_length(store: Store, length: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def _of_length(store: TokenStore, length: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """(n,) the records of some length, rising, and their (n, length) token ids."""
     tokens, lengths = np.asarray(store.tokens), store.num_residues(np.arange(store.num_records))
     is_one = lengths == length
@@ -123,7 +123,7 @@ def _of_length(store: Store, length: int) -> tuple[NDArray[np.int64], NDArray[np
     return np.flatnonzero(is_one), residues.reshape(-1, length)
 
 
-def are_mostly_variants(store: Store) -> bool:
+def are_mostly_variants(store: TokenStore) -> bool:
     """Whether sequences are variants of one protein by `are_variants`, apart from a few of another length."""
     lengths = np.diff(np.asarray(store.offsets).astype(np.int64))
     usual = int(np.bincount(lengths).argmax()) if len(lengths) else 0
@@ -134,7 +134,7 @@ def are_mostly_variants(store: Store) -> bool:
     return bool(np.median(mutated) <= _TYPICAL_SHARE * usual)
 
 
-def are_variants(store: Store) -> bool:
+def are_variants(store: TokenStore) -> bool:
     """Whether all sequences have one length and a typical one differs from the consensus in at most a fifth of it."""
     lengths = np.diff(np.asarray(store.offsets).astype(np.int64))
     return store.num_records > 1 and bool(lengths.min() == lengths.max()) and are_mostly_variants(store)
@@ -158,7 +158,7 @@ def to_nearest(residues: NDArray[np.uint8], targets: NDArray[np.uint8]) -> NDArr
 
 
 def by_position(
-    mutations: Mutations, digests: NDArray[np.uint64], shares: tuple[float, ...], seed: int
+    mutations: MutatedPositions, digests: NDArray[np.uint64], shares: tuple[float, ...], seed: int
 ) -> tuple[NDArray[np.int64], list[str]]:
     """The side of each record: positions are dealt to sides, and a record is on the side of all of its positions.
 
@@ -191,7 +191,7 @@ def by_position(
 
 
 def by_distance(
-    mutations: Mutations, digests: NDArray[np.uint64], most: int, fractions: tuple[float, ...], seed: int
+    mutations: MutatedPositions, digests: NDArray[np.uint64], most: int, fractions: tuple[float, ...], seed: int
 ) -> tuple[NDArray[np.int8], list[str]]:
     """The part of each record: up to `most` mutations trains, more is tested.
 

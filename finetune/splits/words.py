@@ -1,11 +1,11 @@
 """In which words a split may be described: one function of its settings, how it was made, and its audit.
 
-In: settings, `Division`, `Audit`. Out: a sentence or two. Kept: nothing. Everything that prints, writes or publishes a
-split uses it, so that a split with relatives on both sides is nowhere called a homology split.
+In: settings, `Split`, `SplitAudit`. Out: a sentence or two. Kept: nothing. Everything that prints, writes or publishes
+a split uses it, so that a split with relatives on both sides is nowhere called a homology split.
 """
 
-from finetune.splits.audit import PRETRAINING, Audit, Comparison
-from finetune.splits.divide import Division
+from finetune.splits.audit import PRETRAINING, Overlap, SplitAudit
+from finetune.splits.divide import Split
 from finetune.splits.settings import SplitSettings
 
 LEAKY = 0.05
@@ -26,7 +26,7 @@ _KINDS = {
 }
 
 
-def in_words(settings: SplitSettings, division: Division, audit: Audit | None) -> str:
+def in_words(settings: SplitSettings, division: Split, audit: SplitAudit | None) -> str:
     """What kind of split it is, how it was made, and what its audit found.
 
     It is called a homology split if it was made by clusters that MMseqs2 found, or by position of peptides; and an
@@ -46,7 +46,7 @@ def in_words(settings: SplitSettings, division: Division, audit: Audit | None) -
     return f"{kind} ({division.method}); {_found(settings, audit)}{pretrained}"
 
 
-def _why_not(settings: SplitSettings, division: Division, audit: Audit | None) -> str:
+def _why_not(settings: SplitSettings, division: Split, audit: SplitAudit | None) -> str:
     if division.is_approximate:
         return "without MMseqs2 distant relatives are not found"
     if audit is None:
@@ -66,13 +66,13 @@ def _why_not(settings: SplitSettings, division: Division, audit: Audit | None) -
     return "" if share <= LEAKY and not found.equal else f"it leaks at {settings.identity:.0%} identity{of_task}"
 
 
-def _worst(audit: Audit, identity: float) -> Comparison:
+def _worst(audit: SplitAudit, identity: float) -> Overlap:
     """The tested side as a whole, or the task with the largest share of relatives where that is larger."""
     of_tasks = [task for task in audit.tasks if task.searchable >= LEAST_OF_TASK]
     return max([audit.of_training, *of_tasks], key=lambda each: each.share(identity) or 0.0)
 
 
-def _found(settings: SplitSettings, audit: Audit | None) -> str:
+def _found(settings: SplitSettings, audit: SplitAudit | None) -> str:
     """The audit's finding about training."""
     if audit is None:
         return "what its two sides have in common was not looked for"

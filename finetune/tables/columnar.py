@@ -16,14 +16,14 @@ from typing import Any
 
 from data.sources.tables import TableSource
 from finetune.tables.layout import laid_out
-from finetune.tables.location import Location
+from finetune.tables.location import TableLocation
 from finetune.tables.table import Table
-from finetune.tables.text import Line, from_header
+from finetune.tables.text import TextRow, from_header
 
 _EXCEL_ERRORS = ("#N/A", "#DIV/0!", "#REF!", "#VALUE!", "#NAME?", "#NUM!", "#NULL!")
 
 
-def parquet_table(location: Location) -> Table:
+def parquet_table(location: TableLocation) -> Table:
     """A Parquet file.
 
     Raises:
@@ -76,7 +76,7 @@ def _damaged(name: str, error: Exception) -> ValueError:
     return ValueError(f"{name}: cannot be read as Parquet: {said}; download it again")
 
 
-def dataset_table(location: Location, source: TableSource) -> Table:
+def dataset_table(location: TableLocation, source: TableSource) -> Table:
     """All rows and columns of JSON, or of what `datasets` loads by name, as pretraining reads it.
 
     Raises:
@@ -89,7 +89,7 @@ def dataset_table(location: Location, source: TableSource) -> Table:
     return _of_values(location.name, list(columns), list(columns.values()))
 
 
-def sheet_table(location: Location) -> Table:
+def sheet_table(location: TableLocation) -> Table:
     """A sheet of an Excel file, the first that has a row unless ``?sheet=NAME`` says which.
 
     Raises:
@@ -113,7 +113,7 @@ def sheet_table(location: Location) -> Table:
             num_errors += sum(value in _EXCEL_ERRORS for value in row if isinstance(value, str))
             fields = ["" if value in _EXCEL_ERRORS else _text(value) or "" for value in row]
             if any(field.strip() for field in fields):
-                lines.append(Line(number, fields))
+                lines.append(TextRow(number, fields))
         if lines:
             break
     if len(book.sheetnames) > 1:
@@ -122,7 +122,7 @@ def sheet_table(location: Location) -> Table:
     if num_errors:
         said.append(f"cells with an error of Excel, such as #N/A, are taken for empty: {num_errors}")
     width = max((_width(line.fields) for line in lines), default=0)
-    lines = [Line(line.number, line.fields[:width] + [""] * (width - len(line.fields))) for line in lines]
+    lines = [TextRow(line.number, line.fields[:width] + [""] * (width - len(line.fields))) for line in lines]
     lines, num_before = from_header(lines)
     if num_before:
         said.append(f"rows above the header are left out: {num_before}")

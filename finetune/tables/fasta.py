@@ -42,7 +42,7 @@ _JUDGED = 1000
 """Records that show whether labels stand below the sequences."""
 
 
-class Record(NamedTuple):
+class FastaRecord(NamedTuple):
     """A record of a FASTA file."""
 
     header: str
@@ -63,7 +63,7 @@ def fasta_table(name: str, text: str) -> Table:
     return replace(record_table(name, records, layout, 1), said=layout.said)
 
 
-def record_table(name: str, records: Sequence[Record], layout: "HeaderLayout", first: int) -> Table:
+def record_table(name: str, records: Sequence[FastaRecord], layout: "HeaderLayout", first: int) -> Table:
     """Some records of a FASTA file as rows.
 
     Args:
@@ -87,7 +87,7 @@ def record_table(name: str, records: Sequence[Record], layout: "HeaderLayout", f
     return Table(name, pa.table(arrays), first, row_word="record")
 
 
-def fasta_records(name: str, text: str) -> list[Record]:
+def fasta_records(name: str, text: str) -> list[FastaRecord]:
     """Each record, of which no two have one id.
 
     Raises:
@@ -106,7 +106,7 @@ def fasta_records(name: str, text: str) -> list[Record]:
     return records
 
 
-def fasta_stream(name: str, lines: Iterable[str]) -> Iterator[Record]:
+def fasta_stream(name: str, lines: Iterable[str]) -> Iterator[FastaRecord]:
     """Each record as they come; two of them may have one id.
 
     Raises:
@@ -128,7 +128,7 @@ def fasta_stream(name: str, lines: Iterable[str]) -> Iterator[Record]:
                 f"{name}: record {number}, {header[:60]!r}, has lines of {', '.join(str(len(line)) for line in below)} "
                 "letters, where others have a sequence and as many labels; write one line of each, or no labels"
             )
-        yield Record(header, *below[:2]) if has_labels and below else Record(header, "".join(below))
+        yield FastaRecord(header, *below[:2]) if has_labels and below else FastaRecord(header, "".join(below))
 
 
 def _raw_records(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
@@ -248,7 +248,7 @@ class HeaderLayout:
         records: all of the file.
     """
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[FastaRecord]) -> None:
         self._names: dict[str, None] = {}
         self._bars: set[int] = set()
         self._num = 0
@@ -263,7 +263,7 @@ class HeaderLayout:
         for record in records:
             self._add(record)
 
-    def _add(self, record: Record) -> None:
+    def _add(self, record: FastaRecord) -> None:
         header = record.header
         self.has_labels |= record.labels is not None
         record_id, rest = _id(header), _rest(header)

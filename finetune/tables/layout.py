@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from data.alphabet import STANDARD_RESIDUES
 from finetune.tables.numbers import MISSING, is_number
 from finetune.tables.table import Table
-from finetune.tables.text import Line, reading_notes
+from finetune.tables.text import TextRow, reading_notes
 from finetune.tables.units import is_unit, name_and_unit
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _LONGEST_NAME = 20
 _NAME_OF_SEQUENCES = re.compile("PEPTIDE|SEQ")
 
 
-def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines: str | None = None) -> Table:
+def laid_out(name: str, lines: Sequence[TextRow], said: Sequence[str], header_lines: str | None = None) -> Table:
     """A table from its lines, of which the first is the header.
 
     A second line, and a third, is a header too if it holds units, or the names below the merged cells of the first; its
@@ -89,7 +89,7 @@ def _shown(columns: Sequence[str]) -> str:
     return ", ".join(repr(name[:_NAME]) for name in columns[:6]) + ", ..." * (len(columns) > 6)
 
 
-def table_of(name: str, columns: Sequence[str], rows: Sequence[Line], said: Sequence[str] = ()) -> Table:
+def table_of(name: str, columns: Sequence[str], rows: Sequence[TextRow], said: Sequence[str] = ()) -> Table:
     """Rows below a header as a table.
 
     Raises:
@@ -100,7 +100,7 @@ def table_of(name: str, columns: Sequence[str], rows: Sequence[Line], said: Sequ
     return Table(name, _cells(name, columns, rows), numbers[0], None if consecutive else numbers, tuple(said))
 
 
-def _cells(name: str, columns: Sequence[str], rows: Sequence[Line]) -> "pyarrow.Table":
+def _cells(name: str, columns: Sequence[str], rows: Sequence[TextRow]) -> "pyarrow.Table":
     """All rows as columns of text.
 
     Raises:
@@ -111,7 +111,7 @@ def _cells(name: str, columns: Sequence[str], rows: Sequence[Line]) -> "pyarrow.
     width = len(columns)
     schema = pa.schema([(column, pa.string()) for column in columns])
 
-    def fields(row: Line) -> list[str]:
+    def fields(row: TextRow) -> list[str]:
         found = row.fields
         if len(found) == width:
             return found
@@ -130,7 +130,7 @@ def _cells(name: str, columns: Sequence[str], rows: Sequence[Line]) -> "pyarrow.
     return pa.Table.from_batches(batches, schema)
 
 
-def _have_row_names(header: Sequence[str], rows: Sequence[Line]) -> bool:
+def _have_row_names(header: Sequence[str], rows: Sequence[TextRow]) -> bool:
     """Whether each row begins with a name that has no column, as R's write.table writes it."""
     first = rows[:_FIRST_ROWS]
     if any(len(row.fields) != len(header) + 1 or not row.fields[-1].strip() for row in first):
@@ -138,7 +138,7 @@ def _have_row_names(header: Sequence[str], rows: Sequence[Line]) -> bool:
     return len({row.fields[0] for row in first}) == len(first)
 
 
-def _is_like(header: Sequence[str], rows: Sequence[Line]) -> bool:
+def _is_like(header: Sequence[str], rows: Sequence[TextRow]) -> bool:
     """Whether a first line is a row: a sequence above sequences, and a number above each column of numbers.
 
     Where no column holds numbers, another cell stands below it too, or the sequence is longer than any name.
@@ -164,7 +164,7 @@ def _is_peptide(text: str) -> bool:
     return len(text) >= _LEAST_LETTERS and text.isalpha() and standard >= _STANDARD * len(text)
 
 
-def _second_header(header: Sequence[str], rows: Sequence[Line]) -> str:
+def _second_header(header: Sequence[str], rows: Sequence[TextRow]) -> str:
     """What a second header line holds, "units" or "names"; empty if the first row is data.
 
     It has no number, and its units stand over columns of numbers. Names are taken for names only where the first line

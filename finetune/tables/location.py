@@ -30,7 +30,7 @@ _ZIP = ".zip/"
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class TableLocation:
     """One table."""
 
     name: str
@@ -43,7 +43,7 @@ class Location:
     """Those of `PARAMETERS` that were given."""
 
     @classmethod
-    def of(cls, name: str) -> "Location":
+    def of(cls, name: str) -> "TableLocation":
         """The parts of a location.
 
         Raises:
@@ -59,15 +59,15 @@ class Location:
             return cls(name, place[: at + len(_ZIP) - 1], place[at + len(_ZIP) :], parameters)
         return cls(name, place, "", parameters)
 
-    def beside(self, file: str) -> "Location":
+    def beside(self, file: str) -> "TableLocation":
         """Another file of the same folder or zip file; an absolute path or a URL stands for itself."""
         if os.path.isabs(file) or "://" in file:
-            return Location.of(file)
+            return TableLocation.of(file)
         if self.member:
             member = posixpath.join(posixpath.dirname(self.member), file)
-            return Location(f"{self.place}/{member}", self.place, member, {})
+            return TableLocation(f"{self.place}/{member}", self.place, member, {})
         place = posixpath.join(posixpath.dirname(self.place), file)
-        return Location(place, place, "", {})
+        return TableLocation(place, place, "", {})
 
     @property
     def suffix(self) -> str:
@@ -79,7 +79,7 @@ class Location:
             path = path.with_suffix("")
         return path.suffix.lower()
 
-    def member_named(self, suffixes: tuple[str, ...]) -> "Location":
+    def member_named(self, suffixes: tuple[str, ...]) -> "TableLocation":
         """The one table of a zip file that was named without a member.
 
         Raises:

@@ -14,7 +14,7 @@ from data.sources.protein import is_missing
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 from finetune.tables.wild_types import (
-    Numbering,
+    ResidueNumbering,
     Substitution,
     WildTypes,
     columns_in_words,
@@ -43,12 +43,12 @@ _OTHER = {
 }
 
 
-class NoSubstitution(ValueError):
+class NotASubstitutionError(ValueError):
     """A mutation that no substitution describes, such as a deletion."""
 
 
 @dataclass(frozen=True, slots=True)
-class Variants:
+class VariantSequences:
     """The sequence of each row of a table of mutations."""
 
     sequences: tuple[str | None, ...]
@@ -78,7 +78,7 @@ def substitutions_or(text: str, otherwise: tuple[Substitution, ...] | None) -> t
     """The substitutions of one cell; `otherwise` for another change, None for a text that is no mutation."""
     try:
         return substitutions(text)
-    except NoSubstitution:
+    except NotASubstitutionError:
         return otherwise
     except ValueError:
         return None
@@ -102,12 +102,12 @@ def _substitution(part: str) -> tuple[Substitution, ...]:
             return (Substitution(old, int(found["number"]), new),)
     for kind, pattern in _OTHER.items():
         if pattern.search(part):
-            raise NoSubstitution(
+            raise NotASubstitutionError(
                 f"{part!r} is a{'n' * (kind[0] in 'aei')} {kind}; only substitutions such as 'A123T' are read: give "
                 "the whole sequence of such a row in a table with a column of sequences"
             )
     if _NO_CHANGE.fullmatch(part):
-        raise NoSubstitution(
+        raise NotASubstitutionError(
             f"{part!r} names one residue, which may be the old or the new one; write both, as in 'A123T'"
         )
     raise ValueError(
@@ -123,8 +123,8 @@ def variants(
     empty_is_wild_type: bool = False,
     offset: int | None = None,
     leaves_out: bool = False,
-    numbering: Numbering | None = None,
-) -> Variants:
+    numbering: ResidueNumbering | None = None,
+) -> VariantSequences:
     """The sequence of each row.
 
     Args:
@@ -143,7 +143,7 @@ def variants(
     unusable |= wild_types.unusable
     said: list[str] = []
     if numbering is None:
-        numbering = Numbering(offset, leaves_out=leaves_out)
+        numbering = ResidueNumbering(offset, leaves_out=leaves_out)
         numbering.count(table, columns, wild_types, parsed)
         said += numbering.settle(table)
     sequences: list[str | None] = [None] * table.num_rows
@@ -169,16 +169,16 @@ def variants(
             letters[place] = change.new
         else:
             sequences[index], mutated[index] = "".join(letters), tuple(sorted(differ))
-    return Variants(tuple(sequences), tuple(mutated), unusable, tuple(said))
+    return VariantSequences(tuple(sequences), tuple(mutated), unusable, tuple(said))
 
 
-def numbering_of(parts: Iterable[Table], settings: TableSettings) -> tuple[Numbering, list[str]]:
+def numbering_of(parts: Iterable[Table], settings: TableSettings) -> tuple[ResidueNumbering, list[str]]:
     """How a table that is given in parts numbers residues, and what is said of it.
 
     Raises:
         ValueError: as for `variants`.
     """
-    numbering = Numbering(settings.numbering_offset, leaves_out=settings.rows_without_protein == "leave_out")
+    numbering = ResidueNumbering(settings.numbering_offset, leaves_out=settings.rows_without_protein == "leave_out")
     for part in parts:
         parsed, _ = _parsed(part, settings.mutation, empty_is_wild_type=True)
         numbering.count(part, settings.mutation, wild_types_of(part, settings), parsed)

@@ -1,6 +1,6 @@
 """Numbers in cells: text to values, bounds and a unit, a whole column at a time.
 
-In: the texts of a column, each once. Out: `Numbers`. Kept: nothing.
+In: the texts of a column, each once. Out: `ParsedNumbers`. Kept: nothing.
 
 Read are ``12``, ``-1.5e-3``, ``1,5`` in a column of decimal commas, ``1,234.5``, ``>100``, ``<= 0.1``, ``~5``,
 ``45 %``, ``12 nM``, ``5.2 ± 0.3``, ``58.7(0.7)``. Plain numbers are converted by pyarrow, all at once; others one by
@@ -53,7 +53,7 @@ class _Cell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class ParsedNumbers:
     """Texts as numbers."""
 
     values: NDArray[np.float64]
@@ -70,7 +70,7 @@ class Numbers:
     """What was decided, for the user."""
 
 
-class NotOneColumn(ValueError):
+class MixedColumnError(ValueError):
     """Cells that cannot be read as one column: decimal signs or units that contradict each other.
 
     Args:
@@ -96,7 +96,7 @@ def is_number(text: str) -> bool:
     return any(_parsed(text.strip(), decimal) is not None for decimal in (".", ","))
 
 
-def parse(texts: Sequence[str], *, unit: str = "", decimal: Decimal | None = None) -> Numbers:
+def parse(texts: Sequence[str], *, unit: str = "", decimal: Decimal | None = None) -> ParsedNumbers:
     """Texts as numbers; those that are none are listed.
 
     Args:
@@ -116,7 +116,7 @@ def parse(texts: Sequence[str], *, unit: str = "", decimal: Decimal | None = Non
     values, censoring = np.full(len(texts), np.nan), np.zeros(len(texts), np.int8)
     values[is_plain] = pc.cast(pc.filter(array, plain), pa.float64()).to_numpy(zero_copy_only=False)
     if is_plain.all() and decimal != ",":
-        return Numbers(values, censoring, unit, ".")
+        return ParsedNumbers(values, censoring, unit, ".")
 
     said: list[str] = []
     trimmed: list[str] = array.to_pylist()
@@ -128,7 +128,7 @@ def parse(texts: Sequence[str], *, unit: str = "", decimal: Decimal | None = Non
         for index in dotted:  # a point between groups of three digits, or a contradiction
             cell = _parsed(trimmed[index], ",")
             if cell is None:
-                raise NotOneColumn(
+                raise MixedColumnError(
                     f"{trimmed[index]!r} has a decimal point, and other cells of the column a decimal comma; write all "
                     "of them with one sign, or say which it is with data.decimal",
                     index,
@@ -141,7 +141,9 @@ def parse(texts: Sequence[str], *, unit: str = "", decimal: Decimal | None = Non
         if count := sum(getattr(cell, name) for cell in cells.values()):
             said.append(f"values {words} are taken as they are: {count}")
     unit = _one_unit(values, {index: cell.unit for index, cell in cells.items() if cell.unit}, unit, said)
-    return Numbers(values, censoring, unit, sign, tuple(index for index in others if index not in cells), tuple(said))
+    return ParsedNumbers(
+        values, censoring, unit, sign, tuple(index for index in others if index not in cells), tuple(said)
+    )
 
 
 def _parsed(text: str, decimal: Decimal) -> _Cell | None:
@@ -189,7 +191,7 @@ def _decimal(texts: Mapping[int, str], *, has_points: bool) -> Decimal:
             return ","
         unsure = index if unsure < 0 else unsure
     if unsure >= 0 and not has_points:
-        raise NotOneColumn(
+        raise MixedColumnError(
             f"{texts[unsure]!r} is a decimal number or has a separator of thousands, and no cell of the column shows "
             "which; set data.decimal = ',' or '.'",
             unsure,
@@ -210,7 +212,7 @@ def _one_unit(values: NDArray[np.float64], units: Mapping[int, str], unit: str, 
     for each in sorted((name for name in tally if name != wanted), key=lambda name: tally[name]):
         own = [index for index, name in units.items() if name == each]
         if not (molar(each) and molar(wanted)):
-            raise NotOneColumn(
+            raise MixedColumnError(
                 f"the unit is {each!r}, and that of the column is {wanted!r}; convert the values to one unit", own[0]
             )
         values[own] *= MOLAR[each] / MOLAR[wanted]
@@ -218,12 +220,12 @@ def _one_unit(values: NDArray[np.float64], units: Mapping[int, str], unit: str, 
     bare = [index for index in np.flatnonzero(~np.isnan(values)).tolist() if index not in units]
     if bare and not unit:
         if len(bare) > len(units):
-            raise NotOneColumn(
+            raise MixedColumnError(
                 f"the value is in {wanted}, and {len(bare)} others of the column have no unit; write the unit of the "
                 "column into the task (unit)",
                 min(units),
             )
-        raise NotOneColumn(
+        raise MixedColumnError(
             f"the value has no unit, and {len(units)} others of the column have one "
             f"({', '.join(sorted(tally)[:_MOST_TEXTS])}); write the unit of the column into the task (unit)",
             bare[0],

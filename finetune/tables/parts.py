@@ -17,10 +17,10 @@ from data.transport.chunk_file import ChunkFile
 from finetune.tables.columnar import parquet_parts
 from finetune.tables.fasta import HeaderLayout, fasta_stream, record_table
 from finetune.tables.layout import laid_out, table_of
-from finetune.tables.location import Location
+from finetune.tables.location import TableLocation
 from finetune.tables.read import DELIMITED, FASTA, is_fasta, read_table
 from finetune.tables.table import Table
-from finetune.tables.text import PARQUET, Kept, Line, as_they_come, encoding_of
+from finetune.tables.text import PARQUET, SkippedRows, TextRow, as_they_come, encoding_of
 
 _FIRST_LINES = 1000
 """Lines that show where the header is and what its columns are; more than are looked at."""
@@ -53,7 +53,7 @@ def table_parts(name: str, rows: int) -> TableParts:
     Raises:
         ValueError: as for `finetune.tables.read.read_table`; for what is wrong with a row, when its part comes.
     """
-    location = Location.of(name)
+    location = TableLocation.of(name)
     if location.suffix == ".parquet" and not location.member and _is_stored_as_it_is(location):
         location.require_only("a Parquet file")
         columns, read = parquet_parts(location.name, Path(location.place), rows)
@@ -91,7 +91,7 @@ def _cut(table: Table, rows: int) -> TableParts:
 class _Text:
     """A file of text."""
 
-    location: Location
+    location: TableLocation
     chunks: Callable[[], Iterator[bytes]]
     """Its bytes from the beginning."""
     encoding: str
@@ -120,10 +120,10 @@ def _delimited_parts(text: _Text, rows: int) -> TableParts:
     location = text.location
     location.require_only("a table of text", "separator", "encoding", "header_lines")
 
-    def opened() -> tuple[Kept, list[Line], Iterator[Line], list[str]]:
+    def opened() -> tuple[SkippedRows, list[TextRow], Iterator[TextRow], list[str]]:
         """Lines from the header on: those that decide, and those after them."""
         found, said = as_they_come(text.lines(), location.name, location.parameter("separator"))
-        kept = Kept()
+        kept = SkippedRows()
         return kept, kept.begun(list(islice(found, _FIRST_LINES))), found, said
 
     _, first, _, said = opened()
@@ -142,7 +142,7 @@ def _delimited_parts(text: _Text, rows: int) -> TableParts:
     return TableParts(location.name, head.columns, head.said, read)
 
 
-def _is_stored_as_it_is(location: Location) -> bool:
+def _is_stored_as_it_is(location: TableLocation) -> bool:
     """Whether a Parquet file can be read where it is: it is on a disk, and not compressed once more."""
     path = Path(location.place)
     if "://" in location.place or not path.is_file():

@@ -1,8 +1,8 @@
 """The proteins of a table: which sequence each row is about, and the distinct ones as records of a token store.
 
-In: a table and the settings that say where its sequences are. Out: `Proteins`, a source for `data.store.build`, whose
-record i is record i. Kept: nothing. A record is one distinct sequence of tokens, before anything is cut away; rows with
-equal ones share it.
+In: a table and the settings that say where its sequences are. Out: `TableProteins`, a source for `data.store.build`,
+whose record i is record i. Kept: nothing. A record is one distinct sequence of tokens, before anything is cut away;
+rows with equal ones share it.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.order.plan import SPECIAL_TOKENS
 from data.settings import LetterPolicy, SourceContent
-from data.sources.block import START, Block, Position
+from data.sources.block import START, RecordBlock, SourcePosition
 from data.sources.entries import Entry, entry_blocks
 from finetune.tables.mutations import variants
 from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table, ids_of, sequence_column
-from finetune.tables.wild_types import Numbering, letters_in, wild_types_of
+from finetune.tables.wild_types import ResidueNumbering, letters_in, wild_types_of
 from finetune.tables.windows import check_lengths, kept_residues
 from zymogen.settings.option import in_words
 
@@ -32,7 +32,7 @@ _SHOWN_REASONS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Proteins:
+class TableProteins:
     """The N distinct proteins of a table of R rows, and the source of their token store.
 
     It is a `data.sources.block.Source` of its records, for `data.store.build.open_or_build`.
@@ -105,7 +105,7 @@ class Proteins:
         in_tail = residues >= whole - (kept - head)
         return np.where(in_head, residues - begin, np.where(in_tail, residues - (whole - kept), -1))
 
-    def of_records(self, records: NDArray[np.int64]) -> "Proteins":
+    def of_records(self, records: NDArray[np.int64]) -> "TableProteins":
         """Some records in some order; rows of others are left out."""
         number = np.full(self.num_records + 1, -1)  # the last one is that of rows without a record
         number[records] = np.arange(len(records))
@@ -119,7 +119,7 @@ class Proteins:
             cuts=self.cuts[records],
         )
 
-    def by_content(self) -> "Proteins":
+    def by_content(self) -> "TableProteins":
         """The same with records in the order of their digests, so that nothing depends on the order of rows."""
         return self.of_records(np.argsort(self.digests))
 
@@ -135,7 +135,7 @@ class Proteins:
             digest.update(f"{record_id}\0{letters}\0".encode())
         return ["proteins", self.num_records, digest.hexdigest()]
 
-    def blocks(self, start: Position = START) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition = START) -> Iterator[RecordBlock]:
         """The records from `start` on, in order."""
         num_read = 0
 
@@ -156,8 +156,8 @@ def proteins_of(
     content: SourceContent = "protein",
     *,
     is_part: bool = False,
-    numbering: Numbering | None = None,
-) -> Proteins:
+    numbering: ResidueNumbering | None = None,
+) -> TableProteins:
     """The protein of each row.
 
     Args:
@@ -209,14 +209,14 @@ def proteins_of(
     return proteins if is_part else _without_equals(table, proteins)
 
 
-def in_memory(name: str, sequences: Sequence[str]) -> Proteins:
+def in_memory(name: str, sequences: Sequence[str]) -> TableProteins:
     """Distinct sequences that are in no table, a row for each.
 
     Args:
         name: what they are, in place of a table's location.
         sequences: upper-case letters.
     """
-    return Proteins(
+    return TableProteins(
         name=name,
         ids=tuple(f"row-{number}" for number in range(1, len(sequences) + 1)),
         sequences=tuple(sequences),
@@ -301,7 +301,7 @@ def _records(
     mutated: tuple[tuple[int, ...], ...] | None,
     wild_types: tuple[str, ...] | None,
     content: SourceContent,
-) -> Proteins:
+) -> TableProteins:
     """The distinct proteins, in the order of their first rows."""
     rows: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
     for index, chains in enumerate(cleaned):
@@ -320,7 +320,7 @@ def _records(
     linkers = [(begin, begin + len(settings.linker)) if begin else (0, 0) for _, begin in rows]
     if (num_rows := int(np.count_nonzero(record_of_row >= 0))) > len(rows):
         said.append(f"{num_rows} rows are of {len(rows)} distinct proteins")
-    return Proteins(
+    return TableProteins(
         table.name,
         ids_of(table, settings, list(rows.values()), said),
         np.array([_digest(tokens, begin) for tokens, begin in rows], np.uint64),
@@ -342,7 +342,7 @@ def _digest(tokens: bytes, begin: int) -> int:
     return int.from_bytes(hashlib.blake2b(b"%d " % begin + tokens, digest_size=8).digest(), "little")
 
 
-def _without_equals(table: Table, proteins: Proteins) -> Proteins:
+def _without_equals(table: Table, proteins: TableProteins) -> TableProteins:
     """Leave out proteins that differ only in what was cut away: a model reads them alike, and labels would be mixed.
 
     Raises:

@@ -10,7 +10,7 @@ from data.sources.tables import DATASETS, LOADERS, TableSource
 from finetune.tables.columnar import dataset_table, parquet_table, sheet_table
 from finetune.tables.fasta import fasta_table, masked, with_labels
 from finetune.tables.layout import laid_out
-from finetune.tables.location import Location
+from finetune.tables.location import TableLocation
 from finetune.tables.table import Table
 from finetune.tables.text import decoded, lines
 
@@ -30,7 +30,7 @@ def read_table(name: str) -> Table:
     Raises:
         ValueError: it does not exist, cannot be read, has no row, or a row that does not fit its header.
     """
-    location = Location.of(name)
+    location = TableLocation.of(name)
     if not location.member and location.suffix == ".zip" and "://" not in location.place:
         location = location.member_named(_TABLES)
     suffix = location.suffix
@@ -67,7 +67,7 @@ def is_fasta(suffix: str, begin: str) -> bool:
     return suffix in FASTA or (_RECORD if suffix in DELIMITED else re.compile(r"\s*>")).match(begin) is not None
 
 
-def _joined(table: Table, location: Location) -> Table:
+def _joined(table: Table, location: TableLocation) -> Table:
     """A table with the labels and the mask that its location names."""
     labels, mask = location.parameter("labels"), location.parameter("mask")
     if labels is not None:

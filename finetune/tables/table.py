@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
-from finetune.tables.location import Location
+from finetune.tables.location import TableLocation
 from finetune.tables.settings import TableSettings
 from zymogen.settings.option import in_words
 from zymogen.settings.section import no_such_word
@@ -31,7 +31,7 @@ _PART = re.compile(r"(?:^|[_ -])(train(?:ing)?|valid(?:ation)?|val|dev|test(?:in
 _ROW_NUMBER = re.compile(r"(?:.*:)?(?:row|record)-\d+", re.S)
 
 
-class Origin(NamedTuple):
+class TableOrigin(NamedTuple):
     """One of the tables that a table was joined from."""
 
     name: str
@@ -60,7 +60,7 @@ class Table:
     """What the reader decided, such as separator and encoding: sentences for the user, without the table's name."""
     row_word: str = "row"
     """What a row is called in errors: "row", or "record" in a FASTA file."""
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[TableOrigin, ...] = ()
     """The tables that it was joined from, by rising first row; none for a table that was read as it is."""
 
     @property
@@ -85,7 +85,7 @@ class Table:
         name, word = (origin.name, origin.row_word) if origin else (self.name, self.row_word)
         return f"{name}: {word} {self.number(index)}"
 
-    def origin(self, index: int) -> Origin | None:
+    def origin(self, index: int) -> TableOrigin | None:
         """The table that row `index` was joined from; None for a table that was read as it is."""
         return next((each for each in reversed(self.origins) if each.first <= index), None)
 
@@ -178,10 +178,10 @@ def joined(tables: Sequence[Table], settings: TableSettings | None, needed: Coll
     cells = pa.concat_tables([table.cells for table in tables], promote_options="default")
     if len(set(shorts)) < len(shorts):
         shorts = [f"table-{number}" for number in range(1, len(tables) + 1)]
-    origins: list[Origin] = []
+    origins: list[TableOrigin] = []
     lines: list[int] = []
     for table, short in zip(tables, shorts, strict=True):
-        origins.append(Origin(table.name, short, table.row_word, len(lines)))
+        origins.append(TableOrigin(table.name, short, table.row_word, len(lines)))
         lines += [table.number(row) for row in range(table.num_rows)]
     said = tuple(f"{table.name}: {line}" for table in tables for line in table.said)
     words = {table.row_word for table in tables}
@@ -229,7 +229,7 @@ def _require(tables: Sequence[Table], settings: TableSettings, needed: Collectio
 
 def _short(name: str) -> str:
     """The name of a table's file without folder and suffix."""
-    location = Location.of(name)
+    location = TableLocation.of(name)
     return Path(location.member or location.place).name.split(".")[0]
 
 

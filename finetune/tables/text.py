@@ -34,7 +34,7 @@ BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextRow:
     """One line of a table, or several where a quoted field holds line ends."""
 
     number: int
@@ -108,7 +108,7 @@ def _misfit(encoding: str, chunks: Iterator[bytes], name: str = "") -> tuple[int
     return None
 
 
-def lines(text: str, name: str, separator: str | None = None) -> tuple[list[Line], list[str]]:
+def lines(text: str, name: str, separator: str | None = None) -> tuple[list[TextRow], list[str]]:
     """Lines of fields, from the header on; blank lines, empty rows and comments are left out.
 
     Args:
@@ -120,12 +120,12 @@ def lines(text: str, name: str, separator: str | None = None) -> tuple[list[Line
         ValueError: a quotation mark without its partner; a separator that is none.
     """
     found, said = as_they_come(io.StringIO(text, newline=""), name, separator)
-    kept = Kept()
+    kept = SkippedRows()
     rows = kept.begun(list(found))
     return rows, [*said, *kept.said]
 
 
-def as_they_come(stream: Iterator[str], name: str, separator: str | None = None) -> tuple[Iterator[Line], list[str]]:
+def as_they_come(stream: Iterator[str], name: str, separator: str | None = None) -> tuple[Iterator[TextRow], list[str]]:
     """Every line of fields of a text, and what was decided from its first lines about its separator.
 
     Args:
@@ -155,7 +155,7 @@ def as_they_come(stream: Iterator[str], name: str, separator: str | None = None)
         stream = map(_with_tabs, stream)
     quoted = separator != "\t" or _has_quoted_fields(sample)
 
-    def found() -> Iterator[Line]:
+    def found() -> Iterator[TextRow]:
         try:
             yield from _fields(chain(sample, stream), separator, quoted=quoted)
         except csv.Error as error:
@@ -166,32 +166,32 @@ def as_they_come(stream: Iterator[str], name: str, separator: str | None = None)
     return found(), said
 
 
-class Kept:
+class SkippedRows:
     """Which lines of a table are left out: empty rows, what stands above the header, comments."""
 
     def __init__(self) -> None:
         self.num_empty = self.num_before = self.num_comments = self.width = 0
 
-    def begun(self, found: list[Line]) -> list[Line]:
+    def begun(self, found: list[TextRow]) -> list[TextRow]:
         """The first lines from the header on, which decide what the others are."""
         kept = [line for line in found if self._is_filled(line)]
         kept, self.num_before = from_header(kept)
         self.width = len(kept[0].fields) if kept else 0
         rows = [line for line in kept if self._is_row(line)]
         if rows and rows[0].fields[0].startswith("#"):
-            rows[0] = Line(rows[0].number, [rows[0].fields[0].lstrip("# "), *rows[0].fields[1:]])
+            rows[0] = TextRow(rows[0].number, [rows[0].fields[0].lstrip("# "), *rows[0].fields[1:]])
         return rows
 
-    def __call__(self, found: Iterable[Line]) -> Iterator[Line]:
+    def __call__(self, found: Iterable[TextRow]) -> Iterator[TextRow]:
         """Those of further lines that are rows."""
         return (line for line in found if self._is_filled(line) and self._is_row(line))
 
-    def _is_filled(self, line: Line) -> bool:
+    def _is_filled(self, line: TextRow) -> bool:
         is_filled = any(map(str.strip, line.fields))
         self.num_empty += not is_filled
         return is_filled
 
-    def _is_row(self, line: Line) -> bool:
+    def _is_row(self, line: TextRow) -> bool:
         is_comment = line.fields[0].startswith("#") and len(line.fields) != self.width
         self.num_comments += is_comment
         return not is_comment
@@ -226,7 +226,7 @@ def _with_tabs(line: str) -> str:
     return "\t".join(line.split()) + "\n"
 
 
-def _fields(stream: Iterable[str], separator: str, *, quoted: bool) -> Iterator[Line]:
+def _fields(stream: Iterable[str], separator: str, *, quoted: bool) -> Iterator[TextRow]:
     csv.field_size_limit(max(csv.field_size_limit(), _MOST_FIELD_BYTES))  # global to the process, at first 128 kB
     reader = csv.reader(
         stream, delimiter=separator, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=True
@@ -234,7 +234,7 @@ def _fields(stream: Iterable[str], separator: str, *, quoted: bool) -> Iterator[
     try:
         for fields in reader:
             if fields:
-                yield Line(reader.line_num, fields)
+                yield TextRow(reader.line_num, fields)
     except csv.Error as error:
         raise csv.Error(f"line {reader.line_num}: {error}") from None
 
@@ -272,7 +272,7 @@ def _sniffed(sample: Sequence[str]) -> str:
     return best or (" " if len(words) == 1 and words != {1} else ",")
 
 
-def from_header(found: list[Line]) -> tuple[list[Line], int]:
+def from_header(found: list[TextRow]) -> tuple[list[TextRow], int]:
     """The lines from the header on, and how many stand above it: comments, and titles of a single field."""
     widths = Counter(len(line.fields) for line in found[:_SAMPLE])
     if not widths:
@@ -291,7 +291,7 @@ def from_header(found: list[Line]) -> tuple[list[Line], int]:
     return found[first:], first
 
 
-def _num_titles(found: Sequence[Line], usual: int) -> int:
+def _num_titles(found: Sequence[TextRow], usual: int) -> int:
     """How many lines of a few cells stand above a header, which is the first full line, of texts found in no row.
 
     A name stands over columns of one kind, so that a line is of titles where a cell reaches, up to the next one, over
@@ -310,7 +310,7 @@ def _num_titles(found: Sequence[Line], usual: int) -> int:
     return number if any(are_numbers) and all(_is_title(line, are_numbers) for line in found[:number]) else 0
 
 
-def _is_title(line: Line, are_numbers: Sequence[bool]) -> bool:
+def _is_title(line: TextRow, are_numbers: Sequence[bool]) -> bool:
     filled = [at for at, field in enumerate(line.fields) if field.strip()]
     below = [are_numbers[at:end] for at, end in pairwise([*filled, len(are_numbers)])]
     has_unit = any(name_and_unit(line.fields[at])[1] for at in filled)

@@ -1,7 +1,7 @@
 """Wild types: the proteins that the mutations of a table change, and how the table numbers their residues.
 
 In: a FASTA file, or a column of sequences; the residues that rows expect. Out: `WildTypes`: a name for each row, and
-the letters; `Numbering`: an offset for each wild type. Kept: nothing.
+the letters; `ResidueNumbering`: an offset for each wild type. Kept: nothing.
 
 Authors count residues from the start codon, from the mature protein or from a construct's first residue. The offset
 between their numbers and the wild type's residues is found: the smallest with which every letter fits.
@@ -17,7 +17,7 @@ from data.homology.record_names import names
 from data.settings import LetterPolicy, SourceContent
 from data.sources.protein import is_missing, letters_of, refusal, shown
 from finetune.tables.fasta import fasta_records
-from finetune.tables.location import Location
+from finetune.tables.location import TableLocation
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 from finetune.tables.text import decoded
@@ -65,7 +65,7 @@ def read_wild_types(location: str, content: SourceContent = "protein") -> dict[s
     Raises:
         ValueError: it does not exist, is no FASTA, or a record is no protein.
     """
-    text, _ = decoded(Location.of(location).read(), location)
+    text, _ = decoded(TableLocation.of(location).read(), location)
     found: dict[str, str] = {}
     for header, letters, _ in fasta_records(location, text):
         cleaned = letters_of(letters.encode("utf-8", "replace")).upper()
@@ -154,7 +154,7 @@ def own_wild_types(table: Table, column: str, content: SourceContent = "protein"
     return WildTypes({each: each for each in of_rows if each}, of_rows, unusable)
 
 
-class Numbering:
+class ResidueNumbering:
     """What is added to the numbers of mutations to count residues of each wild type from 1.
 
     Args:

@@ -1,7 +1,7 @@
 """What is kept of a protein that is longer than the model reads: an end of it, or a window around its mutations.
 
-In: lengths, mutated residues. Out: `Kept`. Kept: nothing. It is a function of the protein alone, so that training and
-prediction cut it in the same way, whatever else is in their tables.
+In: lengths, mutated residues. Out: `KeptWindow`. Kept: nothing. It is a function of the protein alone, so that training
+and prediction cut it in the same way, whatever else is in their tables.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _MOST_ROWS = 3
 """How many rows an error names."""
 
 
-class Kept(NamedTuple):
+class KeptWindow(NamedTuple):
     """The residues that are kept: `head` of them from `begin` on, and the last `tail` of the protein."""
 
     begin: int
@@ -31,7 +31,7 @@ class Kept(NamedTuple):
         return self.begin <= residue < self.begin + self.head or residue >= self.whole - self.tail
 
 
-def kept_residues(whole: int, most: int, policy: TooLong, mutated: Sequence[int]) -> Kept:
+def kept_residues(whole: int, most: int, policy: TooLong, mutated: Sequence[int]) -> KeptWindow:
     """What is kept of a protein.
 
     Windows begin at multiples of half their length, so that variants with mutations near each other share one and stay
@@ -48,16 +48,16 @@ def kept_residues(whole: int, most: int, policy: TooLong, mutated: Sequence[int]
     """
     kept = min(whole, most)
     if whole <= most or policy == "start":
-        return Kept(0, kept, 0, whole)
+        return KeptWindow(0, kept, 0, whole)
     if policy == "window":
         middle = (mutated[0] + mutated[-1] + 1 - most) / 2 if mutated else 0.0
         step = max(1, most // 2)
         begin = min(max(step * round(middle / step), 0), whole - most)
         if mutated and not begin <= mutated[0] <= mutated[-1] < begin + most:
             begin = min(max(round(middle), 0), whole - most)
-        return Kept(begin, kept, 0, whole)
+        return KeptWindow(begin, kept, 0, whole)
     head = 0 if policy == "end" else (kept + 1) // 2
-    return Kept(0, head, kept - head, whole)
+    return KeptWindow(0, head, kept - head, whole)
 
 
 def check_lengths(

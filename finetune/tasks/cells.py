@@ -1,6 +1,6 @@
 """What is written in a column: the cells in which something was measured, each distinct text once.
 
-In: a column of text. Out: `Cells`; `residues` makes one of them for each label of a residue. Kept: nothing.
+In: a column of text. Out: `NonEmptyCells`; `residues` makes one of them for each label of a residue. Kept: nothing.
 A column of a thousand that are almost empty costs what is written in it, not its length.
 """
 
@@ -19,7 +19,7 @@ _ONE = re.compile(r"""\[\s*([+-]?[\d.]+(?:e[+-]?\d+)?|"[^"]*"|'[^']*')\s*\]""", 
 """A list of one number or text, as JSON and pandas write it."""
 
 
-class Cells(NamedTuple):
+class NonEmptyCells(NamedTuple):
     """The cells of a column that hold something."""
 
     rows: NDArray[np.int64]
@@ -31,18 +31,18 @@ class Cells(NamedTuple):
     positions: NDArray[np.int32] | None = None
     """(cells,) or (cells, 2): residue or pair of residues, from 0, that each is about; None for whole sequences."""
 
-    def of_texts(self, kept: NDArray[np.bool_]) -> "Cells":
+    def of_texts(self, kept: NDArray[np.bool_]) -> "NonEmptyCells":
         """The cells whose texts are kept; (texts,) booleans."""
         numbers = np.cumsum(kept) - 1
         stay = kept[self.which]
         texts = tuple(text for text, is_kept in zip(self.texts, kept.tolist(), strict=True) if is_kept)
         positions = None if self.positions is None else self.positions[stay]
-        return Cells(self.rows[stay], numbers[self.which[stay]], texts, positions)
+        return NonEmptyCells(self.rows[stay], numbers[self.which[stay]], texts, positions)
 
-    def of_cells(self, kept: NDArray[np.bool_]) -> "Cells":
+    def of_cells(self, kept: NDArray[np.bool_]) -> "NonEmptyCells":
         """The cells that are kept, and their texts; (cells,) booleans."""
         positions = None if self.positions is None else self.positions[kept]
-        stay = Cells(self.rows[kept], self.which[kept], self.texts, positions)
+        stay = NonEmptyCells(self.rows[kept], self.which[kept], self.texts, positions)
         used = np.zeros(len(self.texts), np.bool_)
         used[stay.which] = True
         return stay.of_texts(used)
@@ -57,13 +57,13 @@ class Cells(NamedTuple):
         """The first row that has a text, which is given by its index."""
         return int(self.rows[np.argmax(self.which == text)])
 
-    def without(self, missing: Collection[str]) -> "Cells":
+    def without(self, missing: Collection[str]) -> "NonEmptyCells":
         """The cells that are neither blank nor written as missing, in upper or lower case."""
         folded = {"", *(text.casefold() for text in missing)}
         return self.of_texts(np.array([text.casefold() not in folded for text in self.texts], np.bool_))
 
 
-def written(table: Table, column: str) -> Cells:
+def written(table: Table, column: str) -> NonEmptyCells:
     """The cells of a column that are neither absent nor blank; rows are numbered from 0."""
     import pyarrow.compute as compute
 
@@ -72,7 +72,7 @@ def written(table: Table, column: str) -> Cells:
     trimmed = compute.utf8_trim_whitespace(cells.drop_null()).combine_chunks().dictionary_encode()
     texts = tuple(_alone(text) for text in trimmed.dictionary.to_pylist())
     which = np.asarray(trimmed.indices.to_numpy(zero_copy_only=False), np.int64)
-    return Cells(rows, which, texts).without(())
+    return NonEmptyCells(rows, which, texts).without(())
 
 
 def items(text: str, signs: str) -> list[str]:

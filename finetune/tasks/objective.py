@@ -15,7 +15,7 @@ from zymogen.settings.json_file import array
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class Task:
     """What one head predicts: O outputs (tasks) of one type, with C classes where these are classes."""
 
     settings: TaskSettings

@@ -10,13 +10,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.tasks.cells import Cells, items
+from finetune.tasks.cells import NonEmptyCells, items
 
 _SEPARATOR = re.compile(r"[\s;,]|^\[")
 _PAIR = re.compile(r"(\d+)-(\d+):(\S+)")
 
 
-def along(cells: Cells, *, of_numbers: bool) -> tuple[Cells, NDArray[np.int64]]:
+def along(cells: NonEmptyCells, *, of_numbers: bool) -> tuple[NonEmptyCells, NDArray[np.int64]]:
     """The labels of all residues of each cell, and (cells,) how many each cell has.
 
     A cell of classes without white space, comma or semicolon has one character for each residue. Otherwise it is a
@@ -36,10 +36,10 @@ def along(cells: Cells, *, of_numbers: bool) -> tuple[Cells, NDArray[np.int64]]:
     counts = np.array([len(labels) for labels in each], np.int64)
     positions = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     which = np.concatenate(each) if each else np.zeros(0, np.int64)
-    return Cells(np.repeat(cells.rows, counts), which, tuple(numbers), positions.astype(np.int32)), counts
+    return NonEmptyCells(np.repeat(cells.rows, counts), which, tuple(numbers), positions.astype(np.int32)), counts
 
 
-def listed(cells: Cells, first: int, residues: NDArray[np.int64], where: Callable[[int], str]) -> Cells:
+def listed(cells: NonEmptyCells, first: int, residues: NDArray[np.int64], where: Callable[[int], str]) -> NonEmptyCells:
     """A letter for each residue of cells that list numbers, as ``3, 17``: 1 for those that are listed, 0 for others.
 
     Args:
@@ -60,10 +60,10 @@ def listed(cells: Cells, first: int, residues: NDArray[np.int64], where: Callabl
                 raise ValueError(f"{where(row)}: {item!r} is none of {length} residues, counted from {first}")
             letters[at] = "1"
         texts.append("".join(letters))
-    return Cells(cells.rows, np.arange(len(texts)), tuple(texts))
+    return NonEmptyCells(cells.rows, np.arange(len(texts)), tuple(texts))
 
 
-def pairs(cells: Cells, where: Callable[[int], str]) -> Cells:
+def pairs(cells: NonEmptyCells, where: Callable[[int], str]) -> NonEmptyCells:
     """The labels of the pairs of residues that cells name, such as ``3-17:8.2``, counted from 1.
 
     A pair has no direction: ``17-3`` is ``3-17``, and the first residue is the one before the other.
@@ -84,4 +84,4 @@ def pairs(cells: Cells, where: Callable[[int], str]) -> Cells:
                 )
             labels.append((row, numbers.setdefault(found[3], len(numbers)), first, second))
     rows, which, *places = np.array(labels, np.int64).reshape(-1, 4).T
-    return Cells(rows, which, tuple(numbers), np.stack(places, 1).astype(np.int32))
+    return NonEmptyCells(rows, which, tuple(numbers), np.stack(places, 1).astype(np.int32))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pretrain.recipe import Recipe
 from zymogen.command_line.command import importing_torch, main_of, require_free, takes_output, write_output
-from zymogen.command_line.parser import Parser
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser
+from zymogen.console.progress import ProgressBar
 from zymogen.settings.toml_file import read
 
 FORMAT = "zymogen.baselines/1"
@@ -29,7 +29,7 @@ def _measure(options: argparse.Namespace) -> None:
         from pretrain.baselines.measured import measure
         from pretrain.evaluation.evaluate import validation_set
     corpora = open_corpora(recipe.data, prepare(recipe.data))
-    with WorkLine("fitting", after_s=2.0):
+    with ProgressBar("fitting", after_s=2.0):
         scored = validation_set(corpora, recipe.data, recipe.run.validation_sequences)
         found = measure(corpora, recipe.data, scored, corpora.clusters_of(scored.samples), recipe.run.seed)
     scores = found[0].scores
@@ -46,7 +46,7 @@ def _measure(options: argparse.Namespace) -> None:
     write_output(options.output, json.dumps({"format": FORMAT, "rows": rows}, indent=1) + "\n")
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     parser.add_argument("recipe", type=Path, help="a recipe (TOML)")
     parser.add_argument(
         "settings", nargs="*", metavar="SETTING", help="as in python -m pretrain: schedule.peak_lr=1e-3"

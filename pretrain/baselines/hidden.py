@@ -1,6 +1,6 @@
 """Hidden residues with everything that a predictor may see of their proteins.
 
-In: a bin of documents, and which of their residues are hidden. Out: `Hidden`. Kept: nothing.
+In: a bin of documents, and which of their residues are hidden. Out: `HiddenResidues`. Kept: nothing.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _LETTER_OF[LETTERS] = np.arange(NUM_LETTERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Hidden:
+class HiddenResidues:
     """n hidden residues of d documents, those of a document one after the other."""
 
     samples: NDArray[np.int64]
@@ -49,7 +49,7 @@ class Hidden:
         return len(self.truths)
 
 
-def hidden_of(bin_: Bin, contents: MaskedContents) -> Hidden:
+def hidden_of(bin_: Bin, contents: MaskedContents) -> HiddenResidues:
     """The targets of a bin of any size.
 
     Args:
@@ -76,7 +76,7 @@ def hidden_of(bin_: Bin, contents: MaskedContents) -> Hidden:
     distances = np.stack([before + 1, lengths[documents] - before], axis=1)
     classes = np.minimum(np.log2(distances).astype(np.int32), _DISTANCES - 1)
     classes += 2 * REACH * NEIGHBOUR_KINDS + _DISTANCES * np.arange(2, dtype=np.int32)
-    return Hidden(
+    return HiddenResidues(
         samples=bin_.samples,
         counts=counts.reshape(len(lengths), NUM_LETTERS),
         documents=documents,

@@ -1,6 +1,6 @@
 """The baselines of a corpus: fitted on its training side, scored on what a validation scores.
 
-In: open corpora and the settings of a recipe. Out: `Baseline`s. Kept: nothing.
+In: open corpora and the settings of a recipe. Out: `CorpusBaseline`s. Kept: nothing.
 
 They are fitted on the first proteins of the run's own plan, 2 million residues at most, so that a mixture is read with
 its weights and a stream from its first window. A tenth of these, whole clusters, chooses how strongly each is fitted.
@@ -20,12 +20,12 @@ from data.corpus.corpora import Corpora
 from data.order.plan import Bin, Cursor
 from data.settings import DataSettings
 from pretrain.baselines import composition
-from pretrain.baselines.hidden import LETTERS, REACH, Hidden, hidden_of
-from pretrain.baselines.neighbours import WIDTH, Neighbours
+from pretrain.baselines.hidden import LETTERS, REACH, HiddenResidues, hidden_of
+from pretrain.baselines.neighbours import WIDTH, NeighbourModel
 from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.evaluate import Row, evaluation_of, merged, unigram_losses
 from pretrain.evaluation.frozen import FrozenSet
-from pretrain.evaluation.scores import Evaluation
+from pretrain.evaluation.scores import CorruptionScores
 from zymogen import keyed_random
 
 MOST_RESIDUES = 2_000_000
@@ -33,17 +33,17 @@ _TUNING = 10
 """One in so many clusters tunes."""
 _SEED = 1
 """Keys the residues that are hidden while fitting; a validation has another one."""
-Losses = Callable[[Hidden], NDArray[np.float64]]
+Losses = Callable[[HiddenResidues], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Baseline:
+class CorpusBaseline:
     """A predictor, and how well it does."""
 
     name: str
     rows: list[Row]
     """Sums of each scored protein, by rising number."""
-    scores: Evaluation
+    scores: CorruptionScores
     """Every target masked."""
     seconds: float
     """Wall time of the fit and the scores."""
@@ -51,7 +51,7 @@ class Baseline:
 
 def measure(
     corpora: Corpora, settings: DataSettings, scored: FrozenSet, groups: NDArray[np.integer], seed: int
-) -> list[Baseline]:
+) -> list[CorpusBaseline]:
     """All baselines, from the simplest on.
 
     Args:
@@ -67,12 +67,12 @@ def measure(
     asked = [hidden_of(bin_, scored.contents(mask, settings)) for bin_ in scored.bins(settings)]
     of_tuning = hidden_of(_in_pass(tuning, 0), contents)
     frequencies = np.exp(-unigram[LETTERS])
-    found: list[Baseline] = []
+    found: list[CorpusBaseline] = []
 
     def add(name: str, losses: Losses, began: float) -> None:
         rows = merged([_rows(hidden, losses(hidden), unigram) for hidden in asked])
         scores = evaluation_of(rows, groups[np.searchsorted(scored.samples, [row[0] for row in rows])])
-        found.append(Baseline(name=name, rows=rows, scores=scores, seconds=time.perf_counter() - began))
+        found.append(CorpusBaseline(name=name, rows=rows, scores=scores, seconds=time.perf_counter() - began))
 
     began = time.perf_counter()
     add("residue frequencies", lambda hidden: unigram[LETTERS[hidden.truths]], began)
@@ -81,7 +81,7 @@ def measure(
     add(f"composition of the protein (weight {of_protein.strength:.0f})", of_protein.losses, began)
     for name, width in ((f"{REACH} neighbours a side, linear", 0), (f"the same, {WIDTH} hidden units", WIDTH)):
         began = time.perf_counter()
-        model = Neighbours(of_protein, width)
+        model = NeighbourModel(of_protein, width)
         model.fit(lambda number: hidden_of(_in_pass(fitting, number), contents), of_tuning)
         add(name, model.losses, began)
     return found
@@ -120,7 +120,7 @@ def _in_pass(documents: Bin, number: int) -> Bin:
     return documents._replace(passes=np.full_like(documents.passes, number))
 
 
-def _rows(hidden: Hidden, losses: NDArray[np.float64], unigram: NDArray[np.float64]) -> list[Row]:
+def _rows(hidden: HiddenResidues, losses: NDArray[np.float64], unigram: NDArray[np.float64]) -> list[Row]:
     """Sums of each document that has hidden residues."""
     count = len(hidden.samples)
     sums = [np.bincount(hidden.documents, of, count) for of in (losses, unigram[LETTERS[hidden.truths]])]

@@ -1,6 +1,6 @@
 """Neighbours: a residue is predicted from the tokens around it, the distances to both ends and the composition.
 
-In: hidden residues, and a fitted composition. Out: a fitted `Neighbours`. Kept: nothing.
+In: hidden residues, and a fitted composition. Out: a fitted `NeighbourModel`. Kept: nothing.
 
 It is a softmax over the letters whose logits are the log probabilities of the composition plus a linear map of the
 features, and of a hidden layer of them if it has one. The maps begin at zero, so that training starts from the
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pretrain.baselines.composition import Composition
-from pretrain.baselines.hidden import NUM_FEATURES, NUM_LETTERS, Hidden
+from pretrain.baselines.composition import CompositionModel
+from pretrain.baselines.hidden import NUM_FEATURES, NUM_LETTERS, HiddenResidues
 
 WIDTH = 256
 """Units of the hidden layer."""
@@ -30,7 +30,7 @@ _SCORED = 1 << 15
 """Residues that are scored at a time."""
 
 
-class Neighbours(nn.Module):
+class NeighbourModel(nn.Module):
     """The predictor; weights are float32 on the CPU.
 
     Args:
@@ -38,7 +38,7 @@ class Neighbours(nn.Module):
         width: units of the hidden layer; 0 for none.
     """
 
-    def __init__(self, composition: Composition, width: int) -> None:
+    def __init__(self, composition: CompositionModel, width: int) -> None:
         super().__init__()
         self.composition = composition
         self.linear = nn.Parameter(torch.zeros(NUM_FEATURES, NUM_LETTERS))
@@ -60,7 +60,7 @@ class Neighbours(nn.Module):
         return logits + F.gelu(inside) @ self.out
 
     @torch.no_grad()
-    def losses(self, hidden: Hidden) -> NDArray[np.float64]:
+    def losses(self, hidden: HiddenResidues) -> NDArray[np.float64]:
         """(n,) loss of each hidden residue in nats."""
         prior, features, truths = self._inputs(hidden)
         found = [
@@ -69,7 +69,7 @@ class Neighbours(nn.Module):
         ]
         return torch.cat(found).double().numpy() if found else np.zeros(0)
 
-    def fit(self, passes: Callable[[int], Hidden], tuning: Hidden) -> None:
+    def fit(self, passes: Callable[[int], HiddenResidues], tuning: HiddenResidues) -> None:
         """Train it.
 
         Args:
@@ -98,7 +98,7 @@ class Neighbours(nn.Module):
             optimizer = torch.optim.Adam(self.parameters(), lr=rate, betas=(0.9, 0.99))
         self.load_state_dict(kept)
 
-    def _inputs(self, hidden: Hidden) -> tuple[Tensor, Tensor, Tensor]:
+    def _inputs(self, hidden: HiddenResidues) -> tuple[Tensor, Tensor, Tensor]:
         prior = torch.from_numpy(self.composition.log_probabilities(hidden)).float()
         return (
             prior[torch.from_numpy(hidden.documents)],

@@ -1,6 +1,6 @@
 """What was measured of the exported weights after the run's end, as it stands in the metadata of their card.
 
-In: `Measurements` of a run directory. Out: `EvalResult`s. Kept: nothing.
+In: `RunResults` of a run directory. Out: `EvalResult`s. Kept: nothing.
 """
 
 import math
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from huggingface_hub import EvalResult
 
-from pretrain.evaluation.contact_figures import ContactFigures
+from pretrain.evaluation.contact_figures import ContactScores
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.figures import ALL, Figures
+from pretrain.evaluation.figures import ALL, EvaluationResult
 from pretrain.evaluation.scores import kind_of
 from pretrain.report.measured import (
-    Measurements,
+    RunResults,
     compared,
     mean_of_proteins,
     mean_of_types,
@@ -24,7 +24,7 @@ from pretrain.report.section import source_names
 _ARGUMENTS = ("low", "high", "unigram", "gain", "gain_low", "gain_high", "sequences", "groups", "targets")
 
 
-def results(found: Measurements, validated: str) -> list[EvalResult]:
+def results(found: RunResults, validated: str) -> list[EvalResult]:
     """What was measured, with intervals and baselines as arguments of the metric; only numbers that are finite.
 
     Args:
@@ -39,7 +39,7 @@ def results(found: Measurements, validated: str) -> list[EvalResult]:
     ]
 
 
-def _perplexity_results(evaluation: Figures, validated: str) -> list[EvalResult]:
+def _perplexity_results(evaluation: EvaluationResult, validated: str) -> list[EvalResult]:
     kind = kind_of(evaluation.held_out)
     return [
         EvalResult(
@@ -61,7 +61,7 @@ def _perplexity_results(evaluation: Figures, validated: str) -> list[EvalResult]
     ]
 
 
-def _contact_results(contacts: ContactFigures) -> list[EvalResult]:
+def _contact_results(contacts: ContactScores) -> list[EvalResult]:
     return [
         EvalResult(
             task_type="contact-prediction",

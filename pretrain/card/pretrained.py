@@ -24,13 +24,13 @@ from pretrain.card.text import (
     versions,
 )
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import HeldOut, shown, shown_interval
+from pretrain.evaluation.scores import HeldOutUnit, shown, shown_interval
 from pretrain.report import facts, figures
 from pretrain.report import measured as measurements
-from pretrain.report.history import History, read_history
-from pretrain.report.measured import Measurements
+from pretrain.report.history import RunHistory, read_history
+from pretrain.report.measured import RunResults
 from pretrain.report.pictures import card_pictures
-from pretrain.report.section import NOT_MEASURED, Section, source_names
+from pretrain.report.section import NOT_MEASURED, ReportSection, source_names
 from zymogen.console.safe_text import tell
 
 _PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")
@@ -39,7 +39,7 @@ _PLAIN = re.compile(r"[\w.,+ \[\]-]*")
 _LICENCE = f"""\
 The licence of these weights is {NOT_STATED}: the run does not know it. Anyone who publishes them adds `license` to the
 metadata above, after a look at the licences of the sequences and of what training started from."""
-_NOTHING = Measurements(None, None, {})
+_NOTHING = RunResults(None, None, {})
 _PAPERS = {
     "ESM-2": "Lin et al. (2023), Evolutionary-scale prediction of atomic-level protein structure with a language "
     "model, Science 379",
@@ -48,7 +48,7 @@ _PAPERS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exported:
+class ExportFacts:
     """What the card is of, beyond what the run directory says."""
 
     step: int
@@ -64,7 +64,7 @@ class Exported:
     """Content hashes of the weights, as the checkpoint has them and as they are stored."""
 
 
-def write_card(root: Path, exported: Exported, folder: Path) -> Path:
+def write_card(root: Path, exported: ExportFacts, folder: Path) -> Path:
     """Write README.md and its pictures into a folder that is being made.
 
     Pictures that cannot be drawn, as without matplotlib, cost a line and not the export. So does what was measured of
@@ -94,10 +94,10 @@ def was_measured(root: Path) -> bool:
 
 def text(
     name: str,
-    history: History,
-    exported: Exported,
+    history: RunHistory,
+    exported: ExportFacts,
     pictures: Collection[str],
-    found: Measurements = _NOTHING,
+    found: RunResults = _NOTHING,
 ) -> str:
     """The card.
 
@@ -147,7 +147,7 @@ def text(
         "Evaluation": [
             *validation(scores, corpus, frozen),
             "",
-            *section_lines(Section("", drawings=(figures.loss_figure(history),)), pictures),
+            *section_lines(ReportSection("", drawings=(figures.loss_figure(history),)), pictures),
             *section_lines(found.section(), pictures),
         ],
         "Limits": [f"- {line}" for line in _limits(scores, data, corpus, found)],
@@ -194,7 +194,7 @@ def _removed(settings: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     )
 
 
-def _compute(history: History) -> Iterator[tuple[str, str]]:
+def _compute(history: RunHistory) -> Iterator[tuple[str, str]]:
     """Devices, time, FLOPs, energy."""
     lines = history.described.compute
     yield "computed with", literal(lines[0].removeprefix("compute: ")) if lines else NOT_STATED
@@ -208,7 +208,7 @@ def _compute(history: History) -> Iterator[tuple[str, str]]:
     yield "energy", NOT_MEASURED
 
 
-def _recipe(history: History) -> Iterator[tuple[str, str]]:
+def _recipe(history: RunHistory) -> Iterator[tuple[str, str]]:
     for section, settings in facts.recipe(history):
         for name, value in settings:
             if name.rpartition(".")[2] not in _PLACES and _PLAIN.fullmatch(value):
@@ -222,9 +222,9 @@ def validation(
     if not scores or "mask_all" not in scores:
         return [f"Not validated at this step: perplexity is {NOT_MEASURED}."]
     heading, over = "Validation perplexity", ""
-    if (held_out := HeldOut.of(corpus)) is not None:
+    if (held_out := HeldOutUnit.of(corpus)) is not None:
         heading = held_out.heading(int(scores["mask_all"].get("sequences") or 0), corpus)
-        over = {HeldOut.CLUSTERS: " over clusters", HeldOut.SEQUENCES: " over sequences"}.get(held_out, "")
+        over = {HeldOutUnit.CLUSTERS: " over clusters", HeldOutUnit.SEQUENCES: " over sequences"}.get(held_out, "")
     rows = (
         (
             *(TITLES.get(name, name), shown(of["perplexity"]), shown_interval(of.get("low"), of.get("high"))),
@@ -246,7 +246,7 @@ def results(
     name: str, scores: Mapping[str, Mapping[str, float | None]] | None, corpus: Mapping[str, Any], frozen: str = ""
 ) -> list[EvalResult]:
     """The same for `model-index`, whose format has no place for intervals and baselines but the metric's arguments."""
-    side = "training" if HeldOut.of(corpus) is HeldOut.NOTHING else "held-out"
+    side = "training" if HeldOutUnit.of(corpus) is HeldOutUnit.NOTHING else "held-out"
     return [
         EvalResult(
             task_type="fill-mask",
@@ -272,14 +272,14 @@ def _limits(
     scores: Mapping[str, Mapping[str, float | None]] | None,
     data: Mapping[str, Any],
     corpus: Mapping[str, Any],
-    found: Measurements,
+    found: RunResults,
 ) -> Iterator[str]:
     if not scores and found.evaluation is None:
         yield "These weights were not validated: nothing is known of how well they predict proteins."
-    held_out = HeldOut.of(corpus)
-    if held_out is HeldOut.NOTHING:
+    held_out = HeldOutUnit.of(corpus)
+    if held_out is HeldOutUnit.NOTHING:
         yield "No protein was held out: the perplexity is that of training proteins, and says nothing of new ones."
-    elif held_out is HeldOut.SEQUENCES:
+    elif held_out is HeldOutUnit.SEQUENCES:
         yield "Relatives of the held-out proteins may have trained, which makes the perplexity look better than it is."
     if (crop := data.get("crop_tokens")) is not None:
         yield f"Documents of more than {crop} tokens were never seen whole; longer proteins are outside of training."

@@ -12,7 +12,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
-from pretrain.report.section import Section, source_names
+from pretrain.report.section import ReportSection, source_names
 from zymogen.console.safe_text import redacted
 
 NOT_STATED = "not stated"
@@ -87,7 +87,7 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace(chr(10), ' ') for cell in cells)} |"
 
 
-def section_lines(section: Section, pictures: Collection[str] = ()) -> Iterator[str]:
+def section_lines(section: ReportSection, pictures: Collection[str] = ()) -> Iterator[str]:
     """The lines of a section of a report, with those of its drawings that lie beside the card as `pictures`."""
     if section.is_empty:
         return

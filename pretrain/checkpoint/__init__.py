@@ -10,24 +10,24 @@ for that), writer (a thread beside training), saves (all of an attempt, and what
 (how often one is due).
 """
 
-from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.commit import Plan, commit
-from pretrain.checkpoint.load import Verified, find, newest_valid, open_checkpoint, verify
-from pretrain.checkpoint.manifest import Manifest, OtherVersion, Topology, TrainerState
+from pretrain.checkpoint.canonical import InvalidCheckpointError
+from pretrain.checkpoint.commit import SavePlan, commit
+from pretrain.checkpoint.load import VerifiedCheckpoint, find, newest_valid, open_checkpoint, verify
+from pretrain.checkpoint.manifest import CheckpointManifest, Topology, TrainerState, UnsupportedVersionError
 from pretrain.checkpoint.restore import restore
 from pretrain.checkpoint.retention import retain, sweep
 from zymogen.processes.errors import CheckpointError, StorageError
 
 __all__ = [
     "CheckpointError",
-    "InvalidCheckpoint",
-    "Manifest",
-    "OtherVersion",
-    "Plan",
+    "CheckpointManifest",
+    "InvalidCheckpointError",
+    "SavePlan",
     "StorageError",
     "Topology",
     "TrainerState",
-    "Verified",
+    "UnsupportedVersionError",
+    "VerifiedCheckpoint",
     "commit",
     "find",
     "newest_valid",

@@ -1,7 +1,7 @@
 """The best checkpoint of a run: the one whose validation had the lowest score.
 
-In: a score for each validation. Out: which step was best, and how many validations have passed since. Kept: `Best`, in
-each checkpoint of a job that selects one. Retention leaves that checkpoint alone.
+In: a score for each validation. Out: which step was best, and how many validations have passed since. Kept:
+`BestCheckpoint`, in each checkpoint of a job that selects one. Retention leaves that checkpoint alone.
 """
 
 import math
@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from pretrain.checkpoint.canonical import Count, InvalidCheckpoint
-from pretrain.checkpoint.load import Check, Verified, newest_valid, unread, verify
+from pretrain.checkpoint.canonical import Count, InvalidCheckpointError
+from pretrain.checkpoint.load import Check, VerifiedCheckpoint, newest_valid, unread, verify
 from pretrain.checkpoint.manifest import BEST, TrainerState, checkpoint_name
 from zymogen.console.safe_text import tell
 from zymogen.processes.errors import CheckpointError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Best:
+class BestCheckpoint:
     """The best validation of a run so far."""
 
     score: float | None = None
@@ -29,10 +29,10 @@ class Best:
     validated: Count = 0
     """Step of the latest validation that was counted; 0 before the first."""
 
-    def after(self, step: int, score: float) -> "Best":
+    def after(self, step: int, score: float) -> "BestCheckpoint":
         """The best one once a further step was validated; a score that is not finite is better than none."""
         if math.isfinite(score) and (self.score is None or score < self.score):
-            return Best(score=float(score), step=step, validated=step)
+            return BestCheckpoint(score=float(score), step=step, validated=step)
         return replace(self, since=self.since + 1, validated=step)
 
     @classmethod
@@ -45,7 +45,7 @@ class Best:
         return trainer.entry(BEST, cls) or cls()
 
 
-def best_valid(checkpoints_dir: Path, check: Check | None = None) -> Verified:
+def best_valid(checkpoints_dir: Path, check: Check | None = None) -> VerifiedCheckpoint:
     """The best checkpoint of a run.
 
     Args:
@@ -57,7 +57,7 @@ def best_valid(checkpoints_dir: Path, check: Check | None = None) -> Verified:
         CheckpointError: it is not whole.
     """
     newest = newest_valid(checkpoints_dir, writer=False, check=unread)
-    best = Best.of(newest.trainer) if newest else Best()
+    best = BestCheckpoint.of(newest.trainer) if newest else BestCheckpoint()
     if not best.step:
         raise FloatingPointError(
             f"{checkpoints_dir}: no validation of this run had a score that is a finite number, so that no checkpoint "
@@ -67,7 +67,7 @@ def best_valid(checkpoints_dir: Path, check: Check | None = None) -> Verified:
     path = checkpoints_dir / checkpoint_name(best.step)
     try:
         return verify(path, check)
-    except InvalidCheckpoint as error:
+    except InvalidCheckpointError as error:
         raise CheckpointError(
             path,
             f"the best checkpoint of the run is not whole: {error}",
@@ -75,14 +75,14 @@ def best_valid(checkpoints_dir: Path, check: Check | None = None) -> Verified:
         ) from error
 
 
-def still_there(best: Best, checkpoints_dir: Path) -> Best:
+def still_there(best: BestCheckpoint, checkpoints_dir: Path) -> BestCheckpoint:
     """`best`, or one without a score if its checkpoint is gone or damaged: the best of what follows is kept then."""
     if not best.step:
         return best
     path = checkpoints_dir / checkpoint_name(best.step)
     try:
         verify(path)
-    except InvalidCheckpoint as error:
+    except InvalidCheckpointError as error:
         tell(
             f"{path}: the best checkpoint is not whole, and is forgotten: {error}; the best of the validations from "
             "here on takes its place"

@@ -20,7 +20,7 @@ Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class InvalidCheckpoint(ValueError):
+class InvalidCheckpointError(ValueError):
     """A checkpoint that is not what it should be; `reason` is one word for its quarantine name."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -43,9 +43,9 @@ def parse_canonical(raw: bytes, what: str) -> Any:
         value = json.loads(raw)
         same = canonical(value) == raw
     except (ValueError, RecursionError) as error:
-        raise InvalidCheckpoint("format", f"{what} is not JSON: {error}") from error
+        raise InvalidCheckpointError("format", f"{what} is not JSON: {error}") from error
     if not same:
-        raise InvalidCheckpoint("format", f"{what} is not canonical JSON; {_EDITED}")
+        raise InvalidCheckpointError("format", f"{what} is not canonical JSON; {_EDITED}")
     return value
 
 
@@ -65,9 +65,9 @@ def parsed(kind: type[R], raw: bytes, what: str) -> R:
         found = json_file.checked(kind, raw, exact=True)
         same = canonical(json_file.adapter(kind).dump_python(found, mode="json")) == raw  # C code, unlike `asdict`
     except ValueError as error:
-        if isinstance(error.__cause__, InvalidCheckpoint):
+        if isinstance(error.__cause__, InvalidCheckpointError):
             raise error.__cause__ from None
-        raise InvalidCheckpoint("format", f"{what}: {error}") from None
+        raise InvalidCheckpointError("format", f"{what}: {error}") from None
     if not same:
-        raise InvalidCheckpoint("format", f"{what} is not canonical JSON with each of its fields; {_EDITED}")
+        raise InvalidCheckpointError("format", f"{what} is not canonical JSON with each of its fields; {_EDITED}")
     return found

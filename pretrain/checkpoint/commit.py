@@ -17,24 +17,24 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.digests.digest import identity, sums
-from pretrain.checkpoint.files.index import INDEX_FILE, Index, index_bytes
-from pretrain.checkpoint.files.tensors import PARTS, PRIVATE, Modes, data_file, write_file, write_tensors
+from pretrain.checkpoint.files.index import INDEX_FILE, TensorIndex, index_bytes
+from pretrain.checkpoint.files.tensors import PARTS, PRIVATE, FileModes, data_file, write_file, write_tensors
 from pretrain.checkpoint.load import MADE_WAY, quarantine, require_exact_files, supersede, verify
 from pretrain.checkpoint.manifest import (
     FROZEN,
     MANIFEST_FILE,
     TRAINER_FILE,
+    CheckpointManifest,
     FileEntry,
-    Manifest,
     Topology,
     TrainerState,
     checkpoint_name,
 )
-from pretrain.checkpoint.object_store.stored import Bucket, prefix_of
-from pretrain.checkpoint.receipts import GivenUp, Receipt, collect
-from pretrain.checkpoint.staging import Staged
+from pretrain.checkpoint.object_store.stored import CheckpointBucket, prefix_of
+from pretrain.checkpoint.receipts import RankReceipt, SaveAbandoned, collect
+from pretrain.checkpoint.staging import StagedState
 from zymogen.files.durable import flush
 from zymogen.processes.errors import CheckpointError, StorageError
 
@@ -42,7 +42,7 @@ TEMPORARY = ".tmp-"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class SavePlan:
     """One save, as every rank knows it."""
 
     checkpoints_dir: Path
@@ -55,9 +55,9 @@ class Plan:
     versions: Mapping[str, str]
     number: int = 0
     """The number of the save in this attempt: no two have one folder, also where a step is saved again."""
-    modes: Modes = PRIVATE
+    modes: FileModes = PRIVATE
     """Permissions of what is written."""
-    bucket: Bucket | None = None
+    bucket: CheckpointBucket | None = None
     """Where the checkpoint is stored, too: the save succeeds in both places or fails."""
 
     @property
@@ -75,9 +75,9 @@ class Plan:
         """The name that no other save of the run has."""
         return prefix_of(self.trainer.step, self.attempt, self.number)
 
-    def manifest(self, files: Sequence[FileEntry], digest: str) -> Manifest:
+    def manifest(self, files: Sequence[FileEntry], digest: str) -> CheckpointManifest:
         """The manifest of these files, and the digest of the tensors in them."""
-        return Manifest(
+        return CheckpointManifest(
             step=self.trainer.step,
             attempt=self.attempt,
             parent=self.parent,
@@ -91,8 +91,8 @@ class Plan:
 
 
 def commit(
-    plan: Plan, staged: Staged, *, rank: int = 0, is_given_up: Callable[[], bool] = lambda: False
-) -> Manifest | None:
+    plan: SavePlan, staged: StagedState, *, rank: int = 0, is_given_up: Callable[[], bool] = lambda: False
+) -> CheckpointManifest | None:
     """Write what this rank stores; rank 0 then waits for the others' parts and publishes the checkpoint.
 
     A step that exists already (the run went back and came here again) is kept if the files are the same, byte for byte;
@@ -128,7 +128,7 @@ def commit(
             receipt.leave(plan.temporary)
             return None
         return _publish(plan, staged, collect(plan.temporary, receipt, plan.topology.world_size, is_given_up))
-    except (OSError, GivenUp) as error:
+    except (OSError, SaveAbandoned) as error:
         raise _not_saved(plan, rank, error, f"free space or fix {plan.checkpoints_dir}") from error
     except BaseException:
         if rank == 0:
@@ -136,17 +136,17 @@ def commit(
         raise
 
 
-def _not_saved(plan: Plan, rank: int, error: OSError | GivenUp, remedy: str) -> StorageError:
+def _not_saved(plan: SavePlan, rank: int, error: OSError | SaveAbandoned, remedy: str) -> StorageError:
     """What is raised in place of an error; rank 0 removes what was written."""
     if rank == 0:
         shutil.rmtree(plan.temporary, ignore_errors=True)
-    reason = "it was given up" if isinstance(error, GivenUp) else error.strerror or str(error)
+    reason = "it was given up" if isinstance(error, SaveAbandoned) else error.strerror or str(error)
     said = f"step {plan.trainer.step} was not saved: {f'rank {rank}: ' if rank else ''}{reason}"
     return StorageError(plan.published, said, f"{remedy}; the checkpoints before it are untouched")
 
 
 @contextmanager
-def _in_the_store(plan: Plan, rank: int) -> Iterator[Bucket | None]:
+def _in_the_store(plan: SavePlan, rank: int) -> Iterator[CheckpointBucket | None]:
     """Where the save is stored, too; an error in here is of that place."""
     try:
         yield plan.bucket
@@ -155,14 +155,14 @@ def _in_the_store(plan: Plan, rank: int) -> Iterator[Bucket | None]:
         raise _not_saved(plan, rank, error, f"see that {url} answers and may be written") from error
 
 
-def _sweep(plan: Plan) -> None:
+def _sweep(plan: SavePlan) -> None:
     """Remove what another rank wrote, late, of a save of this attempt that had failed."""
     for folder in plan.checkpoints_dir.glob(f"{TEMPORARY}*-a{plan.attempt}-*"):
         if folder.name.rpartition("-")[2] < plan.temporary.name.rpartition("-")[2]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _make_folders(plan: Plan) -> None:
+def _make_folders(plan: SavePlan) -> None:
     """The folders of the save, which any rank may be the first to need."""
     if not plan.checkpoints_dir.is_dir():
         plan.checkpoints_dir.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def _make_folders(plan: Plan) -> None:
         (plan.temporary / part).mkdir(mode=plan.modes.folder, exist_ok=True)
 
 
-def _write_own(plan: Plan, staged: Staged, rank: int) -> Receipt:
+def _write_own(plan: SavePlan, staged: StagedState, rank: int) -> RankReceipt:
     """What this rank stores of both parts, on disk."""
     files, packed = [], {}
     for part in PARTS:
@@ -186,10 +186,10 @@ def _write_own(plan: Plan, staged: Staged, rank: int) -> Receipt:
             for name, piece in own.items()
         ]
         packed[part] = b64encode(np.array(rows, np.int64).tobytes()).decode()
-    return Receipt(rank=rank, files=tuple(files), packed=packed)
+    return RankReceipt(rank=rank, files=tuple(files), packed=packed)
 
 
-def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifest:
+def _publish(plan: SavePlan, staged: StagedState, receipts: Sequence[RankReceipt]) -> CheckpointManifest:
     """Complete the checkpoint that all ranks have written, and give it its name."""
     assert FROZEN in plan.fingerprints or not staged.has_frozen, "the manifest identifies what is frozen"
     extra: dict[str, Mapping[str, str] | Mapping[str, int]] = {"model": staged.aliases, "optimizer": staged.steps}
@@ -198,7 +198,7 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
     for part in PARTS:
         stored = np.concatenate([receipt.pieces(part) for receipt in receipts])
         raw, of_part = index_bytes(part, staged.shapes[part], stored, extra[part])
-        Index(part, raw, listed)  # nothing is published that no reader would take
+        TensorIndex(part, raw, listed)  # nothing is published that no reader would take
         digests |= {f"{part}/{name}": digest for name, digest in of_part.items()}
         files.append(write_file(plan.temporary, f"{part}/{INDEX_FILE}", [raw], plan.modes))
         flush(plan.temporary / part)
@@ -221,7 +221,7 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
     return verify(plan.published).manifest
 
 
-def _write_manifest(plan: Plan, manifest: Manifest) -> None:
+def _write_manifest(plan: SavePlan, manifest: CheckpointManifest) -> None:
     """Write the manifest, which gets its name when complete, and make every name in the folder durable."""
     temporary = plan.temporary
     write_file(temporary, f"{MANIFEST_FILE}.tmp", [manifest.to_bytes()], plan.modes)
@@ -229,7 +229,7 @@ def _write_manifest(plan: Plan, manifest: Manifest) -> None:
     flush(temporary)
 
 
-def make_way(published: Path, manifest: Manifest, *, moves: bool = True) -> bool:
+def make_way(published: Path, manifest: CheckpointManifest, *, moves: bool = True) -> bool:
     """Free the name of a step that exists already, or only see whether that may be done.
 
     Args:
@@ -247,7 +247,7 @@ def make_way(published: Path, manifest: Manifest, *, moves: bool = True) -> bool
         return True
     try:
         existing = verify(published).manifest
-    except InvalidCheckpoint as error:
+    except InvalidCheckpointError as error:
         if moves:
             quarantine(published, error.reason)
         return True

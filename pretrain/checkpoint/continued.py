@@ -5,13 +5,13 @@ In: the checkpoint. Out: an error, or a table of what differs. Kept: nothing.
 
 from collections.abc import Mapping
 
-from pretrain.checkpoint.load import Verified
+from pretrain.checkpoint.load import VerifiedCheckpoint
 from pretrain.engine.engine import Engine
 from pretrain.run.versions import versions
 from zymogen.console.progress import in_columns
 
 
-def require_same_run(checkpoint: Verified, fingerprints: Mapping[str, str]) -> None:
+def require_same_run(checkpoint: VerifiedCheckpoint, fingerprints: Mapping[str, str]) -> None:
     """run.json has been compared already; this catches a checkpoint that was copied in from elsewhere."""
     for name in ("identity", "corpus", "split"):
         found = checkpoint.manifest.fingerprints[name]
@@ -22,7 +22,7 @@ def require_same_run(checkpoint: Verified, fingerprints: Mapping[str, str]) -> N
             )
 
 
-def changes(checkpoint: Verified | None, engine: Engine) -> list[str]:
+def changes(checkpoint: VerifiedCheckpoint | None, engine: Engine) -> list[str]:
     """What differs between the start that wrote a checkpoint and this one, as a table; nothing if nothing does.
 
     All of it may differ. The table says where to look if the run does not end as it did before.

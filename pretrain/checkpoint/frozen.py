@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pretrain.checkpoint.digests.digest import hexadecimal, identity, identity_of, sums
 from pretrain.checkpoint.files.reading import read_tensors
-from pretrain.checkpoint.load import Verified
+from pretrain.checkpoint.load import VerifiedCheckpoint
 from pretrain.checkpoint.manifest import FROZEN
 from pretrain.checkpoint.restore import require_same_frozen
 from pretrain.engine.named_state import NamedState, Weights, fill
@@ -52,7 +52,9 @@ def fill_frozen(state: NamedState, source: Weights, gather: Callable[[Any], list
     return own
 
 
-def read_whole(checkpoint: Verified, names: Collection[str], frozen: Weights | None = None) -> dict[str, Tensor]:
+def read_whole(
+    checkpoint: VerifiedCheckpoint, names: Collection[str], frozen: Weights | None = None
+) -> dict[str, Tensor]:
     """All parameters of a model, whole, float32 on the host: those of a checkpoint, and the frozen ones.
 
     Args:

@@ -1,7 +1,7 @@
 """Find the newest checkpoint that is whole.
 
-In: a directory of `step-*` checkpoints, any of which may be damaged. Out: a `Verified` one, or an error; None only
-where there never was a checkpoint. What is read of its data files is compared with their hashes as it is read:
+In: a directory of `step-*` checkpoints, any of which may be damaged. Out: a `VerifiedCheckpoint` one, or an error; None
+only where there never was a checkpoint. What is read of its data files is compared with their hashes as it is read:
 `check_data` reads all of them, `reading` what a process needs, and `restore` what all ranks of a run need.
 """
 
@@ -15,15 +15,15 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.files.blocks import BlockHashes, BlockReader, read_small, retried
-from pretrain.checkpoint.files.index import INDEX_FILE, Index
+from pretrain.checkpoint.files.index import INDEX_FILE, TensorIndex
 from pretrain.checkpoint.files.tensors import PARTS
 from pretrain.checkpoint.manifest import (
     MANIFEST_FILE,
     TRAINER_FILE,
+    CheckpointManifest,
     FileEntry,
-    Manifest,
     TrainerState,
     form_of,
     step_of_name,
@@ -48,13 +48,13 @@ quarantined for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verified:
+class VerifiedCheckpoint:
     """A checkpoint whose JSON matches its manifest; its data files are compared as they are read."""
 
     path: Path
-    manifest: Manifest
+    manifest: CheckpointManifest
     trainer: TrainerState
-    index: Mapping[str, Index] = field(compare=False, repr=False)
+    index: Mapping[str, TensorIndex] = field(compare=False, repr=False)
     """Where the tensors of each part are; parsed once."""
     rejected: tuple[str, ...] = ()
     """One line for each newer checkpoint that did not verify."""
@@ -72,7 +72,7 @@ class Verified:
         return {f"{part}/{name}": each for part, index in self.index.items() for name, each in index.digests.items()}
 
 
-Check = Callable[[Verified], dict[str, Tensor] | None]
+Check = Callable[[VerifiedCheckpoint], dict[str, Tensor] | None]
 """Reads the data files of a checkpoint, as far as they are needed; the tensors of it that are wanted."""
 
 
@@ -90,7 +90,7 @@ def newest_step(checkpoints_dir: Path) -> int:
     return max((step_of_name(path.name) or 0 for path in find(checkpoints_dir)), default=0)
 
 
-def newest_valid(checkpoints_dir: Path, writer: bool, check: Check | None = None) -> Verified | None:
+def newest_valid(checkpoints_dir: Path, writer: bool, check: Check | None = None) -> VerifiedCheckpoint | None:
     """The newest checkpoint of which everything that is read matches its manifest.
 
     Each one that does not is reported on stderr and in `rejected`, and with `writer` moved to
@@ -116,7 +116,7 @@ def newest_valid(checkpoints_dir: Path, writer: bool, check: Check | None = None
         path = found.pop(0)
         try:
             return replace(verify(path, check), rejected=tuple(rejected))
-        except InvalidCheckpoint as error:
+        except InvalidCheckpointError as error:
             if not writer and not os.path.lexists(path):
                 if gone == _MOST_GONE:
                     raise removed(path) from error
@@ -135,7 +135,7 @@ def newest_valid(checkpoints_dir: Path, writer: bool, check: Check | None = None
     return None
 
 
-def unread(checkpoint: Verified) -> None:
+def unread(checkpoint: VerifiedCheckpoint) -> None:
     """Read none of its data files: for who needs its JSON alone, or reads them later."""
 
 
@@ -148,7 +148,7 @@ def removed(path: Path) -> CheckpointError:
     )
 
 
-def reject(path: Path, error: InvalidCheckpoint, *, writer: bool) -> str:
+def reject(path: Path, error: InvalidCheckpointError, *, writer: bool) -> str:
     """Report a checkpoint that is damaged, and with `writer` move it to quarantine; the line that was printed."""
     line = f"{path.name}: {error}"
     if writer:
@@ -157,7 +157,7 @@ def reject(path: Path, error: InvalidCheckpoint, *, writer: bool) -> str:
     return line
 
 
-def verify(path: Path, check: Check | None = None) -> Verified:
+def verify(path: Path, check: Check | None = None) -> VerifiedCheckpoint:
     """Check a whole checkpoint: manifest, list of files, sizes, hashes, index, headers.
 
     Args:
@@ -174,7 +174,7 @@ def verify(path: Path, check: Check | None = None) -> Verified:
         return replace(checkpoint, tensors=(check or check_data)(checkpoint) or {})
 
 
-def check_data(checkpoint: Verified) -> None:
+def check_data(checkpoint: VerifiedCheckpoint) -> None:
     """Compare all data files with their hashes, and their headers with the indexes.
 
     Raises:
@@ -192,7 +192,7 @@ def check_data(checkpoint: Verified) -> None:
                 index.require_header(file, number, block)
 
 
-def open_checkpoint(path: Path, manifest_sha256: str) -> Verified:
+def open_checkpoint(path: Path, manifest_sha256: str) -> VerifiedCheckpoint:
     """A checkpoint that rank 0 found and chose, on this rank; its data files are not hashed.
 
     Raises:
@@ -200,7 +200,7 @@ def open_checkpoint(path: Path, manifest_sha256: str) -> Verified:
     """
     try:
         checkpoint = _open(path, lists=False)
-    except InvalidCheckpoint as error:  # rank 0 has just opened it
+    except InvalidCheckpointError as error:  # rank 0 has just opened it
         raise CheckpointError(path, str(error), _ONE_FILE_SYSTEM) from error
     if (found := checkpoint.manifest.self_sha256) != manifest_sha256:
         reason = f"this rank reads manifest {found}, the writer chose {manifest_sha256}"
@@ -237,34 +237,34 @@ def _unused(path: Path) -> Path:
     return name
 
 
-def _open(path: Path, *, lists: bool) -> Verified:
+def _open(path: Path, *, lists: bool) -> VerifiedCheckpoint:
     """A checkpoint all of whose JSON is right; with `lists`, its files and their sizes are those of the manifest."""
     with storage_errors(path):
         if not stat.S_ISDIR(path.lstat().st_mode):
-            raise InvalidCheckpoint("link", f"{path.name} is no folder")
-        manifest = Manifest.from_bytes(read_small(path / MANIFEST_FILE), path)
+            raise InvalidCheckpointError("link", f"{path.name} is no folder")
+        manifest = CheckpointManifest.from_bytes(read_small(path / MANIFEST_FILE), path)
         if step_of_name(path.name) != manifest.step:
-            raise InvalidCheckpoint("step", f"{path.name} holds step {manifest.step}")
+            raise InvalidCheckpointError("step", f"{path.name} holds step {manifest.step}")
         if lists:
             require_exact_files(path, manifest)
         entries = manifest.entries
         raw = {name: _json(path, name, entries) for name in (TRAINER_FILE, *(f"{part}/{INDEX_FILE}" for part in PARTS))}
         with form_of(path, manifest.versions):
             trainer = TrainerState.from_bytes(raw[TRAINER_FILE])
-            index = {part: Index(part, raw[f"{part}/{INDEX_FILE}"], entries) for part in PARTS}
+            index = {part: TensorIndex(part, raw[f"{part}/{INDEX_FILE}"], entries) for part in PARTS}
         if trainer.step != manifest.step:
-            raise InvalidCheckpoint("step", f"trainer at {trainer.step}, name {path.name}")
-    return Verified(path=path, manifest=manifest, trainer=trainer, index=index)
+            raise InvalidCheckpointError("step", f"trainer at {trainer.step}, name {path.name}")
+    return VerifiedCheckpoint(path=path, manifest=manifest, trainer=trainer, index=index)
 
 
 def _json(path: Path, name: str, entries: Mapping[str, FileEntry]) -> bytes:
     """The content of a file of JSON, which has the hashes of the manifest."""
     if name not in entries:
-        raise InvalidCheckpoint("missing", f"{name} is not in the manifest")
+        raise InvalidCheckpointError("missing", f"{name} is not in the manifest")
     raw, hashes = read_small(path / name), BlockHashes()
     hashes.update(raw)
     if (found := hashes.hexdigests()) != entries[name].sha256:
-        raise InvalidCheckpoint("hash", f"{name}: sha256 {found}, manifest says {entries[name].sha256}")
+        raise InvalidCheckpointError("hash", f"{name}: sha256 {found}, manifest says {entries[name].sha256}")
     return raw
 
 
@@ -275,12 +275,12 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _MISSING:
-            raise InvalidCheckpoint("missing", f"{path.name}: {error}") from error
+            raise InvalidCheckpointError("missing", f"{path.name}: {error}") from error
         remedy = "nothing was moved; see that the storage answers and this user may read it, and start again"
         raise StorageError(path, f"cannot be read: {error}", remedy) from error
 
 
-def require_exact_files(path: Path, manifest: Manifest) -> None:
+def require_exact_files(path: Path, manifest: CheckpointManifest) -> None:
     """Require exactly the listed regular files, of the listed sizes, and no links."""
     sizes = retried(lambda: sizes_of(path))
     sizes.pop(MANIFEST_FILE, None)
@@ -288,10 +288,10 @@ def require_exact_files(path: Path, manifest: Manifest) -> None:
     missing, extra = sorted(listed.keys() - sizes.keys()), sorted(sizes.keys() - listed.keys())
     if missing or extra:
         reason = "missing" if missing else "extra"
-        raise InvalidCheckpoint(reason, f"files missing {missing[:5]}, not listed {extra[:5]}")
+        raise InvalidCheckpointError(reason, f"files missing {missing[:5]}, not listed {extra[:5]}")
     for name, size in listed.items():
         if sizes[name] != size:
-            raise InvalidCheckpoint("size", f"{name}: {sizes[name]} bytes, manifest says {size}")
+            raise InvalidCheckpointError("size", f"{name}: {sizes[name]} bytes, manifest says {size}")
 
 
 def sizes_of(folder: Path) -> dict[str, int]:
@@ -311,5 +311,5 @@ def sizes_of(folder: Path) -> dict[str, int]:
                 elif entry.is_file(follow_symlinks=False):
                     sizes[relative] = entry.stat(follow_symlinks=False).st_size
                 else:
-                    raise InvalidCheckpoint("link", f"{relative} is not a regular file")
+                    raise InvalidCheckpointError("link", f"{relative} is not a regular file")
     return sizes

@@ -1,6 +1,6 @@
 """The two records of a checkpoint: `manifest.json`, what it consists of, and `trainer.json`.
 
-In: bytes that may be damaged or hostile. Out: frozen dataclasses, or `InvalidCheckpoint` with what
+In: bytes that may be damaged or hostile. Out: frozen dataclasses, or `InvalidCheckpointError` with what
 was found and what is allowed. Both files are canonical JSON.
 """
 
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from data.order.plan import Cursor
-from pretrain.checkpoint.canonical import Count, InvalidCheckpoint, R, Sha256, canonical, parse_canonical, parsed
+from pretrain.checkpoint.canonical import Count, InvalidCheckpointError, R, Sha256, canonical, parse_canonical, parsed
 from pretrain.checkpoint.files.blocks import num_blocks
 from pretrain.run.versions import version
 from zymogen.processes.errors import CheckpointError
@@ -43,7 +43,7 @@ ENTRIES = frozenset({CONSUMED, LOSS_SCALE, SKIPPED_BINS, LOSS_MONITOR})
 _NAME = re.compile(r"step-(\d{9,})")
 
 
-class OtherVersion(CheckpointError, ValueError):
+class UnsupportedVersionError(CheckpointError, ValueError):
     """A checkpoint that is whole, in a form that this version does not know: nothing to repair, and nothing to move."""
 
     def __init__(self, path: Path, writer: object, what: str) -> None:
@@ -61,14 +61,14 @@ def form_of(path: Path, writer: object) -> Iterator[None]:
     """Context in which hashes are right: content of another form was written like that, by another version.
 
     Raises:
-        OtherVersion: in place of an `InvalidCheckpoint` whose reason is "format".
+        OtherVersion: in place of an `InvalidCheckpointError` whose reason is "format".
     """
     try:
         yield
-    except InvalidCheckpoint as error:
+    except InvalidCheckpointError as error:
         if error.reason != "format":
             raise
-        raise OtherVersion(path, writer, str(error)) from error
+        raise UnsupportedVersionError(path, writer, str(error)) from error
 
 
 def checkpoint_name(step: int) -> str:
@@ -90,7 +90,7 @@ def require_relative_path(path: str) -> None:
     """
     inside = all(part not in ("", ".", "..") for part in path.split("/")) and path.isprintable()
     if not inside or "\\" in path or ":" in path:
-        raise InvalidCheckpoint(
+        raise InvalidCheckpointError(
             "path",
             f"manifest names the file {path!r}; allowed is a relative path with no empty, '.' or "
             "'..' part, no backslash and no colon",
@@ -151,7 +151,7 @@ class TrainerState:
         """From the content of trainer.json; raises InvalidCheckpoint."""
         found = parsed(cls, raw, "trainer")
         if min(astuple(found.cursor)) < 0:
-            raise InvalidCheckpoint("format", f"trainer.cursor: got {found.cursor}, allowed 0 or more")
+            raise InvalidCheckpointError("format", f"trainer.cursor: got {found.cursor}, allowed 0 or more")
         for name, kind in _KNOWN.items():
             found.entry(name, kind)
         return found
@@ -178,7 +178,7 @@ class FileEntry:
         require_relative_path(self.path)
         if len(self.sha256) != (wanted := num_blocks(self.size)):
             text = f"{self.path}: {len(self.sha256)} hashes, allowed {wanted} for {self.size} bytes"
-            raise InvalidCheckpoint("format", text)
+            raise InvalidCheckpointError("format", text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,7 +191,7 @@ class Topology:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     """What a checkpoint consists of, and whose it is; written last."""
 
     step: Count
@@ -215,10 +215,12 @@ class Manifest:
     def __post_init__(self) -> None:
         """Check the names of fingerprints and of files."""
         if {*FINGERPRINTS} != self.fingerprints.keys() - {FROZEN}:
-            raise InvalidCheckpoint("format", f"fingerprints: got {sorted(self.fingerprints)}, allowed {FINGERPRINTS}")
+            raise InvalidCheckpointError(
+                "format", f"fingerprints: got {sorted(self.fingerprints)}, allowed {FINGERPRINTS}"
+            )
         paths = [entry.path for entry in self.files]
         if paths != sorted(set(paths)) or MANIFEST_FILE in paths:
-            raise InvalidCheckpoint("path", f"manifest.files: got {paths[:8]}, allowed each path once, in order")
+            raise InvalidCheckpointError("path", f"manifest.files: got {paths[:8]}, allowed each path once, in order")
 
     @property
     def entries(self) -> dict[str, FileEntry]:
@@ -250,12 +252,12 @@ class Manifest:
         """
         value = parse_canonical(raw, MANIFEST_FILE)
         if not isinstance(value, dict):
-            raise InvalidCheckpoint("format", f"manifest: got {type(value).__name__}, allowed an object")
+            raise InvalidCheckpointError("format", f"manifest: got {type(value).__name__}, allowed an object")
         claimed = value.pop("self_sha256", None)
         actual = hashlib.sha256(content := canonical(value)).hexdigest()
         if claimed != actual:
-            raise InvalidCheckpoint("manifest", f"self_sha256: says {claimed}, content {actual}")
+            raise InvalidCheckpointError("manifest", f"self_sha256: says {claimed}, content {actual}")
         with form_of(path, value.get("versions")):
             if value.get("schema") != SCHEMA:  # first: a later schema may have other fields
-                raise InvalidCheckpoint("format", f"schema: got {value.get('schema')!r}, allowed {SCHEMA!r}")
+                raise InvalidCheckpointError("format", f"schema: got {value.get('schema')!r}, allowed {SCHEMA!r}")
             return parsed(cls, content, "manifest")

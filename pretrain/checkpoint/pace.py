@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from statistics import median
 from time import monotonic
 
-from pretrain.checkpoint.saves import Saves
-from pretrain.run.due import Due
+from pretrain.checkpoint.saves import CheckpointSaver
+from pretrain.run.due import IntervalSchedule
 from pretrain.run.settings import AUTO, RunSettings
 from zymogen.console.progress import clock_time
 from zymogen.settings.interval import Interval, seconds
@@ -33,7 +33,7 @@ _OTHER = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SaveInterval:
     """How often checkpoints are saved, and what that costs."""
 
     seconds: float
@@ -73,7 +73,7 @@ def _cost_s(stall_s: float, save_s: float, slowdown: float) -> float:
 
 def pace(
     stall_s: float, save_s: float, num_bytes: int, processes: int, settings: RunSettings, slowdown: float = 0.0
-) -> Pace:
+) -> SaveInterval:
     """The pace that a save of this cost asks for.
 
     Args:
@@ -87,10 +87,10 @@ def pace(
     failure_s = 3600 * settings.gpu_hours_per_failure / processes
     best = math.sqrt(2 * _cost_s(stall_s, save_s, slowdown) * failure_s)
     most = seconds("run.may_lose", settings.may_lose) - save_s  # what is being written is lost, too
-    return Pace(max(_OF_A_SAVE * save_s, min(most, best)), stall_s, save_s, slowdown, failure_s, num_bytes)
+    return SaveInterval(max(_OF_A_SAVE * save_s, min(most, best)), stall_s, save_s, slowdown, failure_s, num_bytes)
 
 
-class SaveDue(Due):
+class SaveSchedule(IntervalSchedule):
     """When a save is due.
 
     Args:
@@ -100,11 +100,13 @@ class SaveDue(Due):
         say: tells the user the pace that was chosen.
     """
 
-    def __init__(self, settings: RunSettings, saves: Saves, processes: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: RunSettings, saves: CheckpointSaver, processes: int, say: Callable[[str], None]
+    ) -> None:
         self._is_auto = settings.checkpoint_every == AUTO
         super().__init__("run.checkpoint_every", f"{_FIRST_S} s" if self._is_auto else settings.checkpoint_every)
         self._settings, self._saves, self._processes, self._say = settings, saves, processes, say
-        self._told: Pace | None = None
+        self._told: SaveInterval | None = None
         self._steps: dict[bool, deque[float]] = {writing: deque(maxlen=_STEPS) for writing in (False, True)}
         self._last = monotonic(), False
 

@@ -27,12 +27,12 @@ _LOOK_S = 0.005
 _RARELY_S = 0.1
 
 
-class GivenUp(Exception):
+class SaveAbandoned(Exception):
     """The save was given up while rank 0 waited for another rank's part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
+class RankReceipt:
     """What one rank wrote of a checkpoint; all of it is on disk."""
 
     rank: int
@@ -54,7 +54,7 @@ class Receipt:
         os.rename(unfinished, path)
 
 
-def collect(temporary: Path, own: Receipt, ranks: int, is_given_up: Callable[[], bool]) -> list[Receipt]:
+def collect(temporary: Path, own: RankReceipt, ranks: int, is_given_up: Callable[[], bool]) -> list[RankReceipt]:
     """The receipts of all ranks, in their order; rank 0 waits for the others' and removes them.
 
     Raises:
@@ -67,11 +67,11 @@ def collect(temporary: Path, own: Receipt, ranks: int, is_given_up: Callable[[],
             raw = path.read_bytes()
         except FileNotFoundError:
             if is_given_up():
-                raise GivenUp from None
+                raise SaveAbandoned from None
             time.sleep(pause)
             pause = min(_RARELY_S, 1.5 * pause)
             continue
-        receipts.append(parsed(Receipt, raw, "receipt"))
+        receipts.append(parsed(RankReceipt, raw, "receipt"))
     if ranks > 1:
         shutil.rmtree(temporary / _FOLDER)
     return receipts

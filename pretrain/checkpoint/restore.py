@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from pretrain.checkpoint.digests.loaded import require_same_digest
-from pretrain.checkpoint.files.reading import TensorReads, Wanted
+from pretrain.checkpoint.files.reading import TensorRange, TensorReader
 from pretrain.checkpoint.files.tensors import PARTS
-from pretrain.checkpoint.load import Verified
-from pretrain.checkpoint.manifest import ENTRIES, FROZEN, TRAINER_FILE, OtherVersion, TrainerState
+from pretrain.checkpoint.load import VerifiedCheckpoint
+from pretrain.checkpoint.manifest import ENTRIES, FROZEN, TRAINER_FILE, TrainerState, UnsupportedVersionError
 from pretrain.engine.named_state import NamedState, put
 from pretrain.engine.ranks import Ranks
 
 
 def restore(
-    checkpoint: Verified,
+    checkpoint: VerifiedCheckpoint,
     state: NamedState,
     ranks: Ranks,
     frozen: str | None = None,
@@ -46,7 +46,7 @@ def restore(
     unknown = sorted(checkpoint.trainer.entries.keys() - known)
     if unknown:
         what = f"{TRAINER_FILE} has the entries {unknown[:5]}, known are {sorted(known)}"
-        raise OtherVersion(checkpoint.path, checkpoint.manifest.versions, what)
+        raise UnsupportedVersionError(checkpoint.path, checkpoint.manifest.versions, what)
     model, optimizer = (checkpoint.index[part] for part in PARTS)
     here = f"{checkpoint.path}: "
     shapes = {name: state.shape(name) for name in state.names}
@@ -69,7 +69,7 @@ def restore(
     expected = {moment: shapes[name] for moment, (name, _) in moments.items()}
     _require_same_shapes(here, optimizer.shapes, expected)
     stored = {"model": {name: (name, "param") for name in shapes}, "optimizer": moments}
-    wanted: dict[str, dict[str, Wanted]] = {part: {} for part in stored}
+    wanted: dict[str, dict[str, TensorRange]] = {part: {} for part in stored}
     beside: list[tuple[Tensor, Tensor]] = []  # elements that do not lie one after the other where they go
     for part, of_part in stored.items():
         for name, (parameter, key) in of_part.items():
@@ -83,10 +83,10 @@ def restore(
             else:
                 flat = torch.empty(stop - start)
                 beside.append((flat, target))
-            wanted[part][name] = Wanted(start, stop, flat)
+            wanted[part][name] = TensorRange(start, stop, flat)
     for name in shapes:
         state.set_step(name, optimizer.steps[name])
-    TensorReads(checkpoint, wanted).read_with(ranks)
+    TensorReader(checkpoint, wanted).read_with(ranks)
     for values, target in beside:
         put(values, target)
     state.end_load()
@@ -94,7 +94,7 @@ def restore(
     return checkpoint.trainer
 
 
-def require_same_frozen(checkpoint: Verified, found: str | None) -> None:
+def require_same_frozen(checkpoint: VerifiedCheckpoint, found: str | None) -> None:
     """Raise ValueError if `found` is not the content hash of the frozen parameters that it was trained on."""
     stored = checkpoint.manifest.fingerprints.get(FROZEN)
     if stored != found:

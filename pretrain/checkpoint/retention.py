@@ -11,12 +11,18 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pretrain.checkpoint.best import Best
-from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.commit import TEMPORARY, Plan
+from pretrain.checkpoint.best import BestCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
+from pretrain.checkpoint.commit import TEMPORARY, SavePlan
 from pretrain.checkpoint.files.blocks import read_small
 from pretrain.checkpoint.load import MADE_WAY, QUARANTINE, QUARANTINED, find, sizes_of
-from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, OtherVersion, checkpoint_name, step_of_name
+from pretrain.checkpoint.manifest import (
+    MANIFEST_FILE,
+    CheckpointManifest,
+    UnsupportedVersionError,
+    checkpoint_name,
+    step_of_name,
+)
 from zymogen.console.safe_text import tell
 from zymogen.files.durable import flush
 
@@ -80,9 +86,9 @@ def in_quarantine(checkpoints_dir: Path) -> list[Path]:
     return sorted(aside, key=lambda path: path.lstat().st_ctime_ns, reverse=True)  # which a rename changes
 
 
-def retain_everywhere(plan: Plan, *, keep: int, stays: Callable[[int], bool]) -> None:
+def retain_everywhere(plan: SavePlan, *, keep: int, stays: Callable[[int], bool]) -> None:
     """`retain` after the save of a plan, in its store too; what could not be removed is told, and raises nothing."""
-    best = Best.of(plan.trainer).step
+    best = BestCheckpoint.of(plan.trainer).step
     try:
         retain(plan.checkpoints_dir, keep=keep, committed=plan.published, best=best, stays=stays)
         if plan.bucket:
@@ -126,7 +132,7 @@ def _put_back(checkpoints_dir: Path) -> None:
 def _holds_nothing_else(path: Path) -> bool:
     """Whether a checkpoint has a manifest, and no file that the manifest does not list."""
     try:
-        manifest = Manifest.from_bytes(read_small(path / MANIFEST_FILE), path)
+        manifest = CheckpointManifest.from_bytes(read_small(path / MANIFEST_FILE), path)
         return not path.is_symlink() and sizes_of(path).keys() <= {MANIFEST_FILE, *manifest.entries}
-    except (OSError, InvalidCheckpoint, OtherVersion):
+    except (OSError, InvalidCheckpointError, UnsupportedVersionError):
         return False

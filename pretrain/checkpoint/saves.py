@@ -21,22 +21,22 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from pretrain.checkpoint.commit import Plan, commit
-from pretrain.checkpoint.digests.copies import Copies
+from pretrain.checkpoint.commit import SavePlan, commit
+from pretrain.checkpoint.digests.copies import ReplicaCheck
 from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
 from pretrain.checkpoint.free_space import require_room
-from pretrain.checkpoint.load import Verified
-from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState, checkpoint_name
-from pretrain.checkpoint.object_store.stored import Bucket
-from pretrain.checkpoint.receipts import GivenUp
+from pretrain.checkpoint.load import VerifiedCheckpoint
+from pretrain.checkpoint.manifest import CheckpointManifest, Topology, TrainerState, checkpoint_name
+from pretrain.checkpoint.object_store.stored import CheckpointBucket
+from pretrain.checkpoint.receipts import SaveAbandoned
 from pretrain.checkpoint.retention import retain_everywhere
-from pretrain.checkpoint.staging import Staging
-from pretrain.checkpoint.writer import SaveFailures, Write
+from pretrain.checkpoint.staging import StagingBuffer
+from pretrain.checkpoint.writer import BackgroundWrite, SaveFailures
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
-from pretrain.engine.ranks import NOTHING, Told
+from pretrain.engine.ranks import NOTHING, StepFlags
 from pretrain.run.directory import RunDirectory
-from pretrain.run.grace import Grace
+from pretrain.run.grace import GracePeriod
 from pretrain.run.settings import RunSettings
 from pretrain.run.versions import versions
 from zymogen.console.progress import clock_time
@@ -64,7 +64,7 @@ Note = Callable[[TrainerState, Mapping[str, object]], None]
 """Writes down what became of the save of a state."""
 
 
-class Cost(NamedTuple):
+class SaveCost(NamedTuple):
     """What a save costs."""
 
     stall_s: float
@@ -76,17 +76,17 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _PendingSave:
     """A save that is being written."""
 
     state: TrainerState
-    write: Write[Manifest | None]
+    write: BackgroundWrite[CheckpointManifest | None]
     stall_s: float
     tries_left: int | None
     """How often the last save of a run is tried again; None for others."""
 
 
-class Saves:
+class CheckpointSaver:
     """The saves of one attempt, and since when they have failed. Every rank has one and calls it at the same time.
 
     Args:
@@ -108,7 +108,7 @@ class Saves:
         attempt: int,
         fingerprints: Mapping[str, str],
         settings: RunSettings,
-        newest: Verified | None,
+        newest: VerifiedCheckpoint | None,
         note: Note = lambda state, values: None,
     ) -> None:
         self._run, self._engine, self._named, self._attempt = run, engine, named, attempt
@@ -121,16 +121,16 @@ class Saves:
         self._step = newest.manifest.step if newest else -1
         self._failures = SaveFailures(run, attempt, newest.manifest if newest else None)
         self._fails = False
-        self._grace = Grace(settings.grace_s, engine.gather)
-        self._staging, self._number = Staging(), 0
-        self._copies = Copies(named, engine, settings.compare_copies_every, run.root)
-        self._bucket = Bucket(settings.checkpoint_url) if settings.checkpoint_url else None
+        self._grace = GracePeriod(settings.grace_s, engine.gather)
+        self._staging, self._number = StagingBuffer(), 0
+        self._copies = ReplicaCheck(named, engine, settings.compare_copies_every, run.root)
+        self._bucket = CheckpointBucket(settings.checkpoint_url) if settings.checkpoint_url else None
         self._touching: threading.Thread | None = None
-        self._begun: _Begun | None = None
+        self._begun: _PendingSave | None = None
         self._has_waited = False  # for the save that is being written
         self.say: Callable[[str], None] = tell
         """Tells the user of what failed."""
-        self._costs: deque[Cost] = deque(maxlen=_LATEST)
+        self._costs: deque[SaveCost] = deque(maxlen=_LATEST)
         self.failed = 0
         """Saves of this attempt that failed, tries included."""
         self.skipped = 0
@@ -158,29 +158,29 @@ class Saves:
         return self._fails and self._failures.latest_s >= self._most_s / _TRIES
 
     @property
-    def cost(self) -> Cost | None:
+    def cost(self) -> SaveCost | None:
         """What a save costs, as the latest ones did in the median; None before the first one, and but on rank 0."""
-        return Cost(*(median(each) for each in zip(*self._costs, strict=True))) if self._costs else None
+        return SaveCost(*(median(each) for each in zip(*self._costs, strict=True))) if self._costs else None
 
     @property
     def is_writing(self) -> bool:
         """Whether a save has begun of whose end not all ranks know."""
         return self._begun is not None
 
-    def told(self) -> Told:
+    def told(self) -> StepFlags:
         """What this rank has to tell the others with the next step."""
         if self._begun is None:
             return NOTHING
         write = self._begun.write
         most_s = max(self._most_s - self._failures.before_s, self._most_s / _TRIES)  # a disk that was mended gets some
         is_late = not write.has_ended and write.seconds >= most_s
-        return Told(
+        return StepFlags(
             writing=not write.has_ended,
             failed=write.error is not None,
             overdue=self._engine.is_main and is_late,
         )
 
-    def hear(self, told: Told, step: int | None = None) -> None:
+    def hear(self, told: StepFlags, step: int | None = None) -> None:
         """Learn what has become of the save that is being written; collective, after every step.
 
         After the first one, when the optimizer has its moments, the buffers of saves are made ready in a thread.
@@ -268,7 +268,7 @@ class Saves:
             may_wait = patiently or not self._has_waited
             self._begun.write.wait((self._grace.look_s(_LOOK_S) if patiently else _PATIENCE_S) if may_wait else 0.0)
             step = self._begun.state.step
-            self.hear(Told(*map(sum, zip(*self._engine.gather(self.told()), strict=True))))
+            self.hear(StepFlags(*map(sum, zip(*self._engine.gather(self.told()), strict=True))))
             if self._begun and patiently:
                 self._grace.require(0.0, f"the save of step {step} had not ended")
             if self._begun and not patiently:
@@ -293,7 +293,7 @@ class Saves:
         signals.save_begun()
         self._has_waited = False
         staged = self._staging.stage(self._named)
-        plan = Plan(
+        plan = SavePlan(
             checkpoints_dir=self._run.checkpoints,
             trainer=state,
             attempt=self._attempt,
@@ -307,23 +307,23 @@ class Saves:
         )
         rank, keep, stays = engine.rank, self._settings.keep_checkpoints, self._settings.stays
 
-        def work(is_given_up: Callable[[], bool]) -> Manifest | None:
+        def work(is_given_up: Callable[[], bool]) -> CheckpointManifest | None:
             manifest = commit(plan, staged, rank=rank, is_given_up=is_given_up)
             if rank == 0:
                 retain_everywhere(plan, keep=keep, stays=stays)
             return manifest
 
         stall_s = time.perf_counter() - began
-        self._begun = _Begun(state, Write(work, staged.num_bytes, began), stall_s, tries_left)
+        self._begun = _PendingSave(state, BackgroundWrite(work, staged.num_bytes, began), stall_s, tries_left)
 
-    def _conclude(self, begun: _Begun) -> None:
+    def _conclude(self, begun: _PendingSave) -> None:
         """All ranks have ended their parts: note the checkpoint, or why there is none; collective."""
         error, self._begun = begun.write.error, None
         reason = error.reason if isinstance(error, StorageError) else None
         # Whether the error is of the run, which ends by it, and not of a disk; and whether it follows from another's.
         told = (
             reason is None,
-            isinstance(error and error.__cause__, GivenUp),
+            isinstance(error and error.__cause__, SaveAbandoned),
             reason or f"{type(error).__name__}: {error}",
         )
         ends = self._engine.gather(None if error is None else told)
@@ -341,13 +341,13 @@ class Saves:
             assert begun.write.result is not None, "rank 0 publishes"
             self._parent = begun.write.result.self_sha256
             size = sum(file.size for file in begun.write.result.files)
-            self._costs.append(Cost(begun.stall_s, begun.write.seconds, size))
+            self._costs.append(SaveCost(begun.stall_s, begun.write.seconds, size))
         self._fails = False
         self._failures.succeeded()
         self.newest, self._step = self._run.checkpoints / checkpoint_name(begun.state.step), begun.state.step
         self._note(begun.state, {"checkpoint_s": begun.write.seconds, "stall_s": begun.stall_s})
 
-    def _tell_failure(self, begun: _Begun, reason: str) -> None:
+    def _tell_failure(self, begun: _PendingSave, reason: str) -> None:
         """Say what failed and what follows; collective."""
         for_s = self._engine.on_main(lambda: self._failures.failed(begun.state.step))
         self._fails = True

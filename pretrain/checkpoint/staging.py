@@ -1,8 +1,8 @@
 """Staging: what this rank stores of a checkpoint, copied to the host, so that training continues while it is written.
 
-In: the live state between two steps. Out: `Staged`, float32 on the host, which no step changes. Kept: the buffer, for
-the next save: a buffer that is used for the first time costs ten times as much as the copy, because the system finds
-its pages one by one.
+In: the live state between two steps. Out: `StagedState`, float32 on the host, which no step changes. Kept: the buffer,
+for the next save: a buffer that is used for the first time costs ten times as much as the copy, because the system
+finds its pages one by one.
 """
 
 import math
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from pretrain.engine.named_state import NamedState
-from pretrain.engine.spans import Piece
+from pretrain.engine.spans import StoredPiece
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Staged:
+class StagedState:
     """A checkpoint's tensors: all of their names and shapes, and the values that this rank stores.
 
     The two parts are `model`, parameters by name, and `optimizer`, moments as ``exp_avg/NAME``.
@@ -27,7 +27,7 @@ class Staged:
 
     shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
     """Part -> stored name -> whole shape, alike on every rank."""
-    pieces: Mapping[str, Mapping[str, Piece]]
+    pieces: Mapping[str, Mapping[str, StoredPiece]]
     """Part -> stored name -> what this rank stores of it: float32 on the host, a whole tensor in its shape."""
     aliases: Mapping[str, str]
     """Second names of tied parameters -> the name they are stored under."""
@@ -42,18 +42,18 @@ class Staged:
         return sum(piece.live.nbytes for of_part in self.pieces.values() for piece in of_part.values())
 
 
-class Staging:
+class StagingBuffer:
     """The buffer of one rank, of exactly as many bytes as the part of the state that the rank stores."""
 
     def __init__(self) -> None:
         self._flat = torch.empty(0)
         self._unpin: Callable[[], object] = bool
 
-    def make_ready(self, pieces: Sequence[Piece]) -> None:
+    def make_ready(self, pieces: Sequence[StoredPiece]) -> None:
         """Have a buffer for these pieces, with memory that the system has found already."""
         self._views(pieces)
 
-    def stage(self, state: NamedState) -> Staged:
+    def stage(self, state: NamedState) -> StagedState:
         """Copy what this rank stores; this is all that training waits for. It fills the buffer of the last call."""
         pieces = state.pieces()
         copied = self._views(pieces)
@@ -63,7 +63,7 @@ class Staging:
             torch.cuda.current_stream().synchronize()
         return _staged(state, pieces, copied)
 
-    def _views(self, pieces: Sequence[Piece]) -> dict[tuple[str, str], Tensor]:
+    def _views(self, pieces: Sequence[StoredPiece]) -> dict[tuple[str, str], Tensor]:
         """Each piece's part of the buffer, which is replaced where its size differs."""
         sizes = [piece.stop - piece.start for piece in pieces]
         if self._flat.numel() != sum(sizes):
@@ -80,21 +80,23 @@ class Staging:
         return dict(zip((piece[:2] for piece in pieces), torch.split(self._flat, sizes), strict=True))
 
 
-def stored_as(piece: Piece) -> tuple[str, str]:
+def stored_as(piece: StoredPiece) -> tuple[str, str]:
     """The part of a checkpoint that a piece belongs to, and the name of its tensor there."""
     return ("model", piece.name) if piece.key == "param" else ("optimizer", f"{piece.key}/{piece.name}")
 
 
-def _staged(state: NamedState, pieces: Sequence[Piece], values: Mapping[tuple[str, str], Tensor]) -> Staged:
+def _staged(state: NamedState, pieces: Sequence[StoredPiece], values: Mapping[tuple[str, str], Tensor]) -> StagedState:
     shapes: dict[str, dict[str, tuple[int, ...]]] = {
         "model": {name: state.shape(name) for name in state.names},
         "optimizer": {f"{key}/{name}": state.shape(name) for name in state.names for key in state.moments(name)},
     }
-    own: dict[str, dict[str, Piece]] = {part: {} for part in shapes}
+    own: dict[str, dict[str, StoredPiece]] = {part: {} for part in shapes}
     for piece in pieces:
         part, stored = stored_as(piece)
         flat, shape = values[piece[:2]], shapes[part][stored]
         is_whole = piece.start == 0 and piece.stop == math.prod(shape)
         own[part][stored] = piece._replace(live=flat.view(shape) if is_whole else flat)
     steps = {name: state.step_of(name) for name in state.names}
-    return Staged(shapes=shapes, pieces=own, aliases=dict(state.aliases), steps=steps, has_frozen=bool(state.frozen))
+    return StagedState(
+        shapes=shapes, pieces=own, aliases=dict(state.aliases), steps=steps, has_frozen=bool(state.frozen)
+    )

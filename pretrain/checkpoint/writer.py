@@ -21,7 +21,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Generic, TypeVar
 
-from pretrain.checkpoint.manifest import Manifest
+from pretrain.checkpoint.manifest import CheckpointManifest
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 
@@ -36,7 +36,7 @@ _SMALL = 16 << 20
 _SECONDS = "saves_failed_for_s"
 
 
-class Write(Generic[T]):
+class BackgroundWrite(Generic[T]):
     """What one thread does, from now on.
 
     Args:
@@ -95,7 +95,7 @@ class SaveFailures:
         newest: the checkpoint that the attempt begins with.
     """
 
-    def __init__(self, run: RunDirectory, attempt: int, newest: Manifest | None) -> None:
+    def __init__(self, run: RunDirectory, attempt: int, newest: CheckpointManifest | None) -> None:
         self._run, self._attempt = run, attempt
         lines = [line for line in records.read(run.faults) if _SECONDS in line]
         is_over = lines and newest and (newest.attempt, newest.step) > (lines[-1]["attempt"], lines[-1]["step"])

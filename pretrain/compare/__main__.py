@@ -13,20 +13,20 @@ import argparse
 import sys
 from pathlib import Path
 
-from pretrain.compare.comparison import Comparison, comparing
+from pretrain.compare.comparison import ModelComparison, comparing
 from pretrain.evaluation.options import takes_scored_set
 from zymogen.command_line.command import importing_torch
-from zymogen.command_line.parser import Parser
+from zymogen.command_line.parser import CommandParser
 
 
-def _compare(options: argparse.Namespace) -> Comparison:
+def _compare(options: argparse.Namespace) -> ModelComparison:
     for name in (options.a, options.b):
         if any((Path(name) / place).is_file() for place in ("bundle.json", "bundle/bundle.json")):
             raise ValueError(f"{name} is a fine-tuned model: python -m finetune.compare takes two of these")
     with importing_torch():
         from pretrain.compare.models import compare_models
-        from pretrain.evaluation.opened import Asked
-    asked = Asked(
+        from pretrain.evaluation.opened import TestSetOptions
+    asked = TestSetOptions(
         data=tuple(options.data or ()),
         max_sequences=options.sequences,
         crop_tokens=options.crop_tokens,
@@ -35,7 +35,7 @@ def _compare(options: argparse.Namespace) -> Comparison:
     return compare_models(options.a, options.b, asked, options.compute)
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     parser.add_argument(
         "a", metavar="A", help="current model: run, checkpoint, export, folder of transformers' or Hub name"
     )

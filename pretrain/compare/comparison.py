@@ -1,6 +1,6 @@
 """Two models compared on one set: the result, and how a command prints, writes and judges it.
 
-In: differences with their intervals. Out: `Comparison`; lines, JSON, an exit status. Kept: the file of ``-o``.
+In: differences with their intervals. Out: `ModelComparison`; lines, JSON, an exit status. Kept: the file of ``-o``.
 
 An interval is that of the *difference*: in each resample both models are scored on the same drawn groups, so what makes
 a protein hard for both cancels, and one model's own interval says nothing about it.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pretrain.evaluation.verdict import Judgement
 from zymogen.command_line.command import main_of, require_free, takes_output, write_output
-from zymogen.command_line.parser import Parser
+from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import in_columns
 from zymogen.settings.json_file import as_json
 from zymogen.settings.section import listed
@@ -23,7 +23,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ModelDifference:
     """The second model compared with the first, under one corruption or on one task."""
 
     name: str
@@ -55,7 +55,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ModelComparison:
     """Two models on one set."""
 
     models: tuple[str, str]
@@ -66,7 +66,7 @@ class Comparison:
     """Hash of these data."""
     unit: str
     """Unit of the gains."""
-    differences: tuple[Difference, ...]
+    differences: tuple[ModelDifference, ...]
     decide: tuple[str, ...]
     """Names of the differences that decide the judgement."""
     notes: tuple[str, ...] = ()
@@ -102,7 +102,10 @@ class Comparison:
 
 
 def comparing(
-    module: str, about: str, add: Callable[[Parser], None], compare: Callable[[argparse.Namespace], Comparison]
+    module: str,
+    about: str,
+    add: Callable[[CommandParser], None],
+    compare: Callable[[argparse.Namespace], ModelComparison],
 ) -> Callable[..., int]:
     """The `main` of a command that compares what its options name, prints it, and writes it to the file of ``-o``.
 
@@ -110,7 +113,7 @@ def comparing(
     The arguments are those of `zymogen.command_line.command.main_of`.
     """
 
-    def options(parser: Parser) -> None:
+    def options(parser: CommandParser) -> None:
         add(parser)
         takes_output(parser)
 

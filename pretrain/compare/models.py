@@ -1,6 +1,6 @@
 """Two models by their names, scored on one frozen set, one after the other.
 
-In: runs, checkpoints, exports, folders of transformers' or Hub names. Out: a `Comparison`. Kept: token stores.
+In: runs, checkpoints, exports, folders of transformers' or Hub names. Out: a `ModelComparison`. Kept: token stores.
 """
 
 from collections.abc import Mapping
@@ -9,21 +9,21 @@ from dataclasses import replace
 import numpy as np
 
 from data.order.settings import bin_tokens_on
-from pretrain.compare.comparison import Comparison, Difference
+from pretrain.compare.comparison import ModelComparison, ModelDifference
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.evaluate import Row, intervals
 from pretrain.evaluation.finished import LAUNCH, Compute, scored_by
-from pretrain.evaluation.opened import Asked, OpenSet, named, open_set
-from pretrain.ship.source import Source, masked_language_model, open_source
-from zymogen.console.progress import WorkLine
+from pretrain.evaluation.opened import TestSet, TestSetOptions, named, open_set
+from pretrain.ship.source import TrainedModel, masked_language_model, open_source
+from zymogen.console.progress import ProgressBar
 
 _JUDGED_BY = "mask_all"
 """The corruption under which nothing can be copied."""
 
 
-def compare_models(a: str, b: str, asked: Asked, compute: Compute = "float32") -> Comparison:
+def compare_models(a: str, b: str, asked: TestSetOptions, compute: Compute = "float32") -> ModelComparison:
     """Compare two models in this process. One of them is in memory at a time.
 
     Args:
@@ -44,7 +44,7 @@ def compare_models(a: str, b: str, asked: Asked, compute: Compute = "float32") -
         first, second = (_sums(source, opened, engine, compute) for source in sources)
         scored = opened.scored
         groups, drawn = opened.groups()
-        return Comparison(
+        return ModelComparison(
             models=(sources[0].origin, sources[1].origin),
             on=f"{len(scored.samples):,} proteins of {', '.join(data)}, drawn by {drawn}, frozen set",
             set=scored.fingerprint(),
@@ -54,8 +54,8 @@ def compare_models(a: str, b: str, asked: Asked, compute: Compute = "float32") -
         )
 
 
-def _sums(source: Source, opened: OpenSet, engine: Engine, compute: Compute) -> dict[str, list[Row]]:
-    with WorkLine(f"scoring {source.origin}", after_s=2.0, speaks=engine.is_main):
+def _sums(source: TrainedModel, opened: TestSet, engine: Engine, compute: Compute) -> dict[str, list[Row]]:
+    with ProgressBar(f"scoring {source.origin}", after_s=2.0, speaks=engine.is_main):
         model = masked_language_model(source, engine.device)
         bin_tokens = bin_tokens_on(engine.device.type)
         return scored_by(model, source.origin, opened, engine, compute=compute, bin_tokens=bin_tokens)
@@ -63,7 +63,7 @@ def _sums(source: Source, opened: OpenSet, engine: Engine, compute: Compute) -> 
 
 def differences(
     first: Mapping[str, list[Row]], second: Mapping[str, list[Row]], groups: Mapping[int, int]
-) -> tuple[Difference, ...]:
+) -> tuple[ModelDifference, ...]:
     """The differences of two models that were scored on one set.
 
     Args:
@@ -82,7 +82,7 @@ def differences(
         with np.errstate(over="ignore"):
             perplexities = float(np.exp(loss_of_first / targets)), float(np.exp(loss_of_second / targets))
         found.append(
-            Difference(
+            ModelDifference(
                 name=TITLES[name],
                 metric="perplexity",
                 values=perplexities,

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from zymogen.command_line.command import importing_torch, main_of, require_free, takes_output, write_output
-from zymogen.command_line.parser import Parser, positive
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser, positive
+from zymogen.console.progress import ProgressBar
 
 LONGEST = 1022
 """Longest chain, in residues, that is given to a model: that of the published ESM-2. Memory rises with its square."""
@@ -35,7 +35,7 @@ def _score(options: argparse.Namespace) -> None:
         writable(Path(options.model))
     require_free(options.output, overwrites=options.overwrite)
     files = [file for path in options.structures for file in files_of(path)]
-    with WorkLine(f"reading {len(files):,} structures", after_s=2.0):
+    with ProgressBar(f"reading {len(files):,} structures", after_s=2.0):
         chains, left_out = usable((chain for file in files for chain in chains_of(file)), options.longest)
     source = open_source(options.model)
     for reason, count in left_out.items():
@@ -54,7 +54,7 @@ def _score(options: argparse.Namespace) -> None:
         print(f"{write(Path(options.model), head, f'{len(scored.fitted_on)} chains')}: the contact head")
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     with importing_torch():
         from pretrain.contacts.regression import CHAINS
 

@@ -1,6 +1,6 @@
 """Which chains the regression is fitted on, and which it is scored on: no relative of the first is among the second.
 
-In: chains. Out: `Chosen`. Nothing is kept: files that MMseqs2 writes meanwhile are removed.
+In: chains. Out: `ChainSplit`. Nothing is kept: files that MMseqs2 writes meanwhile are removed.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from data.homology.relatives import nearest, related
 from data.settings import IngestSettings
 from data.sources.fasta import FastaSource
 from data.store.build import open_or_build
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from pretrain.contacts.chains import Chain
 from pretrain.contacts.precision import LONG_RANGE
 
@@ -25,7 +25,7 @@ IDENTITY = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChainSplit:
     """Chains, divided."""
 
     fitted: list[Chain]
@@ -60,7 +60,7 @@ def usable(chains: Iterable[Chain], most_residues: int) -> tuple[list[Chain], di
     return list(kept.values()), {reason: count for reason, count in left_out.items() if count}
 
 
-def choose(chains: Sequence[Chain], fit_on: int) -> Chosen:
+def choose(chains: Sequence[Chain], fit_on: int) -> ChainSplit:
     """Divide distinct chains: those to fit on by a hash of their residues, so that names and order do not matter.
 
     Args:
@@ -89,7 +89,7 @@ def choose(chains: Sequence[Chain], fit_on: int) -> Chosen:
             f"all of the {len(rest)} chains to score are relatives, at {IDENTITY:.0%} identity, of the {count} to fit "
             "on; give structures of other families"
         )
-    return Chosen(
+    return ChainSplit(
         fitted=ordered[:count],
         scored=[ordered[place] for place in scored.tolist()],
         groups=group[scored].tolist(),
@@ -97,7 +97,7 @@ def choose(chains: Sequence[Chain], fit_on: int) -> Chosen:
     )
 
 
-def _store(folder: Path, chains: Sequence[Chain]) -> Store:
+def _store(folder: Path, chains: Sequence[Chain]) -> TokenStore:
     path = folder / "chains.fasta"
     path.write_text("".join(f">{number}\n{chain.residues}\n" for number, chain in enumerate(chains)))
     limits = IngestSettings(content="any")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.contacts.chains import Chain
-from pretrain.evaluation.contact_figures import Interval
+from pretrain.evaluation.contact_figures import ConfidenceInterval
 from pretrain.evaluation.evaluate import intervals
 
 SEPARATION = 6
@@ -63,7 +63,7 @@ def _share_of(touching: NDArray[np.bool_], values: NDArray[np.float64], count: i
     return float((touching[:above].sum() + (count - above) * equal.mean()) / count)
 
 
-def interval(values: Sequence[float], groups: Sequence[int]) -> Interval:
+def interval(values: Sequence[float], groups: Sequence[int]) -> ConfidenceInterval:
     """Mean over chains, with the interval of the bootstrap by group: relatives are drawn together.
 
     Davison and Hinkley 1997, section 3.8.
@@ -75,4 +75,4 @@ def interval(values: Sequence[float], groups: Sequence[int]) -> Interval:
     of_chain = np.array(values)
     _, group = np.unique(groups, return_inverse=True)
     low, high, *_ = intervals(np.column_stack([of_chain, of_chain, np.ones(len(of_chain))]), group)
-    return Interval(float(of_chain.mean()), low, high)
+    return ConfidenceInterval(float(of_chain.mean()), low, high)

@@ -1,6 +1,6 @@
 """A model's contacts: fitted on some chains, scored on others, beside random weights of its shape and chance.
 
-In: a model, and chains. Out: `ContactFigures`, and their table. Nothing is kept.
+In: a model, and chains. Out: `ContactScores`, and their table. Nothing is kept.
 """
 
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ import torch
 from data.homology.relatives import searched_by
 from pretrain.contacts.attention import eager, maps_of
 from pretrain.contacts.chains import Chain
-from pretrain.contacts.chosen import Chosen, choose
+from pretrain.contacts.chosen import ChainSplit, choose
 from pretrain.contacts.pictured import pictured, typical
 from pretrain.contacts.precision import LONG_RANGE, SHARES, interval, precisions
 from pretrain.contacts.regression import CHAINS, fit, probabilities
-from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures, Interval
+from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ConfidenceInterval, ContactScores
 from pretrain.evaluation.scores import shown_interval
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.weights.contact_head import ContactHead
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 
 _SEED = 0
 """Seed of the weights of the control."""
 
 
-def lines(found: ContactFigures) -> list[str]:
+def lines(found: ContactScores) -> list[str]:
     """The table, and what it is of."""
     few = "" if len(found.fitted_on) == CHAINS else f" (the published regression: {CHAINS})"
     constant = (
@@ -44,12 +44,12 @@ def lines(found: ContactFigures) -> list[str]:
     ]
 
 
-def _row(title: str, found: Interval) -> str:
+def _row(title: str, found: ConfidenceInterval) -> str:
     ends = shown_interval(found.low, found.high, "{:.3f}".format)
     return f"    {title:<42} {found.mean:>15.3f}   {ends}"
 
 
-def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on: int = CHAINS) -> ContactFigures:
+def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on: int = CHAINS) -> ContactScores:
     """Fit a regression on some chains, score it on the others, and do the same with random weights.
 
     Args:
@@ -61,7 +61,7 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
     Raises:
         ValueError: there are too few chains, or none of them has a contact at long range.
     """
-    with WorkLine(f"looking for relatives among {len(chains)} chains", after_s=2.0):
+    with ProgressBar(f"looking for relatives among {len(chains)} chains", after_s=2.0):
         chosen = choose(chains, fit_on)
     head, of_model = _precisions(model, chosen, name)
     defined = [place for place, found in enumerate(of_model) if found is not None]
@@ -82,7 +82,7 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
     with torch.no_grad():
         of_middle = maps_of(eager(model), middle.residues)
     groups = [chosen.groups[place] for place in defined]
-    return ContactFigures(
+    return ContactScores(
         model=name,
         fitted_on=tuple(chain.name for chain in chosen.fitted),
         left_out_relatives=chosen.left_out,
@@ -99,11 +99,11 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
 
 
 def _precisions(
-    model: MaskedLanguageModel, chosen: Chosen, name: str
+    model: MaskedLanguageModel, chosen: ChainSplit, name: str
 ) -> tuple[ContactHead, list[dict[str, float] | None]]:
     theirs = eager(model)
     count = len(chosen.fitted) + len(chosen.scored)
-    with WorkLine(f"attention maps of {count} chains, {name}", after_s=2.0), torch.no_grad():
+    with ProgressBar(f"attention maps of {count} chains, {name}", after_s=2.0), torch.no_grad():
         head = fit((chain, maps_of(theirs, chain.residues)) for chain in chosen.fitted)
         found = [precisions(chain, probabilities(head, maps_of(theirs, chain.residues))) for chain in chosen.scored]
     return head, found

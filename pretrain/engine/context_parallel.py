@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from pretrain.model.context import Context, choose_exchange
+from pretrain.model.context import ContextShard, choose_exchange
 from pretrain.model.encoder import Encoder
 from pretrain.model.settings import ExchangeRequest
 
@@ -63,5 +63,5 @@ def share_context(encoder: Encoder, group: ContextGroup, request: ExchangeReques
         return []
     exchange, lines = choose_exchange(request, encoder.shape.heads, group.size)
     assert group.group is not None
-    encoder.context = Context(group.rank, group.size, exchange, group.group)
+    encoder.context = ContextShard(group.rank, group.size, exchange, group.group)
     return [f"context: {group.size} ranks share every batch, by {exchange}", *lines]

@@ -30,7 +30,7 @@ from pretrain.model.layer import Layer
 from pretrain.model.linear import Linear
 from zymogen.console.safe_text import tell
 from zymogen.processes.errors import placed
-from zymogen.unsupported import Obstacle
+from zymogen.unsupported import UnsupportedFeature
 
 _COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -103,7 +103,7 @@ class Engine(Ranks):
         return False
 
     @property
-    def compile_obstacle(self) -> Obstacle | None:
+    def compile_obstacle(self) -> UnsupportedFeature | None:
         """What keeps the layers of a model from being compiled under this engine; None if nothing does."""
         return None
 

@@ -24,12 +24,12 @@ from pretrain.engine.cpu import sharding_on_a_cpu
 from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import PATIENCE
 from pretrain.engine.rendezvous import INIT_METHOD
-from pretrain.engine.request import ALONE, LaunchRequest, requested
+from pretrain.engine.request import ALONE, LaunchConfig, requested
 from pretrain.engine.settings import LaunchSettings
 from zymogen.processes import signals
-from zymogen.processes.errors import Rollback
+from zymogen.processes.errors import RollbackError
 from zymogen.processes.launcher import launched_world
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 from zymogen.settings.interval import seconds
 
 
@@ -57,7 +57,7 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     except BaseException as error:
         # What a traceback holds cannot be released, and the model is in it.
         traceback.clear_frames(error.__traceback__)
-        if (isinstance(error, Rollback) or (isinstance(error, Stopped) and error.agreed)) and accelerator:
+        if (isinstance(error, RollbackError) or (isinstance(error, Interrupted) and error.agreed)) and accelerator:
             _release(accelerator)
             accelerator.end_training()
             raise
@@ -97,7 +97,7 @@ def _interface() -> str:
     )
 
 
-def _accelerator(asked: LaunchRequest, kind: type[Engine], recipe: LaunchSettings) -> Accelerator:
+def _accelerator(asked: LaunchConfig, kind: type[Engine], recipe: LaunchSettings) -> Accelerator:
     with sharding_on_a_cpu(asked.distributed_type):
         return Accelerator(
             cpu=not torch.cuda.is_available() and asked.distributed_type not in ("FSDP", "DEEPSPEED"),
@@ -113,7 +113,7 @@ def _timeout(recipe: LaunchSettings) -> timedelta:
     return timedelta(seconds=seconds("parallel.timeout", recipe.parallel.timeout))
 
 
-def _engine(asked: LaunchRequest) -> type[Engine]:
+def _engine(asked: LaunchConfig) -> type[Engine]:
     # Imported here: DeepSpeed need not be installed, and neither is needed by a benchmark of the model.
     if asked.distributed_type == "FSDP":
         from pretrain.engine.fully_sharded import FullyShardedEngine
@@ -137,7 +137,7 @@ def _release(accelerator: Accelerator | None) -> None:
     gc.collect()
 
 
-def _check_devices(asked: LaunchRequest, processes: int) -> None:
+def _check_devices(asked: LaunchConfig, processes: int) -> None:
     if parse_flag_from_env("ACCELERATE_USE_CPU"):  # accelerate launch --cpu: the GPUs are not used
         return
     if torch.version.cuda is None and Path("/proc/driver/nvidia/version").exists() and launched_world().rank == 0:
@@ -156,7 +156,7 @@ def _check_devices(asked: LaunchRequest, processes: int) -> None:
         _check_bfloat16(asked, processes)
 
 
-def _check_bfloat16(asked: LaunchRequest, processes: int) -> None:
+def _check_bfloat16(asked: LaunchConfig, processes: int) -> None:
     # All of this machine's ranks see the same GPUs, so each raises the same error.
     old = [n for n in range(processes) if torch.cuda.get_device_capability(n) < (8, 0)]
     if not old:
@@ -173,7 +173,7 @@ def _check_bfloat16(asked: LaunchRequest, processes: int) -> None:
     )
 
 
-def _check(asked: LaunchRequest, kind: type[Engine], accelerator: Accelerator) -> None:
+def _check(asked: LaunchConfig, kind: type[Engine], accelerator: Accelerator) -> None:
     world_size = int(accelerator.num_processes)
     if asked.world_size is not None and asked.world_size != world_size:
         raise ValueError(

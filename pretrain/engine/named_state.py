@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from pretrain.engine.spans import Piece, Span, dealt, storers, stores
+from pretrain.engine.spans import Span, StoredPiece, dealt, storers, stores
 
 # Path components that torch.compile and activation checkpointing put into parameter names.
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
@@ -126,7 +126,7 @@ class NamedState(ABC):
         """Whole shape of a parameter and of each of its moments."""
 
     @abstractmethod
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[StoredPiece]:
         """What this rank stores: parameters and moments in the order of `names`; ranks do not communicate.
 
         Over all ranks, the pieces of a tensor cover it once.
@@ -226,7 +226,7 @@ class TorchState(NamedState):
         """Shape of a parameter and of each of its moments."""
         return tuple(self._parameters[name].shape)
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[StoredPiece]:
         """What this rank stores: its rows of DTensors, and of what all ranks hold whole, its share of the tensors."""
         rank = dist.get_rank() if dist.is_initialized() else 0
         sources = {name: ["param", *self.moments(name)] for name in self.names}
@@ -240,7 +240,7 @@ class TorchState(NamedState):
                 if isinstance(tensor, DTensor):
                     is_stored = stores(span, tensor.numel(), _rows(tensor)[0])
                 if is_stored:
-                    found.append(Piece(name, key, *span, live))
+                    found.append(StoredPiece(name, key, *span, live))
         return found
 
     def copy(self) -> tuple[int, dict[str, Tensor]] | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from zymogen.processes import signals
 from zymogen.processes.errors import PeerError
 from zymogen.processes.launcher import launched_world
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ TIMEOUT = timedelta(minutes=30)
 """How long ranks wait for one another where all of them compute, if a recipe does not say."""
 
 
-class Told(NamedTuple):
+class StepFlags(NamedTuple):
     """What a rank tells all others with a step, as numbers that are summed over ranks."""
 
     stop: int = 0
@@ -51,7 +51,7 @@ class Told(NamedTuple):
         return bool(self.stop or self.save or self.validate)
 
 
-NOTHING = Told()
+NOTHING = StepFlags()
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Ranks:
         if self.is_main:
             try:
                 answer[0] = work()
-            except Stopped as stopped:
+            except Interrupted as stopped:
                 failure, answer[1] = stopped, stopped.by
             except Exception as error:
                 failure, answer[1] = error, f"{type(error).__name__}: {error}"
@@ -147,7 +147,7 @@ class Ranks:
         if failure:
             raise failure
         if isinstance(answer[1], Signals):
-            raise Stopped(answer[1])
+            raise Interrupted(answer[1])
         if answer[1] is not None:
             raise PeerError(f"rank 0 failed: {answer[1]}")
         return cast(T, answer[0])

@@ -35,7 +35,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from zymogen.processes.fresh_process import ROLLBACKS
-from zymogen.processes.launcher import World, launched_world
+from zymogen.processes.launcher import LaunchedWorld, launched_world
 
 _SCHEME = "zymogen"
 INIT_METHOD = f"{_SCHEME}://"
@@ -81,7 +81,7 @@ def _of_this_start(
     raise RuntimeError("the processes of a start meet once")
 
 
-def _met(world: World, timeout: timedelta, *, hosts: bool) -> PrefixStore:
+def _met(world: LaunchedWorld, timeout: timedelta, *, hosts: bool) -> PrefixStore:
     """The names of this start in the store, once all of its processes have come."""
     if not hosts:
         _wait(lambda: "" if _answers(world) else "the store of " + store_host().partition(" at ")[0], world, timeout)
@@ -101,7 +101,7 @@ def _met(world: World, timeout: timedelta, *, hosts: bool) -> PrefixStore:
     return met
 
 
-def _answers(world: World) -> bool:
+def _answers(world: LaunchedWorld) -> bool:
     try:
         socket.create_connection((world.address, world.port), _CONNECT_S).close()
     except OSError:  # refused, no route, or a name that is not known yet
@@ -109,7 +109,7 @@ def _answers(world: World) -> bool:
     return True
 
 
-def _wait(missing: Callable[[], str], world: World, timeout: timedelta) -> None:
+def _wait(missing: Callable[[], str], world: LaunchedWorld, timeout: timedelta) -> None:
     """Wait until `missing` names nobody, and say so rarely.
 
     Raises:
@@ -132,7 +132,7 @@ def _nobody() -> None:
     """Answer nobody."""
 
 
-def _agreed(store: Any, world: World, timeout: timedelta) -> tuple[str, Callable[[], None]]:
+def _agreed(store: Any, world: LaunchedWorld, timeout: timedelta) -> tuple[str, Callable[[], None]]:
     """A name that no other start has and all ranks of this one know, and how this rank answers those that ask for it.
 
     Rank 0 makes it, and answers each rank under a word that the rank has made: no answer to a process before can be

@@ -4,7 +4,7 @@ Accelerate tells a process how it was set up, never what was asked for: `MULTI_C
 FSDP without a GPU trains separate models, all with exit status 0. The launcher is an ancestor of this process, so its
 command line and its YAML say what the user meant.
 
-In: the process tree and the environment. Out: `LaunchRequest`. Kept: nothing.
+In: the process tree and the environment. Out: `LaunchConfig`. Kept: nothing.
 """
 
 import os
@@ -43,7 +43,7 @@ _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[LaunchSetting
 that asks for nothing, and what the recipe has in their place. A launch that sets another value is refused."""
 
 ALONE = "a start without a launcher"
-"""`LaunchRequest.origin` where neither a launcher nor the environment asked for a precision."""
+"""`LaunchConfig.origin` where neither a launcher nor the environment asked for a precision."""
 
 _OF_A_LAUNCH = {
     **{"DeepSpeed Arguments": "DEEPSPEED", "FSDP Arguments": "FSDP", "Megatron-LM Arguments": "MEGATRON_LM"},
@@ -67,7 +67,7 @@ _FROM_FLAGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchRequest:
+class LaunchConfig:
     """The launch that was asked for; None for what is not known."""
 
     world_size: int | None
@@ -182,7 +182,7 @@ ENGINES = ("NO", "MULTI_GPU", "MULTI_CPU", "FSDP", "DEEPSPEED")
 """What this program trains with, as Accelerate names it; MULTI_CPU stands for several processes without a launcher."""
 
 
-def requested() -> LaunchRequest:
+def requested() -> LaunchConfig:
     """The launch that this process belongs to."""
     request = _requested()
     # In addition to the YAML's own values, because both are checked; Accelerate follows the flags.
@@ -190,12 +190,12 @@ def requested() -> LaunchRequest:
     return replace(request, config={**request.config, "environment": from_flags})
 
 
-def _requested() -> LaunchRequest:
+def _requested() -> LaunchConfig:
     launcher = next((each for each in launches() if each.name.startswith("accelerate")), None)
     return _from_accelerate(launcher.arguments, Path(launcher.process.cwd())) if launcher else _from_environment()
 
 
-def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
+def _from_accelerate(arguments: list[str], folder: Path) -> LaunchConfig:
     from accelerate.commands.launch import default_config_file, launch_command_parser
 
     parser = launch_command_parser()
@@ -223,7 +223,7 @@ def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
                 f"--{ignored[0]} {given[ignored[0]]} would be ignored: accelerate launch reads it for {needs} alone, "
                 f"and this is a launch of {kind}; remove it, or use the file of accelerate_configs/ that has {needs}"
             )
-    return LaunchRequest(
+    return LaunchConfig(
         world_size=int(world_size) if world_size is not None else None,
         distributed_type=kind,
         precision=os.environ.get("ACCELERATE_MIXED_PRECISION", "no"),
@@ -232,13 +232,13 @@ def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
     )
 
 
-def _from_environment() -> LaunchRequest:
+def _from_environment() -> LaunchConfig:
     """What another launcher's variables ask for; without any, the one process of `accelerate_configs/single.yaml`."""
     kind = "NO"
     for variable, meaning in (("ACCELERATE_USE_DEEPSPEED", "DEEPSPEED"), ("ACCELERATE_USE_FSDP", "FSDP")):
         if os.environ.get(variable, "false").lower() == "true":
             kind = meaning
-    return LaunchRequest(
+    return LaunchConfig(
         world_size=launched_world().world_size,
         distributed_type=kind,
         precision=os.environ.get("ACCELERATE_MIXED_PRECISION", PRECISION),

@@ -71,7 +71,7 @@ class LaunchSettings(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inference:
+class InferenceSettings:
     """What a launch reads of a command that trains nothing (a `LaunchSettings`)."""
 
     run: RunSettings

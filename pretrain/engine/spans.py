@@ -16,7 +16,7 @@ Span = tuple[int, int]
 """Range `[start, stop)` of a flattened tensor."""
 
 
-class Piece(NamedTuple):
+class StoredPiece(NamedTuple):
     """The part of a tensor that this rank stores."""
 
     name: str

@@ -21,7 +21,7 @@ from data.batches.batch import Batch
 from pretrain.engine.engine import Engine, layer_weights
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.zero_state import ZeroState
-from zymogen.unsupported import Obstacle
+from zymogen.unsupported import UnsupportedFeature
 
 # torch 2.13 renamed collectives that DeepSpeed 0.19 calls, and would warn at each of hundreds of calls.
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
@@ -71,11 +71,11 @@ class ZeroEngine(Engine):
         return self._stage > 1
 
     @property
-    def compile_obstacle(self) -> Obstacle | None:
+    def compile_obstacle(self) -> UnsupportedFeature | None:
         """ZeRO-3 alone: torch.compile traces DeepSpeed's bookkeeping in hooks for minutes a module, in pieces."""
         if self._stage != 3:
             return None
-        return Obstacle(
+        return UnsupportedFeature(
             "ZeRO-3 gathers parameters in hooks inside of what is compiled",
             "accelerate_configs/fsdp2.yaml shards as much and is compiled",
         )

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.engine.named_state import NamedState, prime, require_held
-from pretrain.engine.spans import Piece, Span, dealt, stores
+from pretrain.engine.spans import Span, StoredPiece, dealt, stores
 
 
 class ZeroState(NamedState):
@@ -49,7 +49,7 @@ class ZeroState(NamedState):
         parameter = self._parameters[name]
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[StoredPiece]:
         """What this rank stores: its partitions without their padding."""
         found = []
         for name in self.names:
@@ -57,7 +57,7 @@ class ZeroState(NamedState):
                 part, spans, group = self._part(name, key)
                 start, stop = span = spans[dist.get_rank(group)]
                 if stores(span, math.prod(self.shape(name)), group):
-                    found.append(Piece(name, key, start, stop, part.detach()[: stop - start]))
+                    found.append(StoredPiece(name, key, start, stop, part.detach()[: stop - start]))
         return found
 
     def begin_load(self) -> None:

@@ -1,6 +1,6 @@
 """Contacts of a model as they were measured: precisions at long range, beside random weights of its shape and chance.
 
-In: numbers. Out: `ContactFigures` (`zymogen.settings.json_file`), which `pretrain.contacts` writes, and a card and a
+In: numbers. Out: `ContactScores` (`zymogen.settings.json_file`), which `pretrain.contacts` writes, and a card and a
 report read. Kept: nothing; torch is not imported.
 """
 
@@ -14,7 +14,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ConfidenceInterval:
     """A mean over chains, with its bootstrap 95 % interval."""
 
     mean: Number
@@ -36,7 +36,7 @@ class ContactPairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContactFigures:
+class ContactScores:
     """Precisions of the chains that were scored."""
 
     format: str = "zymogen.contacts/2"
@@ -58,7 +58,7 @@ class ContactFigures:
     """(chains,) a number that relatives share."""
     values: dict[str, dict[str, list[float]]]
     """Model or control -> name of a precision -> (chains,) values; chance has one that is called so."""
-    means: dict[str, dict[str, Interval]]
+    means: dict[str, dict[str, ConfidenceInterval]]
     """The same, over all chains."""
     weight: tuple[float, ...]
     """Factor of each attention map in the regression."""

@@ -1,6 +1,6 @@
 """The course of a run: its losses against tokens, as metrics.jsonl has them.
 
-In: lines of metrics.jsonl, and the starts. Out: `Course`, and the `Trend` of a loss. Kept: nothing.
+In: lines of metrics.jsonl, and the starts. Out: `TrainingCurve`, and the `LossTrend` of a loss. Kept: nothing.
 """
 
 import math
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pretrain.run.attempts import Start
+from pretrain.run.attempts import Attempt
 
 Point = tuple[int, float]
 """(tokens seen, loss in nats); the loss is NaN or infinite where it was."""
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TrainingCurve:
     """What a run wrote down on its way."""
 
     training: tuple[Point, ...] = ()
@@ -32,7 +32,7 @@ class Course:
     """Steps without a finite gradient; 0 in fp16, whose loss scale is found by such steps."""
 
 
-class Trend(NamedTuple):
+class LossTrend(NamedTuple):
     """The change of a loss over the last half of the training."""
 
     change: float
@@ -41,7 +41,7 @@ class Trend(NamedTuple):
     """Its standard error."""
 
 
-def lasting(lines: Sequence[dict[str, Any]], all_starts: Sequence[Start]) -> list[dict[str, Any]]:
+def lasting(lines: Sequence[dict[str, Any]], all_starts: Sequence[Attempt]) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl without those of steps that the run has lost: a later start began before them."""
     until = {
         number: min((start.base_step for start in all_starts if start.attempt > number), default=math.inf)
@@ -50,7 +50,7 @@ def lasting(lines: Sequence[dict[str, Any]], all_starts: Sequence[Start]) -> lis
     return [line for line in lines if line["step"] <= until[line["attempt"]]]
 
 
-def course(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> Course:
+def course(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> TrainingCurve:
     """The course that the lines of metrics.jsonl describe.
 
     Args:
@@ -61,7 +61,7 @@ def course(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> Course
     logged = [line for line in kept if "loss" in line]
     validated = [line for line in kept if "validation" in line]
     in_fp16 = any("loss_scale" in line for line in logged)
-    return Course(
+    return TrainingCurve(
         training=tuple((line["tokens"], number(line["loss"])) for line in logged if line.get("targets", 1)),
         validations=_scores(validated, "mask_all"),
         validations_as_trained=_scores(validated, trained_as) if trained_as else (),
@@ -70,7 +70,7 @@ def course(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> Course
     )
 
 
-def trend(points: Sequence[Point]) -> Trend | None:
+def trend(points: Sequence[Point]) -> LossTrend | None:
     """The trend of the noisy losses of steps: a straight line against the logarithm of the tokens, by least squares.
 
     Returns:
@@ -81,10 +81,10 @@ def trend(points: Sequence[Point]) -> Trend | None:
     if len(half) < 8 or half[0, 0] == half[-1, 0]:
         return None
     (slope, _), covariance = np.polyfit(np.log2(half[:, 0] / half[0, 0]), half[:, 1], 1, cov=True)
-    return Trend(float(slope), float(np.sqrt(covariance[0, 0])))
+    return LossTrend(float(slope), float(np.sqrt(covariance[0, 0])))
 
 
-def trend_of_validations(points: Sequence[Point]) -> Trend | None:
+def trend_of_validations(points: Sequence[Point]) -> LossTrend | None:
     """The trend between the last validation and the one nearest to half of its tokens.
 
     All validations score the same targets, so that the difference of two is not noise.
@@ -100,7 +100,7 @@ def trend_of_validations(points: Sequence[Point]) -> Trend | None:
         return None
     at, before = min(earlier, key=lambda point: abs(math.log2(tokens / point[0]) - 1))
     change = (loss - before) / math.log2(tokens / at)
-    return Trend(change, 0.0) if math.isfinite(change) else None
+    return LossTrend(change, 0.0) if math.isfinite(change) else None
 
 
 def level(points: Sequence[Point]) -> tuple[float, float] | None:

@@ -1,8 +1,8 @@
 """Validation: perplexity on held-out clusters under two corruptions, and that of residue frequencies to compare with.
 
-In: corpora or a frozen set, a model. Out: `Evaluation`s. Kept: nothing; which proteins, crops and positions are scored
-follows from the split alone, so every run and every step on one corpus is scored on the same targets. The commands that
-score finished models (`pretrain.evaluate`, `pretrain.compare`) take the same passes, by `sums_of`.
+In: corpora or a frozen set, a model. Out: `CorruptionScores`s. Kept: nothing; which proteins, crops and positions are
+scored follows from the split alone, so every run and every step on one corpus is scored on the same targets. The
+commands that score finished models (`pretrain.evaluate`, `pretrain.compare`) take the same passes, by `sums_of`.
 """
 
 import math
@@ -27,7 +27,7 @@ from data.sources.synthetic import Families, floor
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.frozen import SEED, FrozenSet, frozen_set
-from pretrain.evaluation.scores import Evaluation
+from pretrain.evaluation.scores import CorruptionScores
 
 _RESAMPLES = 1000
 _COUNTED_RESIDUES = 10**8
@@ -69,7 +69,7 @@ def evaluate(
     settings: BinSettings,
     engine: Engine,
     unigram: NDArray[np.float64],
-) -> dict[str, Evaluation]:
+) -> dict[str, CorruptionScores]:
     """Score the model under both corruptions. Every rank must call this; rank 0 computes the result for all of them.
 
     Args:
@@ -82,7 +82,7 @@ def evaluate(
     """
     sums = sums_of(model, scored, settings, engine, unigram)
 
-    def of_one(rows: list[Row]) -> Evaluation:
+    def of_one(rows: list[Row]) -> CorruptionScores:
         return evaluation_of(rows, corpora.clusters_of(np.array([row[0] for row in rows])))
 
     return engine.on_main(lambda: {name: of_one(merged(rows)) for name, rows in sums.items()})
@@ -147,8 +147,8 @@ def losses_in_turn(
 
 
 def with_floor(
-    results: dict[str, Evaluation], families: Families, scored: FrozenSet, settings: BinSettings
-) -> dict[str, Evaluation]:
+    results: dict[str, CorruptionScores], families: Families, scored: FrozenSet, settings: BinSettings
+) -> dict[str, CorruptionScores]:
     """The same results, with the exact floor of the embedded corpus that was scored. Rank 0 alone can call this."""
     bins = scored.bins(settings)
     found = {}
@@ -205,7 +205,7 @@ def _by_document(scored: Bin, batch: Batch, losses: NDArray[np.float64], unigram
             yield record, float(losses[mine].sum()), float(baseline[mine].sum()), count
 
 
-def evaluation_of(rows: list[Row], groups: NDArray[np.integer]) -> Evaluation:
+def evaluation_of(rows: list[Row], groups: NDArray[np.integer]) -> CorruptionScores:
     """Scores from the sums of some proteins.
 
     Args:
@@ -216,7 +216,7 @@ def evaluation_of(rows: list[Row], groups: NDArray[np.integer]) -> Evaluation:
     loss, baseline, targets = sums.sum(0)
     _, clusters = np.unique(groups, return_inverse=True)
     low, high, gain_low, gain_high = intervals(sums, clusters)
-    return Evaluation(
+    return CorruptionScores(
         perplexity=_exp(loss / targets),
         low=_exp(low),
         high=_exp(high),

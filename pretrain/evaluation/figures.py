@@ -1,7 +1,7 @@
 """Figures of an evaluation: a row for each corruption and each bucket of proteins, and the file that holds them.
 
-In: numbers. Out: `Figures`, their table, and a record of JSON. Kept: nothing; torch is not imported, so that a card or
-a report reads a file without it.
+In: numbers. Out: `EvaluationResult`, their table, and a record of JSON. Kept: nothing; torch is not imported, so that a
+card or a report reads a file without it.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import Evaluation, shown, shown_interval
+from pretrain.evaluation.scores import CorruptionScores, shown, shown_interval
 from zymogen.console.progress import in_columns
 
 ALL, LENGTH, IDENTITY = "all", "length", "identity"
@@ -19,7 +19,7 @@ HEAD = ("corruption", "proteins", "number", "perplexity", "95 % interval", "resi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure(Evaluation):
+class EvaluationRow(CorruptionScores):
     """How well a model predicts the hidden residues of some proteins under one corruption."""
 
     set: str
@@ -43,7 +43,7 @@ class Figure(Evaluation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class EvaluationResult:
     """Everything that an evaluation found (`zymogen.settings.json_file`)."""
 
     format: str = "zymogen.evaluation/2"
@@ -72,7 +72,7 @@ class Figures:
     """The program that found relatives, with its options."""
     not_measured: tuple[str, ...]
     """Sentences about what was asked for or usual, and could not be measured."""
-    rows: tuple[Figure, ...]
+    rows: tuple[EvaluationRow, ...]
 
     def lines(self) -> list[str]:
         """The table, and what it is of."""

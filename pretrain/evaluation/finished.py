@@ -1,7 +1,7 @@
 """Scoring of finished models: the same frozen set for a run of ours and for a model that others published.
 
-In: a `Source`'s model, an `OpenSet`. Out: sums of each protein, and `Figure`s of all of them and of buckets. Nothing is
-kept.
+In: a `Source`'s model, an `TestSet`. Out: sums of each protein, and `EvaluationRow`s of all of them and of buckets.
+Nothing is kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,22 +17,22 @@ from data.batches.packed import BinSize
 from data.order.settings import BIN_TOKENS
 from data.settings import DataSettings
 from pretrain.engine.engine import Engine
-from pretrain.engine.settings import Inference
+from pretrain.engine.settings import InferenceSettings
 from pretrain.evaluation.evaluate import Row, evaluation_of, merged, sums_of, unigram_losses
-from pretrain.evaluation.figures import ALL, Figure
-from pretrain.evaluation.opened import OpenSet
+from pretrain.evaluation.figures import ALL, EvaluationRow
+from pretrain.evaluation.opened import TestSet
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.run.settings import RunSettings
 
 Compute = Literal["float32", "bfloat16"]
-LAUNCH = Inference(run=RunSettings(directory="."), data=DataSettings(sources=("-",), bins_per_step=1 << 20))
+LAUNCH = InferenceSettings(run=RunSettings(directory="."), data=DataSettings(sources=("-",), bins_per_step=1 << 20))
 """What a launch of a command that scores reads; any number of processes has enough bins."""
 
 
 def scored_by(
     model: MaskedLanguageModel,
     origin: str,
-    opened: OpenSet,
+    opened: TestSet,
     engine: Engine,
     unigram: NDArray[np.float64] | None = None,
     *,
@@ -79,16 +79,16 @@ def scored_by(
 
 def figures_of(
     sums: Mapping[str, list[Row]],
-    opened: OpenSet,
+    opened: TestSet,
     groups: NDArray[np.integer],
     by: Mapping[str, tuple[Sequence[str], Sequence[str]]],
-) -> tuple[Figure, ...]:
+) -> tuple[EvaluationRow, ...]:
     """A figure for all proteins under each corruption, then those of each bucket that has any; rank 0 alone.
 
     Args:
         sums: from `scored_by`.
         opened: what was scored.
-        groups: (documents,) from `OpenSet.groups`.
+        groups: (documents,) from `TestSet.groups`.
         by: what proteins are divided by -> names of the buckets in order, and the (documents,) bucket of each protein.
     """
     fingerprint = opened.scored.fingerprint()
@@ -105,7 +105,7 @@ def figures_of(
                 continue
             of_groups = groups[places[kept]]
             found.append(
-                Figure(
+                EvaluationRow(
                     **asdict(evaluation_of(rows, of_groups)),
                     set=fingerprint,
                     corruption=name,

@@ -13,7 +13,7 @@ from data.batches.contents import MaskedContents
 from data.batches.masking import corrupt
 from data.batches.packed import bins_of, stretches
 from data.batches.settings import MaskSettings
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin, crop
 from data.order.settings import BinSettings
 from data.store.token_store import new_hash
@@ -30,7 +30,7 @@ _HASHED_TOKENS, _HASHED_DOCUMENTS = 1 << 20, 1 << 14
 class FrozenSet:
     """The proteins that are scored, each cut to its crop."""
 
-    shelves: Shelves
+    shelves: CorpusReader
     """Residues of the proteins."""
     samples: NDArray[np.int64]
     """(documents,) their numbers on the shelves, rising."""
@@ -78,7 +78,7 @@ class FrozenSet:
         return new_hash("\n".join(digest.hexdigest() for digest in parts).encode()).hexdigest()
 
 
-def frozen_set(shelves: Shelves, samples: NDArray[np.int64], crop_tokens: int, max_sequences: int) -> FrozenSet:
+def frozen_set(shelves: CorpusReader, samples: NDArray[np.int64], crop_tokens: int, max_sequences: int) -> FrozenSet:
     """The set of at most `max_sequences` of some proteins, chosen by hash.
 
     Args:

@@ -20,7 +20,7 @@ from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings, LetterPolicy
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.frozen import FrozenSet, frozen_set
-from pretrain.evaluation.scores import HeldOut
+from pretrain.evaluation.scores import HeldOutUnit
 from pretrain.run.directory import RunDirectory, run_at
 from pretrain.run.run_json import data_of
 
@@ -30,7 +30,7 @@ _RELATIVES = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TestSetOptions:
     """What is to be scored, in the words of a command line."""
 
     data: tuple[str, ...]
@@ -45,13 +45,13 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSet:
+class TestSet:
     """What is scored, opened."""
 
-    asked: Asked
+    asked: TestSetOptions
     corpora: Corpora
     scored: FrozenSet
-    held_out: HeldOut | None
+    held_out: HeldOutUnit | None
     """What was held out of a run; None for proteins of other files."""
     crop_tokens: int
 
@@ -93,7 +93,7 @@ class OpenSet:
         return np.where(is_searchable | (found > 0), found, -1.0), searched_by()
 
 
-def open_set(asked: Asked, engine: Engine) -> OpenSet:
+def open_set(asked: TestSetOptions, engine: Engine) -> TestSet:
     """Open what is to be scored; collective.
 
     Raises:
@@ -105,12 +105,12 @@ def open_set(asked: Asked, engine: Engine) -> OpenSet:
     if run is not None:
         described = run.read()
         max_sequences = asked.max_sequences or described.recipe["run"]["validation_sequences"]
-        held_out = HeldOut.of(described.corpus) or HeldOut.NOTHING
+        held_out = HeldOutUnit.of(described.corpus) or HeldOutUnit.NOTHING
     scored = frozen_set(corpora.shelves, corpora.validation, crop_tokens, max_sequences)
-    return OpenSet(asked=asked, corpora=corpora, scored=scored, held_out=held_out, crop_tokens=crop_tokens)
+    return TestSet(asked=asked, corpora=corpora, scored=scored, held_out=held_out, crop_tokens=crop_tokens)
 
 
-def corpora_of(asked: Asked, engine: Engine) -> tuple[Corpora, DataSettings, RunDirectory | None]:
+def corpora_of(asked: TestSetOptions, engine: Engine) -> tuple[Corpora, DataSettings, RunDirectory | None]:
     """The corpora of a run, or of sources, of which nothing is held out; collective.
 
     Raises:
@@ -124,13 +124,13 @@ def corpora_of(asked: Asked, engine: Engine) -> tuple[Corpora, DataSettings, Run
     return corpora, settings, run
 
 
-def _of_sources(asked: Asked) -> DataSettings:
+def _of_sources(asked: TestSetOptions) -> DataSettings:
     changed: dict[str, Any] = {"store_dir": asked.store_dir, "unknown_letters": asked.unknown_letters}
     given = {name: value for name, value in changed.items() if value is not None}
     return DataSettings(sources=asked.data, validation_fraction=0.0, **given)
 
 
-def _of_run(run: RunDirectory, asked: Asked) -> DataSettings:
+def _of_run(run: RunDirectory, asked: TestSetOptions) -> DataSettings:
     if len(asked.data) > 1:
         raise ValueError(f"{run.root} is a run, whose held-out proteins are scored, and stands alone; give it alone")
     if "architecture" not in run.read().model:

@@ -62,7 +62,7 @@ def _hidden_in_turn(
     model: nn.Module, proteins: Sequence[NDArray[np.uint8]], settings: DataSettings, engine: Engine
 ) -> list[NDArray[np.float64]]:
     """For each protein, (tokens,) the loss in nats of each token while that is hidden; NaN where it never is."""
-    contents = _Copies(TokenArrays(proteins), settings)
+    contents = _MaskedCopies(TokenArrays(proteins), settings)
     lengths = np.repeat([len(tokens) for tokens in proteins], TURNS)
     bins = bins_of(np.arange(len(lengths)), np.zeros_like(lengths), lengths, settings)
     rows: list[tuple[int, int, float]] = []
@@ -75,7 +75,7 @@ def _hidden_in_turn(
     return nats
 
 
-class _Copies(Contents):
+class _MaskedCopies(Contents):
     """Copies of proteins: copy n is of protein n // TURNS; its residues of turn n % TURNS are hidden: the targets."""
 
     def fill(self, bin_: Bin) -> FilledBin:

@@ -1,7 +1,7 @@
 """The results of a validation of masked language modelling, as the loop, the closing words and the report read them.
 
-In: an `Evaluation` for each corruption. Out: numbers, a line, the number that ranks checkpoints. Kept: nothing; torch
-is not imported.
+In: an `CorruptionScores` for each corruption. Out: numbers, a line, the number that ranks checkpoints. Kept: nothing;
+torch is not imported.
 """
 
 import math
@@ -15,7 +15,7 @@ from pydantic import BeforeValidator
 from pretrain.evaluation.corruptions import TITLES
 
 
-class HeldOut(StrEnum):
+class HeldOutUnit(StrEnum):
     """What was held out together, so that it can be scored: `corpus.held_out` of run.json."""
 
     CLUSTERS = "clusters"
@@ -31,12 +31,12 @@ class HeldOut(StrEnum):
 
     def heading(self, sequences: int, corpus: Mapping[str, Any]) -> str:
         """The heading of a table of perplexities on so many proteins, of those that run.json counts of the corpus."""
-        held = corpus.get("training_records" if self is HeldOut.NOTHING else "validation_records")
+        held = corpus.get("training_records" if self is HeldOutUnit.NOTHING else "validation_records")
         number = f"{sequences:,}" if held in (None, sequences) else f"{sequences:,} of {held:,}"
         proteins = "protein" if number == "1" else "proteins"
-        if self is HeldOut.NOTHING:
+        if self is HeldOutUnit.NOTHING:
             return f"Perplexity on {number} training {proteins}, because none is held out"
-        if self is HeldOut.CLUSTERS:
+        if self is HeldOutUnit.CLUSTERS:
             return f"Validation perplexity on {number} {proteins} of held-out clusters"
         return f"Validation perplexity on {number} held-out {proteins}"
 
@@ -45,7 +45,7 @@ def kind_of(held_out: str | None) -> str:
     """What scored proteins are called; None where nothing says what they are."""
     if held_out is None:
         return "protein"
-    return "training protein" if held_out == HeldOut.NOTHING else "held-out protein"
+    return "training protein" if held_out == HeldOutUnit.NOTHING else "held-out protein"
 
 
 def shown(perplexity: float | None) -> str:
@@ -69,7 +69,7 @@ Number = Annotated[float, BeforeValidator(_number)]
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class CorruptionScores:
     """Scores under one corruption; every perplexity is exp of the mean loss over targets, in nats."""
 
     perplexity: Number
@@ -112,9 +112,9 @@ class Evaluation:
 class MaskedLanguageScores:
     """The scores under each corruption."""
 
-    evaluations: dict[str, Evaluation]
+    evaluations: dict[str, CorruptionScores]
     """By the names of `corruptions.CORRUPTIONS`."""
-    held_out: HeldOut
+    held_out: HeldOutUnit
     """What the scored proteins are."""
 
     def numbers(self) -> dict[str, dict[str, float]]:
@@ -125,7 +125,7 @@ class MaskedLanguageScores:
         """One line with each perplexity and the unigram's."""
         of = self.evaluations.items()
         each = (f"{TITLES[name]} {shown(s.perplexity)} (unigram {shown(s.unigram)})" for name, s in of)
-        trained = self.held_out is HeldOut.NOTHING
+        trained = self.held_out is HeldOutUnit.NOTHING
         return f"{'perplexity on training proteins' if trained else 'validation perplexity'}: {', '.join(each)}"
 
     @property
@@ -161,7 +161,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predictions:
+class ProteinPredictions:
     """Content of predictions.json (`zymogen.settings.json_file`)."""
 
     format: str = "zymogen.predictions/2"

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pretrain.evaluation.course import Course, Point, Trend, level, trend, trend_of_validations
-from pretrain.evaluation.scores import Evaluation, HeldOut
+from pretrain.evaluation.course import LossTrend, Point, TrainingCurve, level, trend, trend_of_validations
+from pretrain.evaluation.scores import CorruptionScores, HeldOutUnit
 
 _CHANGE = 0.01
 """Nats over the last half of the training, 1 % of a perplexity: a smaller change counts as none."""
@@ -73,7 +73,9 @@ class Verdict:
         return [self.finding, *self.caveats, *([self.reason] if self.reason else [])]
 
 
-def verdict(scores: Evaluation, course: Course, held_out: HeldOut, corrupted: Evaluation | None = None) -> Verdict:
+def verdict(
+    scores: CorruptionScores, course: TrainingCurve, held_out: HeldOutUnit, corrupted: CorruptionScores | None = None
+) -> Verdict:
     """Judge a run.
 
     Args:
@@ -87,10 +89,10 @@ def verdict(scores: Evaluation, course: Course, held_out: HeldOut, corrupted: Ev
     return replace(found, is_little=little, caveats=tuple(_caveats(scores, held_out, corrupted, little)))
 
 
-def _advised(scores: Evaluation, course: Course, held_out: HeldOut) -> Verdict:
+def _advised(scores: CorruptionScores, course: TrainingCurve, held_out: HeldOutUnit) -> Verdict:
     judgement, finding = _judged(scores, held_out)
     diverged = _diverged(course)
-    if held_out is HeldOut.NOTHING:  # scores of training proteins are no second opinion
+    if held_out is HeldOutUnit.NOTHING:  # scores of training proteins are no second opinion
         course = replace(course, validations=(), validations_as_trained=())
     advice, reason = diverged or _memorised(scores, course) or _risen(course) or (None, "")
     best = _best(course)
@@ -102,18 +104,18 @@ def _advised(scores: Evaluation, course: Course, held_out: HeldOut) -> Verdict:
 # What the scores show -----------------------------------------------------------------------------
 
 
-def _judged(s: Evaluation, held_out: HeldOut) -> tuple[Judgement, str]:
+def _judged(s: CorruptionScores, held_out: HeldOutUnit) -> tuple[Judgement, str]:
     if not math.isfinite(s.gain):
-        which = "training" if held_out is HeldOut.NOTHING else "validation"
+        which = "training" if held_out is HeldOutUnit.NOTHING else "validation"
         return Judgement.WORSE, f"Its loss on the {which} proteins is no finite number: the weights have diverged."
-    if held_out is HeldOut.NOTHING:
+    if held_out is HeldOutUnit.NOTHING:
         than = f"{abs(s.gain):.3f} nats a residue {'worse' if s.gain < 0 else 'better'} than residue frequencies"
         return Judgement.WORSE if s.gain_high < 0 else Judgement.UNDECIDED, (
             f"It is {than} on proteins that it was trained on: that says how well it fits them, and nothing about "
             "others."
         )
     if math.isnan(s.gain_low) or math.isnan(s.gain_high):
-        of_one = "are of one cluster" if held_out is HeldOut.CLUSTERS else "are one sequence"
+        of_one = "are of one cluster" if held_out is HeldOutUnit.CLUSTERS else "are one sequence"
         said = f"All validation proteins {of_one}, so there is no interval and nothing is claimed: raise "
         return Judgement.UNDECIDED, f"{said}data.validation_fraction."
     if s.gain_low > 0:
@@ -142,8 +144,10 @@ def _judged(s: Evaluation, held_out: HeldOut) -> tuple[Judgement, str]:
     )
 
 
-def _caveats(s: Evaluation, held_out: HeldOut, corrupted: Evaluation | None, is_little: bool) -> Iterator[str]:
-    if held_out is HeldOut.SEQUENCES:
+def _caveats(
+    s: CorruptionScores, held_out: HeldOutUnit, corrupted: CorruptionScores | None, is_little: bool
+) -> Iterator[str]:
+    if held_out is HeldOutUnit.SEQUENCES:
         yield "Relatives of these proteins may have trained, which makes the model look better than it is."
     if corrupted and corrupted.perplexity > corrupted.unigram:
         yield (
@@ -164,7 +168,7 @@ def _lower_rate(finding: str) -> tuple[Advice, str]:
     return Advice.LOWER_RATE, f"{finding}: lower schedule.peak_lr."
 
 
-def _diverged(course: Course) -> tuple[Advice, str] | None:
+def _diverged(course: TrainingCurve) -> tuple[Advice, str] | None:
     last = course.training[-1][0] if course.training else 0
     lost = sum(not math.isfinite(loss) for tokens, loss in course.training if 2 * tokens >= last)
     if lost or (course.validations and not math.isfinite(course.validations[-1][1])):
@@ -177,7 +181,7 @@ def _diverged(course: Course) -> tuple[Advice, str] | None:
     return None
 
 
-def _memorised(scores: Evaluation, course: Course) -> tuple[Advice, str] | None:
+def _memorised(scores: CorruptionScores, course: TrainingCurve) -> tuple[Advice, str] | None:
     """Whether more than half of what was learned about the training proteins does not hold for others."""
     now = level(course.training)
     if now is None or not course.validations_as_trained:
@@ -192,7 +196,7 @@ def _memorised(scores: Evaluation, course: Course) -> tuple[Advice, str] | None:
     )
 
 
-def _risen(course: Course) -> tuple[Advice, str] | None:
+def _risen(course: TrainingCurve) -> tuple[Advice, str] | None:
     of_steps, finite = trend(course.training), _finite(course.validations)
     if len(finite) > 1:
         tokens, best = min(finite, key=lambda point: point[1])
@@ -211,7 +215,7 @@ def _risen(course: Course) -> tuple[Advice, str] | None:
     return None
 
 
-def _by_trend(found: Verdict, scores: Evaluation, course: Course) -> Verdict:
+def _by_trend(found: Verdict, scores: CorruptionScores, course: TrainingCurve) -> Verdict:
     of_validations = trend_of_validations(course.validations)
     known = of_validations or trend(course.training)
     which = "validation" if of_validations else "training"
@@ -240,11 +244,11 @@ def _by_trend(found: Verdict, scores: Evaluation, course: Course) -> Verdict:
     return replace(found, advice=Advice.LONGER, reason=said, times=4)
 
 
-def _is_falling(known: Trend) -> bool:
+def _is_falling(known: LossTrend) -> bool:
     return known.change + 2 * known.error < -_CHANGE
 
 
-def _times(scores: Evaluation, known: Trend) -> int:
+def _times(scores: CorruptionScores, known: LossTrend) -> int:
     """How many times as long until the lower end of the gain's interval is above 0, if each doubling gains as much."""
     if not math.isfinite(scores.gain_low):
         return 2
@@ -252,7 +256,7 @@ def _times(scores: Evaluation, known: Trend) -> int:
     return min(_MOST_TIMES, 1 << max(1, doublings))
 
 
-def _best(course: Course) -> int | None:
+def _best(course: TrainingCurve) -> int | None:
     if not (finite := _finite(course.validations)):
         return None
     tokens, _ = min(finite, key=lambda point: point[1])

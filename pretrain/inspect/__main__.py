@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from zymogen.command_line.command import answered
-from zymogen.command_line.parser import Parser, positive
+from zymogen.command_line.parser import CommandParser, positive
 from zymogen.processes.exit_classes import CLASSES
 
 
@@ -48,8 +48,8 @@ def _answer(options: argparse.Namespace) -> int:
     return status
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m pretrain.inspect", description=str(__doc__).split("\n")[0])
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="python -m pretrain.inspect", description=str(__doc__).split("\n")[0])
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     attempts = commands.add_parser(
         "attempts",

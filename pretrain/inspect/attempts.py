@@ -7,7 +7,7 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 
-from pretrain.run.attempts import KILLED, AttemptRecords, Start, starts
+from pretrain.run.attempts import KILLED, Attempt, AttemptRecords, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.lock import is_held
 from pretrain.run.records import read_metrics
@@ -72,7 +72,7 @@ def last(run: RunDirectory) -> tuple[list[str], int]:
     return [*lines, f"what to do   {ended.remedy}"], ended.status
 
 
-def _read(run: RunDirectory) -> list[Start]:
+def _read(run: RunDirectory) -> list[Attempt]:
     """The starts of a run.
 
     Raises:
@@ -84,19 +84,19 @@ def _read(run: RunDirectory) -> list[Start]:
     return all_starts
 
 
-def _trains(run: RunDirectory, last_start: Start) -> bool:
+def _trains(run: RunDirectory, last_start: Attempt) -> bool:
     """Whether the last start, which has written no end, still trains."""
     return last_start.exit == KILLED and is_held(run.root)
 
 
-def _steps(start: Start) -> str:
+def _steps(start: Attempt) -> str:
     return f"{start.base_step:,} to {start.step:,}"
 
 
-def _took(start: Start) -> str:
+def _took(start: Attempt) -> str:
     at_least = " at least" if start.exit == KILLED else ""
     return f"{timedelta(seconds=round(start.ended - start.began))}{at_least}"
 
 
-def _clock(start: Start) -> str:
+def _clock(start: Attempt) -> str:
     return f"{datetime.fromtimestamp(start.began, UTC):%Y-%m-%d %H:%M:%S}"

@@ -24,7 +24,7 @@ from pretrain.checkpoint.manifest import TrainerState
 from pretrain.recovery.left_out import known_of, left_out
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import data_of
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.processes.exit_classes import ERROR, FINISHED
 
 _ROW = "{:>12}  {:>16}  {}"
@@ -55,7 +55,7 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
     chain, tokens, step, cursor = GENESIS, 0, 0, Cursor()
     others, skipped = [], list[int]()
     for state in saved:
-        with WorkLine(f"computing the samples up to step {state.step:,}", after_s=2.0):
+        with ProgressBar(f"computing the samples up to step {state.step:,}", after_s=2.0):
             while step < state.step:
                 planned = next(loader)
                 order = torch.tensor(planned.bins).argsort()

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.load import find, verify
-from pretrain.checkpoint.manifest import OtherVersion, step_of_name
+from pretrain.checkpoint.manifest import UnsupportedVersionError, step_of_name
 from pretrain.run.directory import RunDirectory
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.processes.errors import StorageError
 from zymogen.processes.exit_classes import FINISHED, INPUT, STORAGE, ExitClass
 
@@ -41,7 +41,7 @@ def verified(path: Path, say: Callable[[str], None]) -> int:
     verdicts: dict[str, str] = {}
     for each in paths:
         num_bytes = _size(each)
-        with WorkLine(f"comparing {each.name} with its hashes", after_s=2.0):
+        with ProgressBar(f"comparing {each.name} with its hashes", after_s=2.0):
             verdict, reason = _verdict(each)
         if not os.path.lexists(each):  # a run that trains removes its oldest one
             continue
@@ -69,9 +69,9 @@ def _verdict(path: Path) -> tuple[str, str]:
     """What a checkpoint is, and why."""
     try:
         verify(path)
-    except InvalidCheckpoint as error:
+    except InvalidCheckpointError as error:
         return DAMAGED, f"{error.reason}: {error}"
-    except OtherVersion as error:
+    except UnsupportedVersionError as error:
         return OTHER, error.reason
     except StorageError as error:
         return UNREADABLE, error.reason

@@ -1,7 +1,7 @@
 """`torch.compile` of the layers: what prevents it on this machine, and a first step that shows whether it works.
 
-In: an encoder, or its shape. Out: compiled layers, or the `Obstacle`. Kept: torch's caches on disk, where the run finds
-what the first step here has compiled.
+In: an encoder, or its shape. Out: compiled layers, or the `UnsupportedFeature`. Kept: torch's caches on disk, where the
+run finds what the first step here has compiled.
 """
 
 import os
@@ -21,7 +21,7 @@ from pretrain.model.attention.choice import Backend
 from pretrain.model.encoder import Encoder
 from pretrain.model.layer import Layer
 from zymogen.processes import group_signals
-from zymogen.unsupported import Obstacle, gist
+from zymogen.unsupported import UnsupportedFeature, gist
 
 _MOST_GRAPHS = 64
 
@@ -55,36 +55,36 @@ def _start_compilers() -> None:
         AsyncCompile.warm_pool()
 
 
-def obstacle(device: torch.device, dropout: float, backend: Backend) -> Obstacle | None:
+def obstacle(device: torch.device, dropout: float, backend: Backend) -> UnsupportedFeature | None:
     """What is known, before any trial, to prevent layers from being compiled; None if nothing is."""
     if dropout:
-        return Obstacle(
+        return UnsupportedFeature(
             f"model.dropout is {dropout}, and keyed dropout draws outside of what is compiled",
             "a model with model.dropout=0 is compiled",
         )
     if backend == "per_document":
-        return Obstacle(
+        return UnsupportedFeature(
             "attention is per_document, whose loop over lengths is another program for each batch",
             "what the line on attention proposes is compiled, and so is compute.attention=dense",
         )
     if device.type == "cuda" and find_spec("triton") is None:
-        return Obstacle("triton is not installed", "pip install triton")
+        return UnsupportedFeature("triton is not installed", "pip install triton")
     return _obstacle_of_tools(device)
 
 
-def _obstacle_of_tools(device: torch.device) -> Obstacle | None:
+def _obstacle_of_tools(device: torch.device) -> UnsupportedFeature | None:
     """What is missing on the host of the tools that triton (CUDA) or inductor (a CPU) compile with."""
     variable, names, package = ("CC", ("gcc", "clang"), "gcc") if device.type == "cuda" else ("CXX", ("g++",), "g++")
     named = os.environ.get(variable)
     if not any(map(which, [named] if named else names)):
         language = "C" if device.type == "cuda" else "C++"
         sought = f"{variable} is {named}" if named else " or ".join(names)
-        return Obstacle(
+        return UnsupportedFeature(
             f"there is no {language} compiler ({sought})", f"on Debian or Ubuntu: apt-get install {package}"
         )
     if not has_headers():
         install = f"on Debian or Ubuntu: apt-get install python{sysconfig.get_python_version()}-dev"
-        return Obstacle(f"Python's headers are not installed ({_HEADER})", install)
+        return UnsupportedFeature(f"Python's headers are not installed ({_HEADER})", install)
     return None
 
 
@@ -98,7 +98,7 @@ def has_headers() -> bool:
 
 def first_step(
     encoder: Encoder, device: torch.device, dtype: torch.dtype, num_slots: int, backend: str = "inductor"
-) -> Obstacle | None:
+) -> UnsupportedFeature | None:
     """Compile two layers like the encoder's, run them forward and backward once, and return what went wrong, if any.
 
     This happens before the ranks exchange anything, so that a rank on which it fails leaves none waiting. It compiles
@@ -128,7 +128,7 @@ def first_step(
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     except Exception as error:  # from dynamo, inductor, triton or the compiler: the run can do without all of them
-        return Obstacle(
+        return UnsupportedFeature(
             f"a first compiled step failed ({gist(error)})",
             "compute.compile=off skips this step, and TORCHDYNAMO_VERBOSE=1 shows more",
         )

@@ -16,7 +16,7 @@ from pretrain.model.compilation import compile_layers, first_step, obstacle
 from pretrain.model.encoder import Encoder
 from pretrain.model.linear import EMULATES_BFLOAT16
 from pretrain.model.settings import ComputeSettings
-from zymogen.unsupported import Obstacle
+from zymogen.unsupported import UnsupportedFeature
 
 _GAIN = ("cuda",)
 """Devices on which compiling gains more than it costs."""
@@ -27,7 +27,7 @@ def configure(
     settings: ComputeSettings,
     device: torch.device,
     dtype: torch.dtype,
-    compile_obstacle: Obstacle | None = None,
+    compile_obstacle: UnsupportedFeature | None = None,
     *,
     launched: str = "",
     gather: Callable[[Any], list[Any]] = lambda value: [value],
@@ -79,7 +79,7 @@ def _compile(
     device: torch.device,
     dtype: torch.dtype,
     backend: Any,
-    compile_obstacle: Obstacle | None,
+    compile_obstacle: UnsupportedFeature | None,
     gather: Callable[[Any], list[Any]],
     num_slots: int,
 ) -> tuple[bool, list[str]]:
@@ -89,7 +89,7 @@ def _compile(
     if wanted:
         found = compile_obstacle or obstacle(device, encoder.shape.dropout, backend)
         if dtype == torch.float16 and settings.compile == "auto":
-            found = found or Obstacle(
+            found = found or UnsupportedFeature(
                 "no layer has been compiled in float16 yet",
                 "launch with --mixed_precision bf16, or set compute.compile=on to be the first",
             )

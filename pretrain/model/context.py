@@ -1,7 +1,7 @@
 """Context parallelism: ranks that share every batch, each with consecutive slots of it.
 
 In: how many ranks, and the exchange that the user asked for. Out: this rank's share, and how attention reaches the
-others. Kept: process groups by name, as long as a `Context` has them.
+others. Kept: process groups by name, as long as a `ContextShard` has them.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ longer documents are waited for, and more than 2 ranks exchange more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ContextShard:
     """This rank's place among the ranks that share its batches."""
 
     rank: int
@@ -44,7 +44,7 @@ class Context:
         object.__setattr__(self, "name", str(self.group.group_name))
         _groups[self.name] = self.group
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Context":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ContextShard":
         """The same object: a process group cannot be copied, and a model's copy shares batches with the same ranks."""
         return self
 
@@ -57,7 +57,7 @@ _groups: WeakValueDictionary[str, dist.ProcessGroup] = WeakValueDictionary()
 
 
 def group_of(name: str) -> dist.ProcessGroup:
-    """The group of the `Context` of that name."""
+    """The group of the `ContextShard` of that name."""
     return _groups[name]
 
 

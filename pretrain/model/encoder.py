@@ -17,7 +17,7 @@ from data.batches.batch import PackedSequences
 from pretrain.model.attention.choice import Backend, Request, choose
 from pretrain.model.attention.layout import layout_of
 from pretrain.model.attention.rotary import rotation
-from pretrain.model.context import Context
+from pretrain.model.context import ContextShard
 from pretrain.model.dropout import KeyedDropout
 from pretrain.model.layer import Layer, recomputed
 from pretrain.model.presets import EsmShape
@@ -39,7 +39,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(shape, index) for index in range(shape.layers))
         self.final_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps, bias=not shape.is_modern)
         self.checkpointing = "none"
-        self.context: Context | None = None
+        self.context: ContextShard | None = None
         """The ranks that share every batch; None where this one computes all slots of its own batches."""
 
     @property

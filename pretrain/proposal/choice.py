@@ -1,7 +1,7 @@
 """The choice: what to train, for how long and how much at a time, each value with its reason.
 
 In: facts about a corpus, its split, a machine, the time there is, what the user gave, and speeds that were timed. Out:
-a `Proposal`. Kept: nothing. It is a function of plain values, and imports no torch.
+a `ProposedRecipe`. Kept: nothing. It is a function of plain values, and imports no torch.
 """
 
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine
-from pretrain.proposal.plan import Plan, plan_of
-from pretrain.proposal.reasons import Choice, choices
+from pretrain.proposal.plan import TrainingPlan, plan_of
+from pretrain.proposal.reasons import SettingChoice, choices
 from zymogen.console.format import duration
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class ProposedRecipe:
     """What is proposed."""
 
-    plan: Plan
-    choices: tuple[Choice, ...]
+    plan: TrainingPlan
+    choices: tuple[SettingChoice, ...]
     """The settings, in the order of the recipe."""
     notes: tuple[str, ...]
     """Lines for the reader where a bound could not be kept."""
@@ -36,7 +36,7 @@ def choose(
     given: Mapping[str, Any],
     speeds: Mapping[str, float] | None = None,
     init: EsmShape | None = None,
-) -> Proposal:
+) -> ProposedRecipe:
     """Apply the rules: of all sizes that the memory holds, the largest that gets enough tokens.
 
     Args:
@@ -55,7 +55,7 @@ def choose(
     worth = [plan for plan in fitting if plan.size == rules.SMALLEST or (plan.has_enough_tokens and plan.is_in_time)]
     plan = (worth or fitting)[-1]
     larger = next((other for other in plans if other.parameters > plan.parameters), None)
-    return Proposal(plan, choices(plan, corpus, split, machine, given, larger), tuple(_notes(plan, machine)))
+    return ProposedRecipe(plan, choices(plan, corpus, split, machine, given, larger), tuple(_notes(plan, machine)))
 
 
 def _shapes(given: Mapping[str, Any], init: EsmShape | None) -> dict[str, EsmShape]:
@@ -66,7 +66,7 @@ def _shapes(given: Mapping[str, Any], init: EsmShape | None) -> dict[str, EsmSha
     return {name: PRESETS[name] for name in rules.SIZES}
 
 
-def _notes(plan: Plan, machine: Machine) -> list[str]:
+def _notes(plan: TrainingPlan, machine: Machine) -> list[str]:
     notes = [f"limits of this container or job: {machine.limits}"] if machine.limits else []
     if not plan.fits_into(machine):
         notes.append(

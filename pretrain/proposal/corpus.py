@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from data.corpus.lengths import Lengths, count_lengths
+from data.corpus.lengths import LengthHistogram, count_lengths
 from data.homology import program
 from data.homology.clusters import Clusters, open_clusters
 from data.homology.split import held_out
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from pretrain.proposal import rules
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.processes.resources import resources
 
 _MOST_DISTINCT = 20_000_000
@@ -41,7 +41,7 @@ class SplitFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class CorpusFacts(Lengths):
+class CorpusFacts(LengthHistogram):
     """A corpus in numbers: its lengths, and how many of its proteins are distinct."""
 
     distinct: int | None
@@ -56,7 +56,7 @@ class CorpusFacts(Lengths):
         return float((np.minimum(self.values + 2, crop_tokens).astype(np.float64) ** 2 * self.counts).sum())
 
 
-def facts_of(store: Store, *, count_distinct: bool = True) -> CorpusFacts:
+def facts_of(store: TokenStore, *, count_distinct: bool = True) -> CorpusFacts:
     """The facts of a finished store; reads its offsets and, to count distinct sequences if they are few, digests."""
     lengths = count_lengths(store)
     few = count_distinct and store.num_records <= _MOST_DISTINCT
@@ -64,7 +64,7 @@ def facts_of(store: Store, *, count_distinct: bool = True) -> CorpusFacts:
 
 
 def split_of(
-    store: Store,
+    store: TokenStore,
     facts: CorpusFacts,
     table: Path | None,
     budget_s: float,
@@ -121,7 +121,7 @@ def split_of(
     return _held(equal, None, f"by equal sequences alone, {words}: {warning}", fraction)
 
 
-def _by_identity(store: Store, identity: float, fraction: float | None) -> SplitFacts:
+def _by_identity(store: TokenStore, identity: float, fraction: float | None) -> SplitFacts:
     from data.homology.mmseqs import COVERAGE, cluster_by_identity
 
     started = time.perf_counter()
@@ -137,7 +137,7 @@ def _by_identity(store: Store, identity: float, fraction: float | None) -> Split
     return _held(clusters, identity, words, fraction)
 
 
-def _is_clustered(store: Store, identity: float) -> bool:
+def _is_clustered(store: TokenStore, identity: float) -> bool:
     from data.store.derived import found_at
 
     return bool(list(found_at(store, f"clusters-mmseqs-{identity!r}-")))
@@ -145,7 +145,7 @@ def _is_clustered(store: Store, identity: float) -> bool:
 
 def _held(clusters: Clusters, identity: float | None, words: str, fraction: float | None) -> SplitFacts:
     """The share that was given; else the smallest of the ladder that holds out a cluster and leaves enough to train."""
-    with WorkLine("looking at the clusters"):
+    with ProgressBar("looking at the clusters"):
         hashes = np.concatenate([of_records for _, of_records in clusters.blocks()])
         distinct = np.unique(hashes)
     shares = (rules.validation_share(len(distinct)), *rules.VALIDATION_LADDER)

@@ -38,7 +38,7 @@ _SLOTS = 16_384
 """Slots of the default `data.bin_tokens`, for which the table of presets is made."""
 
 
-class Memory(NamedTuple):
+class MemoryEstimate(NamedTuple):
     """Bytes of one process, of a GPU's memory if it trains on one, else of the host's."""
 
     libraries: float
@@ -58,7 +58,7 @@ class Memory(NamedTuple):
 
 def memory_of(
     shape: EsmShape, slots: int, machine: Machine, optimizer: str, checkpointing: Checkpointing = "none"
-) -> Memory:
+) -> MemoryEstimate:
     """The memory of one process that trains this model on that machine.
 
     Args:
@@ -68,7 +68,7 @@ def memory_of(
         optimizer: ``adamw`` or ``muon``.
         checkpointing: what the backward pass computes again.
     """
-    return Memory(
+    return MemoryEstimate(
         PROCESS_BYTES[machine.kind],
         state_bytes(shape.num_parameters, machine.engine, machine.processes, optimizer),
         activation_bytes(shape, slots, is_16_bit=machine.precision != "no", checkpointing=checkpointing),

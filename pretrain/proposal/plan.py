@@ -1,7 +1,7 @@
 """The plan of one size in the time there is: how many tokens, in which steps, at what speed, in which memory.
 
-In: a shape, facts about corpus, split and machine, the time, what the user gave, timed speeds. Out: `Plan`. Kept:
-nothing. Torch is not imported.
+In: a shape, facts about corpus, split and machine, the time, what the user gave, timed speeds. Out: `TrainingPlan`.
+Kept: nothing. Torch is not imported.
 """
 
 import math
@@ -21,7 +21,7 @@ from zymogen.settings.interval import Interval, interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TrainingPlan:
     """One size in the time there is."""
 
     size: str
@@ -120,7 +120,7 @@ def plan_of(
     budget_s: float,
     given: Mapping[str, Any],
     speeds: Mapping[str, float],
-) -> Plan:
+) -> TrainingPlan:
     """The plan for one size; arguments are those of `choice.choose`."""
     optimizer: Literal["adamw", "muon"] = given.get("optimizer.name") or _optimizer(machine, given)
     number = shape.num_parameters
@@ -163,7 +163,7 @@ def plan_of(
     slots = bin_tokens * forward // (given.get("parallel.context") or 1)
     checkpointing: Checkpointing = given.get("compute.checkpointing") or "none"
     validation_s, rest_s = besides(total / rate, math.ceil(total / (bins * bin_tokens * fill)))
-    return Plan(
+    return TrainingPlan(
         size=size,
         shape=shape,
         parameters=number,

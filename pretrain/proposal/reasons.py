@@ -1,6 +1,6 @@
 """The settings of a proposal in the order of a recipe, each with the reason that a reader of the recipe sees.
 
-In: the plan that was chosen. Out: `Choice`s. Kept: nothing.
+In: the plan that was chosen. Out: `SettingChoice`s. Kept: nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine
-from pretrain.proposal.plan import Plan
+from pretrain.proposal.plan import TrainingPlan
 from zymogen.console.format import count, duration
 
 
-class Choice(NamedTuple):
+class SettingChoice(NamedTuple):
     """One setting of the recipe."""
 
     name: str
@@ -26,13 +26,13 @@ class Choice(NamedTuple):
 
 
 def choices(
-    plan: Plan,
+    plan: TrainingPlan,
     corpus: CorpusFacts,
     split: SplitFacts,
     machine: Machine,
     given: Mapping[str, Any],
-    larger: Plan | None,
-) -> tuple[Choice, ...]:
+    larger: TrainingPlan | None,
+) -> tuple[SettingChoice, ...]:
     """All settings; what the user gave stands in the place of what the rules say, and what was taken out is left out.
 
     Args:
@@ -49,60 +49,64 @@ def choices(
         choice._replace(value=given[choice.name], is_given=True) if choice.name in given else choice
         for choice in proposed
     )
-    theirs = (Choice(name, value, "", True) for name, value in given.items() if name not in names)
+    theirs = (SettingChoice(name, value, "", True) for name, value in given.items() if name not in names)
     return tuple(choice for choice in (*ours, *theirs) if choice.value is not None)
 
 
 def _proposed(
-    plan: Plan,
+    plan: TrainingPlan,
     corpus: CorpusFacts,
     split: SplitFacts,
     machine: Machine,
     given: Mapping[str, Any],
-    larger: Plan | None,
-) -> Iterator[Choice]:
+    larger: TrainingPlan | None,
+) -> Iterator[SettingChoice]:
     if "model.init" not in given:
-        yield Choice("model.preset", plan.size, _size_reason(plan, larger, machine))
-        yield Choice("model.start", "neighbours", "the first layers begin by looking at the residues beside each one")
+        yield SettingChoice("model.preset", plan.size, _size_reason(plan, larger, machine))
+        yield SettingChoice(
+            "model.start", "neighbours", "the first layers begin by looking at the residues beside each one"
+        )
     yield from _of_the_data(plan, corpus, split, machine, given)
     yield from _of_the_mask(plan, given)
     yield from _of_the_optimizer(plan, machine, given)
-    yield Choice("schedule.total_tokens", plan.total_tokens, _length_reason(plan))
+    yield SettingChoice("schedule.total_tokens", plan.total_tokens, _length_reason(plan))
     decay_end = given.get("schedule.decay_end") or 1.0
     fitting = float(f"{rules.DECAY_START * decay_end:.3g}")
     start = given.get("schedule.decay_start", fitting)
     end = "the end" if decay_end == 1 else f"{decay_end:.0%} of them"
     if "schedule.warmup_tokens" not in given:
         warmup = min(rules.WARMUP, fitting)
-        yield Choice("schedule.warmup", warmup, "share of the tokens in which the rate rises from 0")
+        yield SettingChoice("schedule.warmup", warmup, "share of the tokens in which the rate rises from 0")
     final = given.get("schedule.final_lr") or 0.0
     words = (
         f"the rate stays at its peak for {start:.0%} of the tokens, then falls to {final:.0%} of it at {end}: a run "
         "that is made longer before it falls equals one that was as long from the beginning"
     )
-    yield Choice("schedule.decay_start", start, words)
-    yield Choice("schedule.decay_end", 1.0, "")
-    yield Choice("schedule.final_lr", 0.0, "")
+    yield SettingChoice("schedule.decay_start", start, words)
+    yield SettingChoice("schedule.decay_end", 1.0, "")
+    yield SettingChoice("schedule.final_lr", 0.0, "")
 
 
 def _of_the_data(
-    plan: Plan, corpus: CorpusFacts, split: SplitFacts, machine: Machine, given: Mapping[str, Any]
-) -> Iterator[Choice]:
+    plan: TrainingPlan, corpus: CorpusFacts, split: SplitFacts, machine: Machine, given: Mapping[str, Any]
+) -> Iterator[SettingChoice]:
     if split.identity is not None:
-        yield Choice("data.split_identity", split.identity, split.reason)
+        yield SettingChoice("data.split_identity", split.identity, split.reason)
     share = f"holds out {split.held_proteins:,} of {corpus.num_records:,} proteins, " if split.held_proteins else ""
     words = f"{share}{'' if split.identity is not None else split.reason}".rstrip(", ")
-    yield Choice("data.validation_fraction", split.fraction, words)
+    yield SettingChoice("data.validation_fraction", split.fraction, words)
     whole = f"holds {1 - corpus.longer_than(plan.crop_tokens - 2):.0%} of the proteins whole"
-    yield Choice("data.crop_tokens", plan.crop_tokens, f"{whole}; others give a random crop")
-    yield Choice("data.bin_tokens", plan.bin_tokens, "slots that one process computes at once")
-    yield Choice("data.bins_per_step", plan.bins_per_step, _step_reason(plan, machine, given))
+    yield SettingChoice("data.crop_tokens", plan.crop_tokens, f"{whole}; others give a random crop")
+    yield SettingChoice("data.bin_tokens", plan.bin_tokens, "slots that one process computes at once")
+    yield SettingChoice("data.bins_per_step", plan.bins_per_step, _step_reason(plan, machine, given))
     if machine.kind == "cuda":
-        yield Choice("data.workers", min(2, machine.cores), "processes that fill bins, so that the GPU does not wait")
+        yield SettingChoice(
+            "data.workers", min(2, machine.cores), "processes that fill bins, so that the GPU does not wait"
+        )
     words = "most proteins that one validation scores" + (
         f", so that all take no more than {rules.VALIDATION_TIME:.0%} of the time" if plan.scored < 2000 else ""
     )
-    yield Choice("run.validation_sequences", plan.scored, words)
+    yield SettingChoice("run.validation_sequences", plan.scored, words)
     seconds = plan.evaluate_every.seconds or 0
     shown_s = f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
     evaluate_every = f"{seconds / 3600:.0f} h" if seconds >= 7200 else shown_s
@@ -111,17 +115,17 @@ def _of_the_data(
         ("run.evaluate_every", "between two validations; the last step has one, too"),
         ("run.checkpoint_every", "between two checkpoints: no more is lost if the machine stops"),
     ):
-        yield Choice(name, evaluate_every if name == "run.evaluate_every" else rules.INTERVALS[name], words)
+        yield SettingChoice(name, evaluate_every if name == "run.evaluate_every" else rules.INTERVALS[name], words)
 
 
-def _of_the_mask(plan: Plan, given: Mapping[str, Any]) -> Iterator[Choice]:
+def _of_the_mask(plan: TrainingPlan, given: Mapping[str, Any]) -> Iterator[SettingChoice]:
     """What the preset's corruption is, or what fits the part of it that the user gave; nothing for ESM-2's own.
 
     A short run has more targets.
     """
     if plan.is_short and plan.shape.is_modern and "model.init" not in given:
         words = f"share of the residues that are targets; 0.15 in a run of over {rules.SHORT_TOKENS:,} tokens"
-        yield Choice("data.mask.select_prob", rules.TARGETS, words)
+        yield SettingChoice("data.mask.select_prob", rules.TARGETS, words)
     mask, random = given.get("data.mask.mask_prob"), given.get("data.mask.random_prob")
     if mask is random is None and not plan.shape.is_modern:
         return
@@ -129,28 +133,28 @@ def _of_the_mask(plan: Plan, given: Mapping[str, Any]) -> Iterator[Choice]:
     words = "every target is hidden, as ESM C's are; none is replaced or kept" if plan.shape.is_modern else ""
     if random:
         words = "share of the targets that are hidden; the others are replaced"
-    yield Choice("data.mask.mask_prob", min(usual, round(1 - (random or 0.0), 9)), words)
-    yield Choice("data.mask.random_prob", min(at_random, round(1 - (mask or 0.0), 9)), "")
+    yield SettingChoice("data.mask.mask_prob", min(usual, round(1 - (random or 0.0), 9)), words)
+    yield SettingChoice("data.mask.random_prob", min(at_random, round(1 - (mask or 0.0), 9)), "")
 
 
-def _of_the_optimizer(plan: Plan, machine: Machine, given: Mapping[str, Any]) -> Iterator[Choice]:
+def _of_the_optimizer(plan: TrainingPlan, machine: Machine, given: Mapping[str, Any]) -> Iterator[SettingChoice]:
     words = "Muon learns more from the same tokens than AdamW"
     if plan.optimizer == "adamw":
         words = "AdamW, because ZeRO flattens the matrices that Muon needs whole"
         words = "AdamW, by which published weights were trained" if "model.init" in given else words
-    yield Choice("optimizer.name", plan.optimizer, words)
+    yield SettingChoice("optimizer.name", plan.optimizer, words)
     if plan.optimizer == "muon" and plan.is_short:
         words = f"a short run: gradients of some 10 steps count; 0.95 above {rules.SHORT_TOKENS:,} tokens"
-        yield Choice("optimizer.momentum", rules.MOMENTUM, words)
+        yield SettingChoice("optimizer.momentum", rules.MOMENTUM, words)
     if plan.optimizer == "muon" and machine.kind == "cuda":
-        yield Choice("optimizer.newton_schulz", "bfloat16", "cheaper on a GPU")
-    yield Choice("optimizer.betas", [0.9, 0.95], "a short run: the second moment forgets within 20 steps")
+        yield SettingChoice("optimizer.newton_schulz", "bfloat16", "cheaper on a GPU")
+    yield SettingChoice("optimizer.betas", [0.9, 0.95], "a short run: the second moment forgets within 20 steps")
     if "model.init" not in given:  # with it, the default is a rate for weights that are trained already
         rate = rules.peak_lr(plan.shape.dim, plan.optimizer)
-        yield Choice("schedule.peak_lr", rate, f"for width {plan.shape.dim}: wider models need lower rates")
+        yield SettingChoice("schedule.peak_lr", rate, f"for width {plan.shape.dim}: wider models need lower rates")
 
 
-def _size_reason(plan: Plan, larger: Plan | None, machine: Machine) -> str:
+def _size_reason(plan: TrainingPlan, larger: TrainingPlan | None, machine: Machine) -> str:
     size = f"{_millions(plan.parameters)} parameters"
     each = f"{_tokens(plan)} tokens for each"
     if larger is None:
@@ -165,19 +169,19 @@ def _size_reason(plan: Plan, larger: Plan | None, machine: Machine) -> str:
     return f"{size}: the largest that {bound}, with {each} ({would})"
 
 
-def _tokens(plan: Plan) -> str:
+def _tokens(plan: TrainingPlan) -> str:
     ratio = plan.tokens_per_parameter
     return f"{ratio:,.1f}" if ratio < rules.TOKENS_PER_PARAMETER else f"{ratio:,.0f}"
 
 
-def _limit(plan: Plan) -> str:
+def _limit(plan: TrainingPlan) -> str:
     if plan.limit == "given":
         return "the given length"
     proteins = "these proteins" if plan.distinct_share > 0.95 else "each distinct protein"
     return f"{plan.repeats:,.0f} passes over {proteins}" if plan.limit == "passes" else duration(plan.budget_s)
 
 
-def _length_reason(plan: Plan) -> str:
+def _length_reason(plan: TrainingPlan) -> str:
     origin = "timed here" if plan.is_timed else "estimated, not timed"
     speed = f"at {plan.tokens_per_s:,.0f} tokens a second ({origin})"
     number = f"{plan.passes:,.1f}" if plan.passes >= 0.1 else "less than 0.1"
@@ -185,7 +189,7 @@ def _length_reason(plan: Plan) -> str:
     return f"{took}; more passes over so few proteins would teach next to nothing" if plan.limit == "passes" else took
 
 
-def _step_reason(plan: Plan, machine: Machine, given: Mapping[str, Any]) -> str:
+def _step_reason(plan: TrainingPlan, machine: Machine, given: Mapping[str, Any]) -> str:
     words = f"{count(plan.steps, 'step')} of {plan.step_slots:,} slots"
     if not {"data.bins_per_step", "data.bin_tokens"} & given.keys():
         if plan.step_slots <= 2 * rules.step_tokens(plan.total_tokens):

@@ -22,7 +22,7 @@ _SUFFIXES = "fasta|fas|faa|fa|tsv|csv|json|jsonl|parquet|xml|dat|gbk?|sto|txt|gz
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProposalOptions:
     """What was typed."""
 
     sources: tuple[str, ...]

@@ -1,7 +1,7 @@
 """The recipe of a proposal as a text: TOML with a comment on every value, and the lines that a start prints.
 
-In: a `Proposal` and how it was asked for. Out: text. Kept: the time that was asked for and the time that was promised,
-in the first lines of the recipe, so that a later start can tell whether it asks for another.
+In: a `ProposedRecipe` and how it was asked for. Out: text. Kept: the time that was asked for and the time that was
+promised, in the first lines of the recipe, so that a later start can tell whether it asks for another.
 """
 
 import json
@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from pretrain.proposal.choice import Proposal
+from pretrain.proposal.choice import ProposedRecipe
 from pretrain.proposal.corpus import CorpusFacts
 from pretrain.proposal.machine import Machine
-from pretrain.proposal.plan import Plan
-from pretrain.proposal.reasons import Choice
+from pretrain.proposal.plan import TrainingPlan
+from pretrain.proposal.reasons import SettingChoice
 from zymogen.console.format import aligned, count, duration
 from zymogen.console.safe_text import printable
 from zymogen.files.suggestions import few
 
-Table = tuple[str, str, Sequence[Choice]]
+Table = tuple[str, str, Sequence[SettingChoice]]
 """A table of a recipe: its head, such as ``[data]`` or ``[[tasks]]``, the comment above it, and its settings."""
 _WIDTH = 110
 _OF_THE_COMMAND = ("run.directory", "data.sources")
@@ -30,7 +30,7 @@ _TIMES = re.compile(r"^# Chosen for (\S+) seconds; expected to take (\S+), of wh
 
 
 def recipe_text(
-    proposal: Proposal, program: str, words: str, corpus: CorpusFacts, machine: Machine, directory: str
+    proposal: ProposedRecipe, program: str, words: str, corpus: CorpusFacts, machine: Machine, directory: str
 ) -> str:
     """The recipe as TOML.
 
@@ -53,7 +53,7 @@ def recipe_text(
         f"{program} COPY.toml {shlex.quote(f'run.directory={directory}-2')} (docs/recipes.md has every setting)."
     )
     notes = (f"Note: {note}." for note in proposal.notes)
-    sections: dict[str, list[Choice]] = {}
+    sections: dict[str, list[SettingChoice]] = {}
     for choice in proposal.choices:
         sections.setdefault(choice.name.rpartition(".")[0], []).append(choice)
     tables = ((f"[{section}]", "", sections[section]) for section in sorted(sections, key=_place))
@@ -82,7 +82,7 @@ def times_of(recipe: str) -> tuple[float, float, float] | None:
     return (float(found[1]), float(found[2]), float(found[3])) if found else None
 
 
-def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machine: Machine) -> list[str]:
+def told(proposal: ProposedRecipe, sources: Sequence[str], corpus: CorpusFacts, machine: Machine) -> list[str]:
     """What is proposed and why, as lines for the reader who started it."""
     plan = proposal.plan
     values = {c.name: c.value for c in proposal.choices}
@@ -105,7 +105,7 @@ def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machin
     return aligned(((name, printable(text)) for name, text in rows), columns=_WIDTH, name_columns=9, indent="  ")
 
 
-def promise(plan: Plan, *, others_timed: bool) -> str:
+def promise(plan: TrainingPlan, *, others_timed: bool) -> str:
     """How long the run takes from here, in one line.
 
     Args:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zymogen.command_line.command import answered
 from zymogen.command_line.parser import PathParser
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import redacted
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _push_once(options: argparse.Namespace, run: "RunDirectory | None") -> bool:
         with newest(run) if run else nullcontext((options.folder, None)) as (folder, _):
             if options.only_if_better_than is not None and not _is_better(folder, options):
                 return False
-            with WorkLine(f"pushing to {options.repository}", after_s=2.0):
+            with ProgressBar(f"pushing to {options.repository}", after_s=2.0):
                 done = push(folder, options.repository, private=options.private, tag=options.tag)
     except PushError as error:
         if (root / "run.json").is_file():
@@ -152,10 +152,10 @@ def _is_better(folder: Path, options: argparse.Namespace) -> bool:
             "status 1 where B is worse, so that && can go before the push"
         )
     from pretrain.compare.models import compare_models
-    from pretrain.evaluation.opened import Asked
+    from pretrain.evaluation.opened import TestSetOptions
     from pretrain.evaluation.verdict import Judgement
 
-    found = compare_models(options.only_if_better_than, str(folder), Asked(data=tuple(options.data or ())))
+    found = compare_models(options.only_if_better_than, str(folder), TestSetOptions(data=tuple(options.data or ())))
     print(redacted(found.line()), flush=True)
     return found.judgement is Judgement.BETTER
 

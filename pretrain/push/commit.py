@@ -31,7 +31,7 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils.sha import git_hash
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from pretrain.push.failure import SILENCE_S, TagTaken, Unavailable, sorted_out, wait_s
+from pretrain.push.failure import SILENCE_S, HubUnavailableError, TagExistsError, sorted_out, wait_s
 from pretrain.push.folder import LIST, finished_files
 from zymogen.console.safe_text import remembered
 
@@ -95,7 +95,7 @@ def push(
         try:
             with sorted_out(repository):
                 return _attempt(api, repository, files, private, tag, message or f"Push of {folder.name}")
-        except Unavailable as error:
+        except HubUnavailableError as error:
             failed += 1
             if failed >= attempts:
                 raise
@@ -120,7 +120,7 @@ def _attempt(
         try:
             info = _info(api, repository)
         except RepositoryNotFoundError as error:
-            raise Unavailable(f"{repository}: the hub has made it, and does not show it yet") from error
+            raise HubUnavailableError(f"{repository}: the hub has made it, and does not show it yet") from error
     if private and not info.private:
         raise ValueError(
             "the repository is public, and --private was asked for, which is for new repositories; make it private in "
@@ -175,7 +175,7 @@ def _is_tagged(api: HfApi, repository: str, files: list[CommitOperationAdd], tag
         return False
     held = _held(info)
     if not all(_is_same(held.get(file.path_in_repo), file) for file in files):
-        raise TagTaken(
+        raise TagExistsError(
             f"{repository}: the tag {tag} is at commit {info.sha}, with other bytes; choose another, or delete it"
         )
     return True

@@ -1,7 +1,7 @@
 """What may go wrong on the way to a hub, whether another attempt may help, and how long to wait before it.
 
-In: what a library raised. Out: `Unavailable`, which passes, or `Refused`, which does not; both in one line without
-tokens. Kept: nothing.
+In: what a library raised. Out: `HubUnavailableError`, which passes, or `HubRefusedError`, which does not; both in one
+line without tokens. Kept: nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]  # it is found when asked for
 
 from zymogen.console.safe_text import redacted
-from zymogen.processes.errors import OutsideError
+from zymogen.processes.errors import ExternalError
 
 SILENCE_S = 120.0
 """How long the hub may send nothing before a request counts as failed."""
@@ -30,11 +30,11 @@ _REMEDIES = {
 }
 
 
-class PushError(OutsideError):
+class PushError(ExternalError):
     """The hub did not take what was pushed."""
 
 
-class Unavailable(PushError):
+class HubUnavailableError(PushError):
     """The hub cannot take it now; another attempt may help.
 
     Attributes:
@@ -46,11 +46,11 @@ class Unavailable(PushError):
         self.asked_s = asked_s
 
 
-class Refused(PushError):
+class HubRefusedError(PushError):
     """The hub will not take it, however often it is asked."""
 
 
-class TagTaken(ValueError):
+class TagExistsError(ValueError):
     """A tag is at a commit that holds something else."""
 
 
@@ -61,7 +61,7 @@ def wait_s(failed: int, asked_s: float) -> float:
 
 @contextmanager
 def sorted_out(repository: str) -> Iterator[None]:
-    """Raise what the hub's library raises as `Unavailable` or `Refused`, and a mistake as ValueError.
+    """Raise what the hub's library raises as `HubUnavailableError` or `HubRefusedError`, and a mistake as ValueError.
 
     Raises:
         Unavailable: no answer, half an answer, or one that says "later".
@@ -70,7 +70,7 @@ def sorted_out(repository: str) -> Iterator[None]:
     """
     try:
         yield
-    except (TagTaken, PushError):
+    except (TagExistsError, PushError):
         raise
     except Exception as error:
         if isinstance(error, ValueError) and not isinstance(error, JSONDecodeError):
@@ -84,7 +84,7 @@ def sorted_out(repository: str) -> Iterator[None]:
                 raise _of_answer(repository, cause) from error
             if isinstance(cause, (httpx2.HTTPError, JSONDecodeError)):
                 said = f"{constants.ENDPOINT}: {one_line(cause)}"
-                raise Unavailable(redacted(f"{repository}: no whole answer from the hub ({said})")) from error
+                raise HubUnavailableError(redacted(f"{repository}: no whole answer from the hub ({said})")) from error
             if isinstance(cause, FileNotFoundError):
                 raise ValueError(f"{cause.filename} went away while it was pushed; push again") from error
             cause = cause.__cause__
@@ -101,8 +101,8 @@ def _of_answer(repository: str, error: HfHubHTTPError) -> PushError:
     said = f", {' '.join(error.server_message.split())}" if error.server_message else ""
     message = redacted(f"{repository}: the hub answers {status}{said}{_REMEDIES.get(status, '')}")
     if status in _PASSING or status >= 500:
-        return Unavailable(message, _asked_s(error.response.headers))
-    return Refused(message)
+        return HubUnavailableError(message, _asked_s(error.response.headers))
+    return HubRefusedError(message)
 
 
 def _asked_s(headers: Mapping[str, str]) -> float:

@@ -18,7 +18,7 @@ from huggingface_hub import HfApi
 from pretrain.checkpoint.load import find, newest_step
 from pretrain.checkpoint.manifest import step_of_name
 from pretrain.push.commit import push
-from pretrain.push.failure import PushError, TagTaken, Unavailable, one_line, wait_s
+from pretrain.push.failure import HubUnavailableError, PushError, TagExistsError, one_line, wait_s
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from zymogen.console.safe_text import tell
@@ -96,14 +96,14 @@ def _push_newest(run: RunDirectory, repository: str, private: bool, api: HfApi |
         try:
             folder, step = stack.enter_context(newest(run))
         except Exception as error:  # the next checkpoint may be exported
-            raise Unavailable(f"{run.root}: {error}") from error
+            raise HubUnavailableError(f"{run.root}: {error}") from error
         if not step:
             raise ValueError(f"{run.root} has no checkpoints any more; push its {run.export} without --watch")
         message = f"Step {step} of {run.root.name}"
         send = partial(push, folder, repository, private=private, message=message, api=api, attempts=1)
         try:
             done = send(tag=f"step-{step}")
-        except TagTaken:  # the same weights, with a card that has since learned of a validation
+        except TagExistsError:  # the same weights, with a card that has since learned of a validation
             done = send()
     return step, f"step {step}: {repository} at commit {done.commit}, {done.num_added} files sent"
 

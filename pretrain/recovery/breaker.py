@@ -15,7 +15,7 @@ A batch system that repeats a start repeats a failure, too. Two patterns are tak
 from collections import Counter
 from collections.abc import Sequence
 
-from pretrain.run.attempts import Failure, Start, last_failure
+from pretrain.run.attempts import Attempt, RankError, last_failure
 from pretrain.run.directory import RunDirectory
 from zymogen.console.safe_text import tell
 from zymogen.processes.exit_classes import INPUT, STORAGE
@@ -27,7 +27,7 @@ _MENDED_OUTSIDE = (INPUT.name, STORAGE.name)
 
 
 def require_progress(
-    run: RunDirectory, all_starts: Sequence[Start], newest_step: int, *, despite_failures: bool
+    run: RunDirectory, all_starts: Sequence[Attempt], newest_step: int, *, despite_failures: bool
 ) -> bool:
     """Refuse a start that would only repeat what the last ones did; rank 0 only. It takes no time.
 
@@ -54,7 +54,7 @@ def require_progress(
     return reason is not None
 
 
-def refusal(run: RunDirectory, all_starts: Sequence[Start], newest_step: int) -> str | None:
+def refusal(run: RunDirectory, all_starts: Sequence[Attempt], newest_step: int) -> str | None:
     """Why the next start is refused, if it is."""
     since = counted(all_starts)
     same = [start.cause for start in since[-SAME:]]
@@ -70,7 +70,7 @@ def refusal(run: RunDirectory, all_starts: Sequence[Start], newest_step: int) ->
     return f"the last {len(idle)} starts made no checkpoint ({ends}{last_error})"
 
 
-def counted(all_starts: Sequence[Start]) -> Sequence[Start]:
+def counted(all_starts: Sequence[Attempt]) -> Sequence[Attempt]:
     """The starts since the last one that finished, or that somebody asked for by name."""
     first = 0
     for place, start in enumerate(all_starts):
@@ -81,7 +81,7 @@ def counted(all_starts: Sequence[Start]) -> Sequence[Start]:
     return all_starts[first:]
 
 
-def _are_one(cause: Failure | None, other: Failure) -> bool:
+def _are_one(cause: RankError | None, other: RankError) -> bool:
     """Whether two errors are one, of the run itself. Their messages may differ in addresses, times and processes."""
     if cause is None or (cause.phase == "start" and cause.exit_class in _MENDED_OUTSIDE):
         return False

@@ -19,13 +19,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pretrain.checkpoint.best import Best
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.best import BestCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.commit import TEMPORARY, give_name, make_way
 from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
-from pretrain.checkpoint.load import Verified, newest_step, newest_valid, open_checkpoint, reject, unread, verify
-from pretrain.checkpoint.manifest import OtherVersion, checkpoint_name
-from pretrain.checkpoint.object_store.stored import Bucket, Saved
+from pretrain.checkpoint.load import (
+    VerifiedCheckpoint,
+    newest_step,
+    newest_valid,
+    open_checkpoint,
+    reject,
+    unread,
+    verify,
+)
+from pretrain.checkpoint.manifest import UnsupportedVersionError, checkpoint_name
+from pretrain.checkpoint.object_store.stored import CheckpointBucket, StoredCheckpoint
 from pretrain.engine.ranks import Ranks
 from pretrain.run.attempts import NO_RECORDS, AttemptRecords, move_base
 from pretrain.run.directory import RunDirectory
@@ -38,7 +46,7 @@ from zymogen.processes.errors import CheckpointError, StorageError
 _FETCHED = f"{TEMPORARY}step-fetched"
 
 
-class Elsewhere:
+class RemoteCheckpoints:
     """The checkpoints of a run, in its directory and in its store, for one start of it. Rank 0 alone looks there.
 
     Args:
@@ -51,9 +59,9 @@ class Elsewhere:
     def __init__(self, run: RunDirectory, recipe: Any, allow_schedule_change: bool, ranks: Ranks) -> None:
         self._run, self._recipe, self._allow_schedule_change, self._ranks = run, recipe, allow_schedule_change, ranks
         url = recipe.run.checkpoint_url
-        self._bucket = Bucket(url) if url and ranks.is_main else None
+        self._bucket = CheckpointBucket(url) if url and ranks.is_main else None
         self._has_records = False
-        self._seen: list[Saved] = []
+        self._seen: list[StoredCheckpoint] = []
         self._stored = NO_RECORDS
 
     def known(self) -> tuple[AttemptRecords, int]:
@@ -76,7 +84,7 @@ class Elsewhere:
             with _answered(self._bucket.url):
                 self._bucket.put_records(attempt, AttemptRecords.read(self._run).to_bytes())
 
-    def newest(self) -> Verified | None:
+    def newest(self) -> VerifiedCheckpoint | None:
         """The newest checkpoint that is whole, fetched if need be, or None where the run begins.
 
         Raises:
@@ -97,7 +105,9 @@ class Elsewhere:
             self._run.require_longer(self._recipe.schedule.total_tokens, found.trainer.tokens_seen)
         return found
 
-    def instead_of(self, damaged: Verified, error: InvalidCheckpoint, attempt: int) -> Verified:
+    def instead_of(
+        self, damaged: VerifiedCheckpoint, error: InvalidCheckpointError, attempt: int
+    ) -> VerifiedCheckpoint:
         """Put a checkpoint aside whose damage was found as it was restored, and find an earlier one; collective.
 
         Raises:
@@ -125,8 +135,8 @@ class Elsewhere:
                 tell(f"the end of attempt {attempt} is in the run directory alone: {error}")
 
     def numbered(
-        self, found: Verified | None, world_size: int, *, despite_failures: bool
-    ) -> tuple[int, Verified | None]:
+        self, found: VerifiedCheckpoint | None, world_size: int, *, despite_failures: bool
+    ) -> tuple[int, VerifiedCheckpoint | None]:
         """Number the attempt that starts now, after those of all machines, of which none may save any more.
 
         Args:
@@ -160,11 +170,11 @@ class Elsewhere:
         self.store_records(attempt)
         return attempt, found
 
-    def _newest_of(self, bucket: Bucket) -> Verified | None:
+    def _newest_of(self, bucket: CheckpointBucket) -> VerifiedCheckpoint | None:
         run, refused = self._run, None
         try:
             local = newest_valid(run.checkpoints, writer=True, check=unread)
-        except (StorageError, OtherVersion):
+        except (StorageError, UnsupportedVersionError):
             raise
         except CheckpointError as error:
             local, refused = None, error
@@ -185,7 +195,7 @@ class Elsewhere:
             )
         return None
 
-    def _require_newest(self, bucket: Bucket, saved: Saved) -> None:
+    def _require_newest(self, bucket: CheckpointBucket, saved: StoredCheckpoint) -> None:
         """Refuse to mix the records of two machines, of which the other one's are the run's."""
         last = self._run.last_attempt()
         if self._has_records and last < saved.attempt:
@@ -195,7 +205,7 @@ class Elsewhere:
                 "run.directory, and start again: the run continues from there"
             )
 
-    def _fetch_best(self, bucket: Bucket, newest: Verified) -> None:
+    def _fetch_best(self, bucket: CheckpointBucket, newest: VerifiedCheckpoint) -> None:
         """Fetch the best checkpoint where it is not whole: without it the next validation would be taken for the best.
 
         What the store does not have whole either is left to `best.still_there`.
@@ -204,24 +214,24 @@ class Elsewhere:
             bucket: the store.
             newest: the checkpoint that the start continues from, which names the best one.
         """
-        step = Best.of(newest.trainer).step
+        step = BestCheckpoint.of(newest.trainer).step
         if step in (0, newest.manifest.step):
             return
         try:
             verify(self._run.checkpoints / checkpoint_name(step))
-        except InvalidCheckpoint:
+        except InvalidCheckpointError:
             self._first_whole(bucket, (saved for saved in self._seen if saved.step == step), with_records=False)
 
     def _first_whole(
-        self, bucket: Bucket, saves: Iterable[Saved], *, with_records: bool
-    ) -> tuple[Verified | None, list[str]]:
+        self, bucket: CheckpointBucket, saves: Iterable[StoredCheckpoint], *, with_records: bool
+    ) -> tuple[VerifiedCheckpoint | None, list[str]]:
         """The first of some saves that verifies, fetched; and a line for each one before it, which did not."""
         rejected: list[str] = []
         for saved in saves:
             try:
                 found = self._fetched(bucket, saved, with_records=with_records)
                 return replace(found, rejected=tuple(rejected)), rejected
-            except InvalidCheckpoint as error:
+            except InvalidCheckpointError as error:
                 rejected.append(f"{bucket.url}/{saved.prefix}: {error}")
                 tell(f"checkpoint rejected: {rejected[-1]}")
             finally:
@@ -230,7 +240,7 @@ class Elsewhere:
                     self._run.checkpoints.rmdir()
         return None, rejected
 
-    def _fetched(self, bucket: Bucket, saved: Saved, *, with_records: bool) -> Verified:
+    def _fetched(self, bucket: CheckpointBucket, saved: StoredCheckpoint, *, with_records: bool) -> VerifiedCheckpoint:
         checkpoints, modes = self._run.checkpoints, SHARED if self._recipe.run.shared else PRIVATE
         folder = checkpoints / _FETCHED / checkpoint_name(saved.step)
         shutil.rmtree(folder.parent, ignore_errors=True)
@@ -253,7 +263,7 @@ class Elsewhere:
             write_whole(self._run.root / name, content[name])
 
 
-def _stored_records(bucket: Bucket) -> AttemptRecords:
+def _stored_records(bucket: CheckpointBucket) -> AttemptRecords:
     content = bucket.attempt_records()
     try:
         return AttemptRecords.from_bytes(content) if content else NO_RECORDS
@@ -271,6 +281,6 @@ def _answered(url: str) -> Iterator[None]:
         raise StorageError(url, str(error.strerror or error).removeprefix(f"{url}: "), remedy) from error
 
 
-def _whole(bucket: Bucket) -> list[Saved]:
+def _whole(bucket: CheckpointBucket) -> list[StoredCheckpoint]:
     """The checkpoints of a store, the newest first."""
     return [saved for saved in bucket.saves() if saved.is_whole]

@@ -7,7 +7,7 @@ checkpoint, once a bin was left out. One of an early version has none, because i
 from typing import Any
 
 from data.order.settings import PackingSettings
-from pretrain.checkpoint.load import Verified
+from pretrain.checkpoint.load import VerifiedCheckpoint
 from pretrain.checkpoint.manifest import SKIPPED_BINS, TrainerState
 from zymogen.settings.section import listed
 
@@ -30,7 +30,7 @@ def known_of(trainer: TrainerState) -> list[int]:
     return list(trainer.entries.get(SKIPPED_BINS, {}).get("bins", []))
 
 
-def require_left_out(checkpoint: Verified, data: PackingSettings) -> None:
+def require_left_out(checkpoint: VerifiedCheckpoint, data: PackingSettings) -> None:
     """Check that a run can continue from a checkpoint and leave out what its recipe says.
 
     Raises:

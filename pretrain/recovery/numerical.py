@@ -1,12 +1,13 @@
 """Numerical faults: gradients that are not finite, or a loss that leaps. The run rolls back once, and then stops.
 
-In: what each step did. Out: `Rollback` or `NumericalFault`, on every rank after the same step. Kept: the losses of the
-latest steps, in each checkpoint; in the run directory, `faults.jsonl`.
+In: what each step did. Out: `RollbackError` or `NumericalFaultError`, on every rank after the same step. Kept: the
+losses of the latest steps, in each checkpoint; in the run directory, `faults.jsonl`.
 
 What a fault of the hardware has caused does not come again when the same steps are taken once more from the newest
-checkpoint; what the data, the schedule or the program causes does. So the first fault at a step is a `Rollback`: fresh
-processes continue from the newest checkpoint. Where an earlier attempt has met a fault at this step, the run stops, and
-names the sequences that the model was fed there. Later starts are refused until something that may help was changed.
+checkpoint; what the data, the schedule or the program causes does. So the first fault at a step is a `RollbackError`:
+fresh processes continue from the newest checkpoint. Where an earlier attempt has met a fault at this step, the run
+stops, and names the sequences that the model was fed there. Later starts are refused until something that may help was
+changed.
 """
 
 import json
@@ -28,10 +29,10 @@ from data.order.plan import Plan
 from pretrain.checkpoint.manifest import LOSS_MONITOR, TrainerState, step_of_name
 from pretrain.recovery.breaker import counted
 from pretrain.run import records
-from pretrain.run.attempts import Start
+from pretrain.run.attempts import Attempt
 from pretrain.run.directory import RunDirectory
 from zymogen.files.disk_error import said
-from zymogen.processes.errors import Rollback
+from zymogen.processes.errors import RollbackError
 
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
 """Gives the names of sequences, from the sample ids of a plan."""
@@ -44,7 +45,7 @@ REMEMBERED, ENOUGH = 64, 16
 _SHOWN_BINS, _SHOWN_NAMES = 32, 10
 
 
-class Fault(NamedTuple):
+class FaultDescription(NamedTuple):
     """What is wrong with a step."""
 
     said: str
@@ -53,11 +54,11 @@ class Fault(NamedTuple):
     """What may be done about it, beside what may be done about every fault."""
 
 
-class NumericalFault(FloatingPointError):
+class NumericalFaultError(FloatingPointError):
     """The numbers of a run went wrong at a step where an earlier attempt has met a fault: the run stops."""
 
 
-class Numerics:
+class LossMonitor:
     """What the latest steps of a run did; the same on every rank.
 
     Args:
@@ -78,7 +79,7 @@ class Numerics:
         """What a checkpoint of the last step keeps, so that an attempt from there meets a fault at the same step."""
         return {LOSS_MONITOR: {"losses": list(self._losses), "skipped_in_a_row": self._skipped_in_a_row}}
 
-    def fault_of(self, before: TrainerState, loss: float, applied: bool, loss_scale: float) -> Fault | None:
+    def fault_of(self, before: TrainerState, loss: float, applied: bool, loss_scale: float) -> FaultDescription | None:
         """What is wrong with a step, if anything is.
 
         Args:
@@ -93,13 +94,13 @@ class Numerics:
             self._skipped_in_a_row += loss_scale <= 1
             if self._skipped_in_a_row < MOST_SKIPPED:
                 return None
-            return Fault(f"the gradient was not finite in {MOST_SKIPPED} steps in a row, up to step {step}")
+            return FaultDescription(f"the gradient was not finite in {MOST_SKIPPED} steps in a row, up to step {step}")
         self._skipped_in_a_row = 0
         rise = loss - median(self._losses) if len(self._losses) >= ENOUGH else 0.0
         if self._spike_nats is not None and rise > self._spike_nats:
             for earlier in list(self._begun)[:-1]:
                 self._begun.remove(earlier)
-            return Fault(
+            return FaultDescription(
                 f"the loss was {loss:.3f} at step {step}, {rise:.3f} above the median of the {len(self._losses)} steps "
                 f"before it (run.spike_nats = {self._spike_nats:g})",
                 ", or train through it with run.spike_nats=none",
@@ -110,14 +111,14 @@ class Numerics:
 
     def error(
         self,
-        fault: Fault,
+        fault: FaultDescription,
         recipe: Any,
         run: RunDirectory,
         newest: Path | None,
         plan: Plan,
         names: Names,
         on_main: Callable[[Callable[[], str]], str],
-    ) -> Rollback | NumericalFault:
+    ) -> RollbackError | NumericalFaultError:
         """What is raised for a fault of the last step; collective.
 
         Args:
@@ -132,18 +133,18 @@ class Numerics:
         step = self._begun[-1].step + 1
         if step not in self._faults:
             to = f"to {newest.name}" if newest else "to its first step, as it has no checkpoint"
-            return Rollback(f"{fault.said}; the run rolls back once, {to}")
+            return RollbackError(f"{fault.said}; the run rolls back once, {to}")
         base = (step_of_name(newest.name) if newest else None) or 0
         again = [state for state in self._begun if state.step >= base]
-        return NumericalFault(on_main(lambda: _advice(recipe, run, fault, again, newest, plan, names)))
+        return NumericalFaultError(on_main(lambda: _advice(recipe, run, fault, again, newest, plan, names)))
 
 
-def faults_met(all_starts: Sequence[Start]) -> list[int]:
+def faults_met(all_starts: Sequence[Attempt]) -> list[int]:
     """The steps at which starts of a run have ended by a numerical fault.
 
     Starts before one that finished, or that somebody asked for by name, are not counted.
     """
-    names = Rollback.__name__, NumericalFault.__name__
+    names = RollbackError.__name__, NumericalFaultError.__name__
     return [start.cause.step for start in counted(all_starts) if start.cause and start.cause.error in names]
 
 
@@ -180,7 +181,7 @@ def require_remedy(run: RunDirectory, faults: Sequence[dict[str, Any]], newest_s
 def _advice(
     recipe: Any,
     run: RunDirectory,
-    fault: Fault,
+    fault: FaultDescription,
     steps: Sequence[TrainerState],
     newest: Path | None,
     plan: Plan,

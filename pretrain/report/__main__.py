@@ -15,8 +15,8 @@ from pretrain.report.history import read_history
 from pretrain.report.page import write_report
 from pretrain.report.pictures import write_pictures
 from zymogen.command_line.command import main_of
-from zymogen.command_line.parser import Parser
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser
+from zymogen.console.progress import ProgressBar
 
 _EVERY_S = 15
 
@@ -27,7 +27,7 @@ def _draw(options: argparse.Namespace) -> None:
         return
     if options.watch:
         _watch(options.run, options.watch)
-    with WorkLine("drawing the report", after_s=2.0):
+    with ProgressBar("drawing the report", after_s=2.0):
         path = write_report(options.run)
     print(path)
 
@@ -40,7 +40,7 @@ def _watch(run: Path, every_s: int) -> None:
         write_report(run, every_s)
 
 
-def _options(parser: Parser) -> None:
+def _options(parser: CommandParser) -> None:
     parser.add_argument("run", type=Path, help="run directory")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(

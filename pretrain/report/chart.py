@@ -17,7 +17,7 @@ import numpy as np
 
 from pretrain.report.palette import named, placeholder
 from pretrain.report.section import Drawing
-from pretrain.report.series import Numbers, Thinned, thinned
+from pretrain.report.series import Numbers, ThinnedSeries, thinned
 from zymogen.console.safe_text import printable
 
 TEXT = 13.0
@@ -40,7 +40,7 @@ Dash = Literal["solid", "dashed", "dotted", "dashdot"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartSeries:
     """One series of a chart."""
 
     label: str
@@ -60,7 +60,7 @@ class Line:
 class Chart(Drawing):
     """Lines or points over two axes."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ChartSeries, ...] = ()
     points: tuple[Numbers, Numbers] | None = None
     x_title: str
     y_title: str
@@ -134,7 +134,7 @@ class Chart(Drawing):
             write(axes, self._label(self.lines[0]), (1, 1), (0, 12), ha="right", color=colour)
         return as_svg(figure, f"{self.name}-{width}", self.title, self.summary)
 
-    def _label(self, line: Line) -> str:
+    def _label(self, line: ChartSeries) -> str:
         if not self.shows_last:
             return line.label
         ending = float(line.y[np.argmax(line.x)]) if len(line.y) else math.nan
@@ -188,7 +188,7 @@ class Chart(Drawing):
                 write(axes, label, (start, 0), (5, 8), xycoords=("data", "axes fraction"))
 
 
-def _draw_line(axes: Any, line: Line, points: Thinned, label: str) -> None:
+def _draw_line(axes: Any, line: ChartSeries, points: ThinnedSeries, label: str) -> None:
     label = f"\u200b{label}" if label.startswith("_") else label  # matplotlib leaves out what begins so
     style = {"color": placeholder(line.colour), "linestyle": line.dash, "label": label if line.label else None}
     finite = points.middle[~np.isnan(points.middle)]
@@ -202,7 +202,7 @@ def _draw_line(axes: Any, line: Line, points: Thinned, label: str) -> None:
     axes.plot(points.x, points.middle, linewidth=wide, marker=marker, markersize=4.5, markeredgewidth=0, **style)
 
 
-def _draw_gaps(axes: Any, drawn: list[Thinned], per_pixel: float) -> None:
+def _draw_gaps(axes: Any, drawn: list[ThinnedSeries], per_pixel: float) -> None:
     """Crosses on the axis where values are not finite, which have no height to be drawn at."""
     at = np.concatenate([points.x[np.isnan(points.middle)] for points in drawn] or [np.empty(0)])
     at = apart(at, CROSS * per_pixel)

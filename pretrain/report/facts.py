@@ -1,6 +1,6 @@
 """The words and numbers of a pretraining run's page.
 
-In: a `History`. Out: what the template fills in. Kept: nothing. Texts are as they were read; the page escapes them.
+In: a `RunHistory`. Out: what the template fills in. Kept: nothing. Texts are as they were read; the page escapes them.
 """
 
 import textwrap
@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
-from pretrain.evaluation.scores import Evaluation, Prediction, shown
+from pretrain.evaluation.scores import CorruptionScores, Prediction, shown
 from pretrain.evaluation.verdict import Verdict, verdict
 from pretrain.report.figures import short
-from pretrain.report.history import History
-from pretrain.report.letters import Letters
-from pretrain.report.section import Key, Sheet
-from pretrain.run.attempts import KILLED, Start
+from pretrain.report.history import RunHistory
+from pretrain.report.letters import ProteinLetters
+from pretrain.report.section import KeyNumber, ReportTable
+from pretrain.run.attempts import KILLED, Attempt
 from zymogen.console.format import count, duration
 from zymogen.console.safe_text import printable
 from zymogen.settings.section import flat, listed
@@ -25,7 +25,7 @@ _MOST_LETTERS = 400
 """Most letters of an error's message."""
 
 
-def subtitle(history: History) -> str:
+def subtitle(history: RunHistory) -> str:
     """What was trained, in a line."""
     model, data = history.described.model, history.recipe.get("data", {})
     start = history.recipe.get("model") or {}
@@ -39,7 +39,7 @@ def subtitle(history: History) -> str:
     return ", ".join(filter(None, parts))
 
 
-def state(history: History) -> str:
+def state(history: RunHistory) -> str:
     """How far the run is, and why it ended there if it failed, in a sentence or two."""
     if not history.course.steps:
         return "No step has been logged yet."
@@ -56,57 +56,57 @@ def state(history: History) -> str:
     return f"Ended at {at}: {last.exit}{why}."
 
 
-def judged(history: History) -> list[str]:
+def judged(history: RunHistory) -> list[str]:
     """The verdict on a finished run, line by line; none before that."""
     found = verdict_on(history)
     return [line for sentence in found.sentences for line in sentence.splitlines()] if found else []
 
 
-def verdict_on(history: History) -> Verdict | None:
+def verdict_on(history: RunHistory) -> Verdict | None:
     """The verdict on a finished pretraining run; None before its end."""
     scores = history.validations[-1].scores if history.validations else {}
     if not (history.is_finished and history.held_out and "mask_all" in scores):
         return None
-    judged, corrupted = (Evaluation.read(scores[name]) for name in CORRUPTIONS)
+    judged, corrupted = (CorruptionScores.read(scores[name]) for name in CORRUPTIONS)
     return verdict(judged, history.course, history.held_out, corrupted)
 
 
-def keys(history: History) -> list[Key]:
+def keys(history: RunHistory) -> list[KeyNumber]:
     """The numbers that a reader looks for first."""
     scores = history.validations[-1].scores if history.validations else {}
     name = "mask_all" if "mask_all" in scores else next(iter(scores), "")
-    of, found = scores.get(name, {}), list[Key]()
+    of, found = scores.get(name, {}), list[KeyNumber]()
     if "perplexity" in of:
         low, high = of.get("low"), of.get("high")
         interval = "no interval" if low is None or high is None else f"{shown(low)} to {shown(high)} (95 %)"
         found += [
-            Key("Perplexity", shown(of.get("perplexity")), f"{TITLES.get(name, name)}, {interval}"),
-            Key("Frequencies", shown(of.get("unigram")), "of residues, without a model"),
-            *([Key("Floor", shown(of["floor"]), "no model can go below")] if of.get("floor") is not None else []),
+            KeyNumber("Perplexity", shown(of.get("perplexity")), f"{TITLES.get(name, name)}, {interval}"),
+            KeyNumber("Frequencies", shown(of.get("unigram")), "of residues, without a model"),
+            *([KeyNumber("Floor", shown(of["floor"]), "no model can go below")] if of.get("floor") is not None else []),
         ]
     if steps := history.course.steps:
         proteins = history.described.corpus.get("training_records")
         seconds = sum(start.ended - start.began for start in history.starts)
         found += [
-            Key("Tokens seen", short(history.tokens), f"of {proteins:,} proteins" if proteins else ""),
-            Key("Steps", f"{steps:,}", f"{short(history.tokens / steps)} tokens each"),
-            Key("Time", duration(seconds), f"in {count(len(history.starts), 'attempt')}"),
+            KeyNumber("Tokens seen", short(history.tokens), f"of {proteins:,} proteins" if proteins else ""),
+            KeyNumber("Steps", f"{steps:,}", f"{short(history.tokens / steps)} tokens each"),
+            KeyNumber("Time", duration(seconds), f"in {count(len(history.starts), 'attempt')}"),
         ]
     return found
 
 
-def proteins(history: History) -> list[Letters]:
+def proteins(history: RunHistory) -> list[ProteinLetters]:
     """A few of the scored proteins with their predictions."""
     return [_protein(number, found) for number, found in enumerate(history.proteins)]
 
 
-def _protein(number: int, found: Prediction) -> Letters:
+def _protein(number: int, found: Prediction) -> ProteinLetters:
     last = found.first + len(found.residues)
     part = f"residues {found.first + 1} to {last} of {found.whole}"
     size = f"{found.whole} residues" if len(found.residues) == found.whole else part
     scored = [prob for prob in found.probabilities if prob is not None]
     note = f"Probability of the true residue: {sum(scored) / max(1, len(scored)):.3f} on average; "
-    return Letters(
+    return ProteinLetters(
         name=f"protein-{number}",
         title=f"{f'corpus {found.corpus + 1}, ' * bool(found.corpus)}{printable(found.name)}, {size}",
         found=found,
@@ -114,17 +114,17 @@ def _protein(number: int, found: Prediction) -> Letters:
     )
 
 
-def attempts(history: History) -> list[Sheet]:
+def attempts(history: RunHistory) -> list[ReportTable]:
     """The latest attempts, the last one below; nothing before the first."""
     shown = history.starts[-_MOST_ATTEMPTS:]
     more = len(history.starts) - len(shown)
     note = f"{more} earlier attempts are in attempts.jsonl." if more else ""
     head = ("Attempt", "Began (UTC)", "Took", "From step", "Processes", "Ended")
     rows = tuple(_row(start, start is shown[-1]) for start in shown)
-    return [Sheet("", head, rows, note)] if rows else []
+    return [ReportTable("", head, rows, note)] if rows else []
 
 
-def _row(start: Start, is_last: bool) -> tuple[str, ...]:
+def _row(start: Attempt, is_last: bool) -> tuple[str, ...]:
     return (
         str(start.attempt),
         datetime.fromtimestamp(start.began, UTC).strftime("%-d %b %H:%M"),
@@ -135,7 +135,7 @@ def _row(start: Start, is_last: bool) -> tuple[str, ...]:
     )
 
 
-def recipe(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
+def recipe(history: RunHistory) -> list[tuple[str, list[tuple[str, str]]]]:
     """Each section of the recipe with its settings."""
     return [
         (section, [(name, _text(value)) for name, value in flat(each).items()])
@@ -145,7 +145,7 @@ def recipe(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
     ]
 
 
-def environment(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
+def environment(history: RunHistory) -> list[tuple[str, list[tuple[str, str]]]]:
     """Where and how the run computed, as names and texts."""
     found = [*(("", line) for line in history.described.compute), *history.described.versions.items()]
     return [("", found)] if found else []

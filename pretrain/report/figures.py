@@ -1,6 +1,6 @@
 """The charts of a pretraining run.
 
-In: a `History`. Out: charts, those for which the run has numbers. Kept: nothing.
+In: a `RunHistory`. Out: charts, those for which the run has numbers. Kept: nothing.
 """
 
 import math
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.report.chart import Chart, Dash, Line
-from pretrain.report.history import History
-from pretrain.report.rows import Row, Rows
+from pretrain.report.chart import Chart, ChartSeries, Dash
+from pretrain.report.history import RunHistory
+from pretrain.report.rows import IntervalPlot, IntervalRow
 from pretrain.report.series import Numbers
 from zymogen.console.format import count
 
@@ -38,21 +38,21 @@ def _percent(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def loss_figure(history: History) -> Chart | None:
+def loss_figure(history: RunHistory) -> Chart | None:
     """Loss and perplexity of training and validation, with residue frequencies and the floor; None before a step."""
     lines = []
     if len(loss := history.column("loss")):
-        lines.append(Line("training", history.column("tokens"), loss, "train"))
+        lines.append(ChartSeries("training", history.column("tokens"), loss, "train"))
     last = history.validations[-1].scores if history.validations else {}
     tokens = np.array([validation.tokens for validation in history.validations])
     for name in (name for name, of in last.items() if "perplexity" in of):
         colour, dash = _STYLES.get(name, ("blue", "dotted"))
         nats = _nats(history, name, "perplexity")
-        lines.append(Line(TITLES.get(name, name), tokens, nats, colour, dash, marked=True))
+        lines.append(ChartSeries(TITLES.get(name, name), tokens, nats, colour, dash, marked=True))
     if judged := next(iter(last), None):
         for key, label, (colour, dash) in _CONSTANTS:
             if np.isfinite(constant := _nats(history, judged, key)).any():
-                lines.append(Line(label, tokens, constant, colour, dash, across=True))
+                lines.append(ChartSeries(label, tokens, constant, colour, dash, across=True))
     if not lines:
         return None
     return Chart(
@@ -71,7 +71,7 @@ def loss_figure(history: History) -> Chart | None:
     )
 
 
-def training_figures(history: History) -> list[Chart]:
+def training_figures(history: RunHistory) -> list[Chart]:
     """Small charts of how training went, over the same axis."""
     norm = history.column("grad_norm")
     spread = norm[np.isfinite(norm) & (norm > 0)]
@@ -96,7 +96,7 @@ def training_figures(history: History) -> list[Chart]:
     return [chart for chart in found if chart]
 
 
-def time_line(history: History) -> Rows | None:
+def time_line(history: RunHistory) -> IntervalPlot | None:
     """Attempts, saves and validations by wall time; None before the first start."""
     if not history.starts:
         return None
@@ -115,16 +115,16 @@ def time_line(history: History) -> Rows | None:
         zip(since(each.began for each in history.starts), since(each.ended for each in history.starts), strict=True)
     )
     rows = (
-        Row("attempts", bars=bars, crosses=ends),
-        Row("saves", points=saved, crosses=failed),
-        Row("validations", points=validated),
+        IntervalRow("attempts", bars=bars, crosses=ends),
+        IntervalRow("saves", points=saved, crosses=failed),
+        IntervalRow("validations", points=validated),
     )
     summary = (
         f"{count(len(bars), 'attempt')}, {count(len(saved), 'checkpoint')} saved, "
         f"{count(len(failed), 'failed save')}, {count(len(validated), 'validation')}."
     )
     named = ["attempts that were killed or failed"] * bool(ends) + ["saves that failed"] * bool(failed)
-    return Rows(
+    return IntervalPlot(
         name="time",
         title="Attempts, saves and validations",
         rows=rows,
@@ -136,7 +136,7 @@ def time_line(history: History) -> Rows | None:
 
 
 def column_chart(
-    history: History,
+    history: RunHistory,
     column: str,
     title: str,
     y_title: str,
@@ -149,7 +149,7 @@ def column_chart(
     return Chart(
         name=column.replace("_", "-"),
         title=title,
-        lines=(Line("", history.column("tokens"), history.column(column), "blue"),),
+        lines=(ChartSeries("", history.column("tokens"), history.column(column), "blue"),),
         x_title=X_TITLE,
         y_title=y_title,
         value=value,
@@ -158,13 +158,13 @@ def column_chart(
     )
 
 
-def _nats(history: History, corruption: str, key: str) -> Numbers:
+def _nats(history: RunHistory, corruption: str, key: str) -> Numbers:
     """(validations,) the logarithm of a perplexity; NaN where it was not finite or not known."""
     values = [validation.scores.get(corruption, {}).get(key) for validation in history.validations]
     return np.array([math.log(value) if value and value > 0 else math.nan for value in values])
 
 
-def _stages(history: History) -> tuple[tuple[float, str], ...]:
+def _stages(history: RunHistory) -> tuple[tuple[float, str], ...]:
     """The curriculum's stages, by the length of crops; none where it has one length throughout."""
     data = history.recipe.get("data", {})
     stages = data.get("curriculum") or []

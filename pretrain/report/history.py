@@ -1,6 +1,6 @@
 """What a run directory tells of its run, whatever of it is there.
 
-In: run.json, metrics.jsonl, what is recorded of the starts, predictions.json. Out: a `History`. Kept:
+In: run.json, metrics.jsonl, what is recorded of the starts, predictions.json. Out: a `RunHistory`. Kept:
 nothing. Lines that are damaged or half-written are left out, and so are steps that were lost in a restart.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from pretrain.evaluation.corruptions import trained_as
-from pretrain.evaluation.course import Course, course, lasting, number
-from pretrain.evaluation.scores import HeldOut, Prediction, Predictions
+from pretrain.evaluation.course import TrainingCurve, course, lasting, number
+from pretrain.evaluation.scores import HeldOutUnit, Prediction, ProteinPredictions
 from pretrain.report.series import Numbers
-from pretrain.run.attempts import KILLED, AttemptRecords, Start, starts
+from pretrain.run.attempts import KILLED, Attempt, AttemptRecords, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.records import read_metrics, seconds
 from pretrain.run.run_json import RunRecord
@@ -26,7 +26,7 @@ Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Validation:
+class ValidationPoint:
     """Scores at one point."""
 
     step: int
@@ -40,7 +40,7 @@ class Validation:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RunHistory:
     """A run up to now."""
 
     root: Path
@@ -49,10 +49,10 @@ class History:
     """By name, (steps,) each: the numbers of the logged steps, NaN where one was not finite or not logged."""
     tokens: int
     """Tokens seen, as far as any line tells, without those of steps that were lost in a restart."""
-    course: Course
+    course: TrainingCurve
     """The course of its losses, from which the verdict follows."""
-    validations: tuple[Validation, ...]
-    starts: tuple[Start, ...]
+    validations: tuple[ValidationPoint, ...]
+    starts: tuple[Attempt, ...]
     saves: tuple[float, ...]
     """When each checkpoint was written, those of steps that were lost included."""
     failed_saves: tuple[float, ...]
@@ -70,9 +70,9 @@ class History:
         return bool((self.recipe.get("run") or {}).get("shared"))
 
     @property
-    def held_out(self) -> HeldOut | None:
+    def held_out(self) -> HeldOutUnit | None:
         """What the scored proteins are; None where run.json does not say it."""
-        return HeldOut.of(self.described.corpus)
+        return HeldOutUnit.of(self.described.corpus)
 
     def column(self, name: str) -> Numbers:
         """A column, NaN where it was never logged."""
@@ -89,25 +89,25 @@ class History:
         return bool(self.starts) and self.starts[-1].exit != KILLED
 
 
-def read_history(root: Path, last_step: float = math.inf) -> History:
+def read_history(root: Path, last_step: float = math.inf) -> RunHistory:
     """Read a run directory, in which a process may be writing, up to a step.
 
     Raises:
         ValueError: it is no run directory of this program.
     """
     run = RunDirectory(root)
-    described, predictions = run.read(), whole(Predictions, run.predictions)
+    described, predictions = run.read(), whole(ProteinPredictions, run.predictions)
     lines = read_metrics(run.metrics)
     all_starts = starts(AttemptRecords.read(run), lines)
     kept = [line for line in lasting(lines, all_starts) if line["step"] <= last_step]
-    return History(
+    return RunHistory(
         root=root,
         described=described,
         columns=_columns([line for line in kept if "loss" in line]),
         tokens=max((line["tokens"] for line in kept), default=0),
         course=course(kept, trained_as(described.recipe.get("data", {}).get("mask", {}))),
         validations=tuple(
-            Validation(line["step"], line["tokens"], seconds(line["time"]), line[part], line.get("set", ""), part)
+            ValidationPoint(line["step"], line["tokens"], seconds(line["time"]), line[part], line.get("set", ""), part)
             for line in kept
             for part in ("validation", "training")
             if part in line

@@ -24,7 +24,7 @@ legend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letters(Drawing):
+class ProteinLetters(Drawing):
     """The residues of a protein, or of a slice of one, in blocks of ten with the number of their first residue."""
 
     found: Prediction

@@ -1,7 +1,7 @@
 """What was measured of a run after its end: perplexity of groups of proteins, contacts, scores of assays.
 
 In: evaluation.json, contacts.json and proteingym.csv of the run directory, as `python -m pretrain.evaluate -o`, `python
--m pretrain.contacts -o` and `python -m finetune.proteingym -o` write them. Out: `Measurements` and their drawings, none
+-m pretrain.contacts -o` and `python -m finetune.proteingym -o` write them. Out: `RunResults` and their drawings, none
 for a file that is not there or not whole. Kept: nothing.
 """
 
@@ -12,41 +12,41 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures
+from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactScores
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.figures import ALL, HEAD, IDENTITY, LENGTH, Figure, Figures
+from pretrain.evaluation.figures import ALL, HEAD, IDENTITY, LENGTH, EvaluationResult, EvaluationRow
 from pretrain.evaluation.scores import kind_of, shown_interval
 from pretrain.report.contact_map import ContactMap
-from pretrain.report.rows import Row, Rows
-from pretrain.report.section import NOT_MEASURED, Drawing, Section, Sheet, source_names
+from pretrain.report.rows import IntervalPlot, IntervalRow
+from pretrain.report.section import NOT_MEASURED, Drawing, ReportSection, ReportTable, source_names
 from zymogen.console.format import count
 from zymogen.settings.json_file import whole
 
 EVALUATION, CONTACTS, ASSAYS = "evaluation.json", "contacts.json", "proteingym.csv"
-Shown = tuple[Sheet, list[Drawing | None]]
+Shown = tuple[ReportTable, list[Drawing | None]]
 """A table, and the drawings of what it holds."""
 Assays = Mapping[str, Mapping[str, Mapping[str, list[float]]]]
 """Column of scores -> type of selection -> protein -> Spearman of each of its assays."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measurements:
+class RunResults:
     """What the files of a run directory hold; nothing of one that is not there or not whole."""
 
-    evaluation: Figures | None
-    contacts: ContactFigures | None
+    evaluation: EvaluationResult | None
+    contacts: ContactScores | None
     assays: Assays
     of_others: tuple[str, ...] = ()
     """Files that hold nothing of the weights that were asked for."""
 
-    def section(self) -> Section:
+    def section(self) -> ReportSection:
         """Tables and drawings, for a page and a card; empty where nothing was measured."""
         found = [
             *([_perplexities(self.evaluation)] if self.evaluation else []),
             *([_precisions(self.contacts)] if self.contacts else []),
             *(_spearman(number, *of_column) for number, of_column in enumerate(self.assays.items())),
         ]
-        return Section(
+        return ReportSection(
             "Measured afterwards",
             sheets=[sheet for sheet, _ in found],
             drawings=[drawing for _, of_sheet in found for drawing in of_sheet],
@@ -59,7 +59,7 @@ def is_any(root: Path) -> bool:
     return any((root / name).is_file() for name in (EVALUATION, CONTACTS, ASSAYS))
 
 
-def read(root: Path, weights: Collection[str] | None = None) -> Measurements:
+def read(root: Path, weights: Collection[str] | None = None) -> RunResults:
     """What the files of a run directory hold.
 
     Args:
@@ -67,26 +67,26 @@ def read(root: Path, weights: Collection[str] | None = None) -> Measurements:
         weights: content hashes, as `pretrain.checkpoint.frozen` defines them. What was measured of other weights, or
             does not say of which, is left out. None for all that there is.
     """
-    evaluation, contacts = whole(Figures, root / EVALUATION), whole(ContactFigures, root / CONTACTS)
+    evaluation, contacts = whole(EvaluationResult, root / EVALUATION), whole(ContactScores, root / CONTACTS)
     assays = _read_assays(root / ASSAYS)
     if weights is None:
-        return Measurements(evaluation, contacts, {column: of for (column, _), of in assays.items()})
+        return RunResults(evaluation, contacts, {column: of for (column, _), of in assays.items()})
     own = (
         evaluation if evaluation and evaluation.weights in weights else None,
         contacts if contacts and contacts.weights in weights else None,
         {column: of for (column, made_of), of in assays.items() if made_of in weights},
     )
     found = zip((EVALUATION, CONTACTS, ASSAYS), (evaluation, contacts, assays), own, strict=True)
-    return Measurements(*own, tuple(name for name, of_any, of_these in found if of_any and not of_these))
+    return RunResults(*own, tuple(name for name, of_any, of_these in found if of_any and not of_these))
 
 
-def shown_rows(evaluation: Figures) -> list[Figure]:
+def shown_rows(evaluation: EvaluationResult) -> list[EvaluationRow]:
     """All proteins under each corruption, then each bucket of proteins under mask-all."""
     rows = [row for row in evaluation.rows if row.sequences and (row.by == ALL or row.corruption == "mask_all")]
     return sorted(rows, key=lambda row: row.by != ALL)
 
 
-def compared(found: ContactFigures, precision: str) -> dict[str, float]:
+def compared(found: ContactScores, precision: str) -> dict[str, float]:
     """The same precision of random weights, and chance, which is one for all."""
     return {CONTROL: found.means[CONTROL][precision].mean, CHANCE: found.means[CHANCE][CHANCE].mean}
 
@@ -104,13 +104,13 @@ def mean_of_types(selections: Mapping[str, Mapping[str, list[float]]]) -> float:
 # Tables and drawings ------------------------------------------------------------------------------
 
 
-def _perplexities(found: Figures) -> Shown:
+def _perplexities(found: EvaluationResult) -> Shown:
     """Perplexities of all proteins under each corruption, and of each bucket under mask-all."""
     identity = f"Identity to the training corpus: {NOT_MEASURED}."
     if any(row.by == IDENTITY for row in found.rows) and found.training:
         nearest = f"the nearest training protein of {source_names(found.training)}"
         identity = f"Identity is that to {nearest} ({found.searched_by})."
-    sheet = Sheet(
+    sheet = ReportTable(
         f"Perplexity of {kind_of(found.held_out)}s of {source_names(found.data)}",
         HEAD,
         tuple(row.cells for row in shown_rows(found)),
@@ -121,14 +121,14 @@ def _perplexities(found: Figures) -> Shown:
     return sheet, [_perplexity(found, by) for by in (LENGTH, IDENTITY)]
 
 
-def _precisions(found: ContactFigures) -> Shown:
+def _precisions(found: ContactScores) -> Shown:
     """Precisions at long range, beside random weights and chance."""
     rows = (
         (name, _share(of.mean), shown_interval(of.low, of.high, _share), *map(_share, compared(found, name).values()))
         for name, of in found.means[found.model].items()
     )
     constant = "No attention map says enough of contacts: every weight of the regression is 0, and it ranks no pair."
-    sheet = Sheet(
+    sheet = ReportTable(
         "Contacts",
         ("pairs", "precision", "95 % interval", CONTROL, CHANCE),
         tuple(rows),
@@ -145,16 +145,16 @@ def _spearman(number: int, column: str, selections: Mapping[str, Mapping[str, li
     for selection, proteins in sorted(selections.items()):
         points, mean = tuple(itertools.chain(*proteins.values())), mean_of_proteins(proteins)
         rows.append((selection, f"{len(points):,}", _share(mean)))
-        drawn.append(Row(f"{selection}, {count(len(points), 'assay')}", mean, points=points))
+        drawn.append(IntervalRow(f"{selection}, {count(len(points), 'assay')}", mean, points=points))
     every = sum(len(row.points) for row in drawn)
-    sheet = Sheet(
+    sheet = ReportTable(
         f"ProteinGym, {column}",
         ("type of selection", "assays", "Spearman"),
         (*rows, ("mean over types", f"{every:,}", _share(mean_of_types(selections)))),
         "Measured by python -m finetune.proteingym: Spearman of the scores and what was measured, mean over the assays "
         "of a protein, then over proteins, then over types of selection.",
     )
-    drawing = Rows(
+    drawing = IntervalPlot(
         name=f"assays-{number}",
         title=f"ProteinGym, {column}",
         rows=tuple(drawn),
@@ -187,16 +187,16 @@ def _read_assays(path: Path) -> dict[tuple[str, str | None], dict[str, dict[str,
     return columns
 
 
-def _perplexity(evaluation: Figures, by: str) -> Rows | None:
+def _perplexity(evaluation: EvaluationResult, by: str) -> IntervalPlot | None:
     """Perplexity under mask-all in each bucket."""
     rows = tuple(
-        Row(row.bucket, row.perplexity, ((row.low, row.high),), row.unigram)
+        IntervalRow(row.bucket, row.perplexity, ((row.low, row.high),), row.unigram)
         for row in evaluation.rows
         if row.by == by and row.corruption == "mask_all" and row.sequences
     )
     if not rows:
         return None
-    return Rows(
+    return IntervalPlot(
         name=f"perplexity-{by}",
         title={LENGTH: "Perplexity by length", IDENTITY: "Perplexity by identity to the training corpus"}[by],
         rows=rows,
@@ -206,14 +206,14 @@ def _perplexity(evaluation: Figures, by: str) -> Rows | None:
     )
 
 
-def _contacts(found: ContactFigures) -> Rows:
+def _contacts(found: ContactScores) -> IntervalPlot:
     """Mean precision at long range of the model, random weights and chance."""
     rows = (
-        Row(who if who == what else f"{what}, {who}", of.mean, ((of.low, of.high),))
+        IntervalRow(who if who == what else f"{what}, {who}", of.mean, ((of.low, of.high),))
         for who, each in found.means.items()
         for what, of in each.items()
     )
-    return Rows(
+    return IntervalPlot(
         name="contacts",
         title="Contacts at long range",
         rows=tuple(rows),
@@ -223,7 +223,7 @@ def _contacts(found: ContactFigures) -> Rows:
     )
 
 
-def _map(found: ContactFigures) -> ContactMap | None:
+def _map(found: ContactScores) -> ContactMap | None:
     """The contacts of one chain; none where all pairs have one probability, so that none is more probable."""
     if found.is_constant:
         return None

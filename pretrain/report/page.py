@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pretrain.evaluation.scores import kind_of
 from pretrain.report import facts, figures, measured
-from pretrain.report.history import History, read_history
+from pretrain.report.history import RunHistory, read_history
 from pretrain.report.palette import style_sheet
-from pretrain.report.section import Content, Section
+from pretrain.report.section import ReportContent, ReportSection
 from pretrain.run.directory import RunDirectory
 from zymogen.console.safe_text import tell
 from zymogen.files.durable import replaced
@@ -25,7 +25,7 @@ WIDE, HALF, NARROW = 880, 420, 342
 
 
 def write_report(
-    root: Path, refresh_s: int | None = None, history: History | None = None, content: Content | None = None
+    root: Path, refresh_s: int | None = None, history: RunHistory | None = None, content: ReportContent | None = None
 ) -> Path:
     """Draw the report of a run, and put it in the place of the last one.
 
@@ -58,7 +58,7 @@ def write_last_report(root: Path) -> None:
         tell(f"the report was not drawn: {type(error).__name__}: {error}")
 
 
-def render(history: History, refresh_s: int | None, content: Content) -> str:
+def render(history: RunHistory, refresh_s: int | None, content: ReportContent) -> str:
     """The page of a run as text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -81,30 +81,30 @@ def render(history: History, refresh_s: int | None, content: Content) -> str:
     )
 
 
-def _of_pretraining(history: History) -> Content:
-    return Content(
+def _of_pretraining(history: RunHistory) -> ReportContent:
+    return ReportContent(
         name=history.root.resolve().name,
         subtitle=facts.subtitle(history),
         judged=tuple(facts.judged(history)),
         keys=tuple(facts.keys(history)),
         sections=(
             measured.read(history.root).section(),
-            Section("", drawings=(figures.loss_figure(history),), is_wide=True),
+            ReportSection("", drawings=(figures.loss_figure(history),), is_wide=True),
         ),
         drawn_by="python -m pretrain.report",
     )
 
 
-def _of_every_run(history: History) -> list[Section]:
+def _of_every_run(history: RunHistory) -> list[ReportSection]:
     """What the page of each job ends with."""
     proteins, kind = facts.proteins(history), kind_of(history.held_out).capitalize()
     explained = (_LETTERS,) if proteins else ()
     return [
-        Section(f"{kind}s, as the model predicts them", explained, drawings=proteins, is_wide=True),
-        Section("How it trained", drawings=figures.training_figures(history)),
-        Section("When", sheets=facts.attempts(history), drawings=(figures.time_line(history),), is_wide=True),
-        Section("Recipe", settings=facts.recipe(history)),
-        Section("Environment", settings=facts.environment(history)),
+        ReportSection(f"{kind}s, as the model predicts them", explained, drawings=proteins, is_wide=True),
+        ReportSection("How it trained", drawings=figures.training_figures(history)),
+        ReportSection("When", sheets=facts.attempts(history), drawings=(figures.time_line(history),), is_wide=True),
+        ReportSection("Recipe", settings=facts.recipe(history)),
+        ReportSection("Environment", settings=facts.environment(history)),
     ]
 
 

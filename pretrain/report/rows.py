@@ -22,7 +22,7 @@ _GLYPH = 0.55
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class IntervalRow:
     """What is drawn beside one label; NaN where a number is not known."""
 
     label: str
@@ -39,10 +39,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows(Drawing):
+class IntervalPlot(Drawing):
     """Rows over one axis."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[IntervalRow, ...]
     x_title: str
     number: Callable[[float], str] = "{:.3g}".format
     """Text of a value, and of a tick of the axis."""
@@ -84,7 +84,7 @@ class Rows(Drawing):
         axes.set_xlabel(self.x_title, loc="right")
         return as_svg(figure, f"{self.name}-{width}", self.title, self.summary)
 
-    def _value(self, row: Row) -> str:
+    def _value(self, row: IntervalRow) -> str:
         """The value of a row with its interval."""
         if row.value is None or not math.isfinite(row.value):
             return "" if row.value is None else "not finite"

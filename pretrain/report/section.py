@@ -32,7 +32,7 @@ class Drawing(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class KeyNumber:
     """A number that a reader looks for first."""
 
     name: str
@@ -41,7 +41,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class ReportTable:
     """A table; on a phone four short columns fit side by side."""
 
     title: str
@@ -51,12 +51,12 @@ class Sheet:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     """A part of the page under a heading."""
 
     title: str
     paragraphs: tuple[str, ...] = ()
-    sheets: Sequence[Sheet] = ()
+    sheets: Sequence[ReportTable] = ()
     drawings: Sequence[Drawing | None] = ()
     """None for one of what the run does not have."""
     settings: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
@@ -72,15 +72,15 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ReportContent:
     """What a job puts on its page."""
 
     name: str
     subtitle: str
     judged: tuple[str, ...]
     """What the run is worth, in sentences."""
-    keys: tuple[Key, ...]
-    sections: tuple[Section, ...]
+    keys: tuple[KeyNumber, ...]
+    sections: tuple[ReportSection, ...]
     drawn_by: str
     """The command that draws the page."""
 

@@ -12,7 +12,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Thinned:
+class ThinnedSeries:
     """Points by rising x; where several share a column, the middle and the ends of their values."""
 
     x: Numbers
@@ -27,7 +27,7 @@ class Thinned:
         return bool((self.high > self.low).any())
 
 
-def thinned(x: Numbers, y: Numbers, columns: int) -> Thinned:
+def thinned(x: Numbers, y: Numbers, columns: int) -> ThinnedSeries:
     """At most `columns` points of a series; its lowest and highest finite value stay.
 
     Args:
@@ -38,10 +38,10 @@ def thinned(x: Numbers, y: Numbers, columns: int) -> Thinned:
     order = np.argsort(x, kind="stable")
     x, y = x[order], np.where(np.isfinite(y[order]), y[order], np.nan)
     if len(x) <= columns:
-        return Thinned(x, y, y, y)
+        return ThinnedSeries(x, y, y, y)
     column = np.minimum(((x - x[0]) / max(x[-1] - x[0], 1e-300) * columns).astype(np.int64), columns - 1)
     starts = np.flatnonzero(np.diff(column, prepend=-1))
     finite = [part[~np.isnan(part)] for part in np.split(y, starts[1:])]
     middle = np.array([np.median(part) if len(part) else np.nan for part in finite])
     mean_x = np.add.reduceat(x, starts) / np.diff(starts, append=len(x))
-    return Thinned(mean_x, np.fmin.reduceat(y, starts), middle, np.fmax.reduceat(y, starts))
+    return ThinnedSeries(mean_x, np.fmin.reduceat(y, starts), middle, np.fmax.reduceat(y, starts))

@@ -5,7 +5,7 @@ run, nothing at all if it was refused or stopped before its first step. The file
 first: the one at the earliest step, then in the earliest phase. Clocks of machines decide only between errors of one
 phase. The exception gets a note of it, or of the file that has its traceback, for the last words of the command.
 
-`AttemptRecords` are the lines by which later starts decide, and a `Start` what they say of one. A run with
+`AttemptRecords` are the lines by which later starts decide, and a `Attempt` what they say of one. A run with
 `run.checkpoint_url` has them in the object store, too. Kept: nothing.
 
 An error of the class "error" is recorded in any case, because its files are needed to understand it; so is a
@@ -38,7 +38,7 @@ from zymogen.processes.exit_classes import (
     class_of_record,
     is_of_a_peer,
 )
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 
 KILLED = "killed"
 _AS_ASKED = (FINISHED, INTERRUPTED, PREEMPTED)
@@ -105,7 +105,7 @@ class AttemptRecords(NamedTuple):
 NO_RECORDS = AttemptRecords([], [], [])
 
 
-class Failure(NamedTuple):
+class RankError(NamedTuple):
     """An error that a rank wrote down."""
 
     rank: int
@@ -146,22 +146,22 @@ def _lines(*paths: Path) -> list[dict[str, Any]]:
     return [line for line in lines if isinstance(line.get("attempt"), int)]
 
 
-def failures(known: AttemptRecords) -> dict[int, list[Failure]]:
+def failures(known: AttemptRecords) -> dict[int, list[RankError]]:
     """All errors of each attempt, the earliest first."""
-    found: dict[int, list[Failure]] = {}
+    found: dict[int, list[RankError]] = {}
     for line in known.errors:
         with suppress(KeyError, TypeError):  # a line that no version writes hides no other
             names = ("rank", "error", "message", "step", "phase", "class", "time", "place")
-            found.setdefault(line["attempt"], []).append(Failure(*(({"place": ""} | line)[name] for name in names)))
+            found.setdefault(line["attempt"], []).append(RankError(*(({"place": ""} | line)[name] for name in names)))
     return {attempt: sorted(errors, key=lambda each: each.order) for attempt, errors in found.items()}
 
 
-def first_cause(errors: Iterable[Failure]) -> Failure | None:
+def first_cause(errors: Iterable[RankError]) -> RankError | None:
     """The first of them that is no consequence of another rank's end."""
     return next((each for each in errors if not each.is_consequence), None)
 
 
-class Start(NamedTuple):
+class Attempt(NamedTuple):
     """One start of a run."""
 
     attempt: int
@@ -173,7 +173,7 @@ class Start(NamedTuple):
     """How it ended; `KILLED` where it could not say, also while it trains."""
     was_asked_for: bool
     """Whether somebody asked for it by name, when it would have been refused."""
-    errors: tuple[Failure, ...]
+    errors: tuple[RankError, ...]
     """Those of all ranks, the earliest first."""
     world_size: int
     began: float
@@ -182,7 +182,7 @@ class Start(NamedTuple):
     """The same; where it could not say, the time of its last line of metrics, or `began`."""
 
     @property
-    def cause(self) -> Failure | None:
+    def cause(self) -> RankError | None:
         """What failed first, if anything did."""
         return first_cause(self.errors)
 
@@ -209,7 +209,7 @@ class Start(NamedTuple):
         return f"{lost}{self.errors[0].line(run)}" if self.errors else ""
 
 
-def starts(known: AttemptRecords, metrics: Iterable[Mapping[str, Any]] = ()) -> list[Start]:
+def starts(known: AttemptRecords, metrics: Iterable[Mapping[str, Any]] = ()) -> list[Attempt]:
     """All starts of a run, in order; without its lines of `metrics`, `step` and `ended` are as its attempts say."""
     begun: dict[int, dict[str, Any]] = {}
     ended: dict[int, dict[str, Any]] = {}
@@ -225,13 +225,13 @@ def starts(known: AttemptRecords, metrics: Iterable[Mapping[str, Any]] = ()) -> 
 
 
 def _start(
-    line: Mapping[str, Any], end: Mapping[str, Any] | None, logged: Mapping[str, Any] | None, errors: list[Failure]
-) -> Start:
+    line: Mapping[str, Any], end: Mapping[str, Any] | None, logged: Mapping[str, Any] | None, errors: list[RankError]
+) -> Attempt:
     ended_as, began = str(end["exit"]) if end else KILLED, records.seconds(line["time"])
     last = next(each for each in (end, logged, line) if each and records.has_time(each))
     at_stop = re.search(r"at step (\d+)$", ended_as)
     steps = [int(line["base_step"]), logged["step"] if logged else 0, *(each.step for each in errors)]
-    return Start(
+    return Attempt(
         attempt=line["attempt"],
         base_step=int(line["base_step"]),
         step=max([*steps, int(at_stop[1])] if at_stop else steps),
@@ -244,7 +244,7 @@ def _start(
     )
 
 
-def last_failure(run: RunDirectory, all_starts: Sequence[Start]) -> str | None:
+def last_failure(run: RunDirectory, all_starts: Sequence[Attempt]) -> str | None:
     """A line about how the last start failed, which may not have been able to print it; None where it did not fail."""
     last = all_starts[-1] if all_starts else None
     if last is None or last.is_as_asked:
@@ -285,7 +285,7 @@ def recorded(
         yield
     except BaseException as error:
         where, exit_class = position(), class_of(error)
-        if isinstance(error, Stopped):
+        if isinstance(error, Interrupted):
             error.checkpoint = newest()
             error.outcome += f" at step {where['step']}" if where["step"] else " before the first step"
         began = attempt > 1 or where["step"] or run.has_trained
@@ -302,7 +302,7 @@ def recorded(
 def _record(
     run: RunDirectory, rank: int, attempt: int, error: BaseException, exit_class: ExitClass, where: dict[str, object]
 ) -> None:
-    if not isinstance(error, Stopped):
+    if not isinstance(error, Interrupted):
         line = {
             "time": records.now(),
             "attempt": attempt,
@@ -318,7 +318,7 @@ def _record(
             records.append(run.rank_file(rank), line)
             _note(run, rank, attempt, error, exit_class)
     if rank == 0:
-        run.end_attempt(attempt, error.outcome if isinstance(error, Stopped) else exit_class.name)
+        run.end_attempt(attempt, error.outcome if isinstance(error, Interrupted) else exit_class.name)
 
 
 def _note(run: RunDirectory, rank: int, attempt: int, error: BaseException, exit_class: ExitClass) -> None:

@@ -8,7 +8,7 @@ from time import monotonic
 from zymogen.settings.interval import Every, interval
 
 
-class Due:
+class IntervalSchedule:
     """What recurs at an interval.
 
     Args:

@@ -1,6 +1,6 @@
 """The grace of a scheduler: the seconds between its SIGTERM and its SIGKILL, which `run.grace_s` says.
 
-In: when signals came, on each rank. Out: `Stopped`, on every rank, where what is left is too short. Kept: nothing.
+In: when signals came, on each rank. Out: `Interrupted`, on every rank, where what is left is too short. Kept: nothing.
 
 Ranks compare how long ago a signal came, and no clocks of machines; the one that got the first signal counts.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zymogen.processes import signals
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 
 _TO_SAVE = 0.8
 """The share of the grace in which a save must have ended."""
@@ -17,7 +17,7 @@ _TO_LEAVE = 0.95
 """The share after which a rank that cannot end in order ends in any case."""
 
 
-class Grace:
+class GracePeriod:
     """What is left of the grace, the same on every rank.
 
     Args:
@@ -57,7 +57,7 @@ class Grace:
         passed_s, by = max(heard)
         left_s = _TO_SAVE * self._seconds - passed_s
         if left_s < found[0][2]:
-            stopped = Stopped(by, agreed=True)
+            stopped = Interrupted(by, agreed=True)
             stopped.unsaved = (
                 f"{what}, and {max(left_s, 0.0):.2g} s were left of the {_TO_SAVE * self._seconds:.2g} s for it "
                 f"(run.grace_s = {self._seconds:g})"
@@ -69,7 +69,7 @@ def is_over(seconds: float | None, in_s: float) -> bool:
     """Whether a signal came so long ago that this process is to end before SIGKILL ends it.
 
     Args:
-        seconds: as of `Grace`.
+        seconds: as of `GracePeriod`.
         in_s: when it is asked again.
     """
     heard_s = signals.heard_s()

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
-from pretrain.card.pretrained import Exported, was_measured, write_card
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.card.pretrained import ExportFacts, was_measured, write_card
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.checkpoint.frozen import read_whole
-from pretrain.checkpoint.load import Check, Verified, find, newest_valid, removed, verify
+from pretrain.checkpoint.load import Check, VerifiedCheckpoint, find, newest_valid, removed, verify
 from pretrain.checkpoint.manifest import CONTACT_HEAD, checkpoint_name
 from pretrain.engine.named_state import Weights
 from pretrain.model.build import without_memory
@@ -85,7 +85,7 @@ def export(
         expected = logits_of(model)
         del model  # so that one of both is in memory
         require_same(expected, building)
-        exported = Exported(
+        exported = ExportFacts(
             step=step,
             tokens=tokens_seen,
             is_modern=shape.is_modern,
@@ -99,7 +99,7 @@ def export(
     return run.export, step
 
 
-def _read(run: RunDirectory, step: int | None, read: Check) -> Verified:
+def _read(run: RunDirectory, step: int | None, read: Check) -> VerifiedCheckpoint:
     """A checkpoint and its parameters; where a run that trains removes it meanwhile, the newest is read instead."""
     if step is None:
         checkpoint = newest_valid(run.checkpoints, writer=False, check=read)
@@ -112,7 +112,7 @@ def _read(run: RunDirectory, step: int | None, read: Check) -> Verified:
         raise ValueError(f"{run.root} has no checkpoint of step {step}; it has those of the steps {steps}")
     try:
         return verify(path, read)
-    except InvalidCheckpoint as error:
+    except InvalidCheckpointError as error:
         if not os.path.lexists(path):
             raise removed(path) from error
         raise ValueError(f"{path} is not whole: {error}; export another step, or leave --step out") from error

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.checkpoint.files.reading import read_tensors
-from pretrain.checkpoint.load import Verified, find, newest_valid, verify
+from pretrain.checkpoint.load import VerifiedCheckpoint, find, newest_valid, verify
 from pretrain.model.build import first_model, without_memory
 from pretrain.model.encoder import Encoder
 from pretrain.model.initial import FirstWeight
@@ -31,7 +31,7 @@ ENCODER = "encoder."
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TrainedModel:
     """A trained model, or its encoder alone."""
 
     shape: EsmShape
@@ -47,7 +47,7 @@ class Source:
         return identity_of((name, weight()) for name, weight in self.weights.items())
 
 
-def open_source(source: str | Path, part: str = "") -> Source:
+def open_source(source: str | Path, part: str = "") -> TrainedModel:
     """The trained model at `source`.
 
     Args:
@@ -68,14 +68,14 @@ def open_source(source: str | Path, part: str = "") -> Source:
 
     shape, weights, _ = transformers_io.published(source)
     kept = {name: weight for name, weight in weights.items() if name.startswith(part)}
-    return Source(shape, kept, str(source), _name(source))
+    return TrainedModel(shape, kept, str(source), _name(source))
 
 
-def random_encoder(settings: ModelSettings, seed: int) -> Source:
+def random_encoder(settings: ModelSettings, seed: int) -> TrainedModel:
     """The encoder of random weights with which a run begins that is given no model."""
     shape, weights = first_model(settings, seed)
     encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
-    return Source(shape, encoder, f"random weights of {settings.preset}")
+    return TrainedModel(shape, encoder, f"random weights of {settings.preset}")
 
 
 def _name(source: str | Path) -> str:
@@ -88,16 +88,16 @@ def _name(source: str | Path) -> str:
     return path.name
 
 
-def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Source:
+def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> TrainedModel:
     """The newest checkpoint of a run, or the one that was `chosen`."""
 
-    def read(checkpoint: Verified) -> dict[str, Tensor]:
+    def read(checkpoint: VerifiedCheckpoint) -> dict[str, Tensor]:
         names = [name for name in checkpoint.index["model"].names if name.startswith(part)]
         return read_tensors(checkpoint, "model", names)
 
     try:
         checkpoint = newest_valid(run.checkpoints, writer=False, check=read) if chosen is None else verify(chosen, read)
-    except InvalidCheckpoint as error:
+    except InvalidCheckpointError as error:
         raise ValueError(f"{chosen} is not whole: {error}; name another checkpoint, or the run") from error
     if checkpoint is None:
         if (run.export / "config.json").is_file():
@@ -121,10 +121,10 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Source:
     step = checkpoint.trainer.step
     name = _name(run.root) if chosen is None else f"{_name(run.root)}-step-{step}"
     weights = {name: partial(Tensor.detach, checkpoint.tensors[name]) for name in names}
-    return Source(shape, weights, f"{run.root}, step {step}", name)
+    return TrainedModel(shape, weights, f"{run.root}, step {step}", name)
 
 
-def masked_language_model(source: Source, device: torch.device | str = "cpu") -> MaskedLanguageModel:
+def masked_language_model(source: TrainedModel, device: torch.device | str = "cpu") -> MaskedLanguageModel:
     """The whole model, float32, in evaluation mode; its parameters take no gradient.
 
     Raises:
@@ -135,7 +135,7 @@ def masked_language_model(source: Source, device: torch.device | str = "cpu") ->
     return model
 
 
-def encoder_of(source: Source, device: torch.device | str = "cpu") -> Encoder:
+def encoder_of(source: TrainedModel, device: torch.device | str = "cpu") -> Encoder:
     """The encoder, float32, in evaluation mode; its parameters take no gradient.
 
     Raises:
@@ -148,7 +148,7 @@ def encoder_of(source: Source, device: torch.device | str = "cpu") -> Encoder:
 
 
 @torch.no_grad()
-def _fill(module: nn.Module, source: Source, prefix: str, device: torch.device | str) -> None:
+def _fill(module: nn.Module, source: TrainedModel, prefix: str, device: torch.device | str) -> None:
     """Give a module on the meta device its weights; on the host, those of the source themselves."""
     state = {}
     for name, _ in module.named_parameters():

@@ -10,7 +10,7 @@ from typing import Self
 import psutil
 
 
-class Neighbours:
+class OtherLoad:
     """Counts from the beginning of its block; every process of the program runs one, and is taken to work alike."""
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
 """The most matrix-product FLOPs per second that a device reaches: what a model's speed is a share of.
 
-In: a device, a type, a width. Out: `Peak`. Kept: nothing.
+In: a device, a type, a width. Out: `PeakFlops`. Kept: nothing.
 
 For a GPU of the table its datasheet's figure is taken, without sparsity; any other device is measured when it is asked
 for. A measured peak depends on the shape and on who else uses the machine, a known one on neither: do not compare them.
@@ -46,7 +46,7 @@ SECONDS = 0.4
 """Time that measuring takes."""
 
 
-class Peak(NamedTuple):
+class PeakFlops(NamedTuple):
     """A device's peak."""
 
     flops: float
@@ -55,7 +55,9 @@ class Peak(NamedTuple):
     """From the table, or measured by this process."""
 
 
-def peak(device: torch.device, dtype: torch.dtype, dim: int, clock: Callable[[], float] = time.perf_counter) -> Peak:
+def peak(
+    device: torch.device, dtype: torch.dtype, dim: int, clock: Callable[[], float] = time.perf_counter
+) -> PeakFlops:
     """The peak of `device` for products of `dtype`: known where the table holds it, else measured.
 
     Args:
@@ -67,8 +69,8 @@ def peak(device: torch.device, dtype: torch.dtype, dim: int, clock: Callable[[],
     if device.type == "cuda":
         known = known_peak(torch.cuda.get_device_name(device), dtype)
         if known is not None:
-            return Peak(known, "known")
-    return Peak(measured_peak(device, dtype, dim, clock), "measured")
+            return PeakFlops(known, "known")
+    return PeakFlops(measured_peak(device, dtype, dim, clock), "measured")
 
 
 def known_peak(name: str, dtype: torch.dtype) -> float | None:

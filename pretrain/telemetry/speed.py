@@ -1,6 +1,6 @@
 """The speed of training between two lines of metrics.
 
-In: tokens and FLOPs of each step, and when the loop waits. Out: `Speed`. Kept: the sums since the last line.
+In: tokens and FLOPs of each step, and when the loop waits. Out: `Throughput`. Kept: the sums since the last line.
 """
 
 import time
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 
-class Speed(NamedTuple):
+class Throughput(NamedTuple):
     """The speed, as a line of metrics has it."""
 
     tokens_per_s: float
@@ -18,7 +18,7 @@ class Speed(NamedTuple):
     flops_per_s: float
 
 
-class Clock:
+class Timer:
     """Measures from its creation on."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Clock:
         self._tokens += tokens
         self._flops += flops
 
-    def read(self) -> Speed:
+    def read(self) -> Throughput:
         """The speed so far."""
         elapsed = time.perf_counter() - self._since
-        return Speed(self._tokens / elapsed, self._waited / elapsed, self._flops / elapsed)
+        return Throughput(self._tokens / elapsed, self._waited / elapsed, self._flops / elapsed)

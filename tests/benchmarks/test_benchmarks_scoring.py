@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import scoring
-from finetune.score.model import Scorer
+from finetune.score.model import VariantScorer
 
 
 def test_it_compares_equal_scores_and_runs(capfd: pytest.CaptureFixture[str]) -> None:
@@ -21,12 +21,12 @@ def test_it_compares_equal_scores_and_runs(capfd: pytest.CaptureFixture[str]) ->
 
 def test_scores_that_differ_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     target, variants = scoring.drawn(12, 4)
-    ours = Scorer.__call__
+    ours = VariantScorer.__call__
 
-    def off(self: Scorer, *given: object) -> object:
+    def off(self: VariantScorer, *given: object) -> object:
         found = ours(self, *given)  # type: ignore[arg-type]
         return replace(found, values=found.values + 2e-4)
 
-    monkeypatch.setattr(Scorer, "__call__", off)
+    monkeypatch.setattr(VariantScorer, "__call__", off)
     with pytest.raises(RuntimeError, match=r"esm2_60k, wt-marginal: the scores differ by 2.0e-04; must be 1e-4"):
         scoring.measured("esm2_60k", target, variants, "wt-marginal", 2, 1)

@@ -12,7 +12,7 @@ from pretrain.engine.engine import Engine
 from pretrain.masked_language_job import open_job
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.memory import PROCESS_BYTES, require_memory
-from pretrain.proposal.request import Request
+from pretrain.proposal.request import ProposalOptions
 from pretrain.proposed import propose
 from pretrain.recipe import Recipe
 from support.other_machines import write_inputs
@@ -156,7 +156,7 @@ def test_what_a_container_cannot_hold_is_refused_before_anything_is_built_or_clu
     monkeypatch.setattr(mmseqs, "cluster_by_identity", lambda *_: pytest.fail("it clusters"))
     for how in ((), ("data.split_identity=0.5",)):
         with pytest.raises(ValueError, match=r"^not enough memory: training takes about"):
-            propose(Request(("ok.fasta",), (*options, *how), 60.0), engine)
+            propose(ProposalOptions(("ok.fasta",), (*options, *how), 60.0), engine)
 
 
 def test_all_ranks_propose_for_the_machine_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_all_ranks_propose_for_the_machine_of_rank_0(tmp_path: Path, monkeypatch
     monkeypatch.setattr(mmseqs, "cluster_by_identity", lambda *_: pytest.fail("it clusters"))
     options = ("model.preset=modern_150m", "data.store_dir=stores", "data.split_identity=0.5")
     with pytest.raises(ValueError, match=r"limits of this container or job: 1\.3 GB"):
-        propose(Request(("ok.fasta",), options, 60.0), engine)
+        propose(ProposalOptions(("ok.fasta",), options, 60.0), engine)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data.sources.fasta_text import from_first_record
-from pretrain.proposal.request import Request
+from pretrain.proposal.request import ProposalOptions
 from pretrain.run.run_json import FORMAT
 from support.launching import Launched
 from support.other_machines import Row, table
@@ -112,6 +112,6 @@ def test_row(row: Row, tmp_path: Path) -> None:
 
 def test_command_with_many_files_names_some() -> None:
     names = tuple(f"f{number}.fasta" for number in range(1000))
-    words = Request(names, ("run.seed=1",), 60.0).words()
+    words = ProposalOptions(names, ("run.seed=1",), 60.0).words()
     assert words.endswith("f19.fasta '[and 980 more]' run.seed=1 --minutes 1")
-    assert Request(names[:20], (), None).words().endswith("f18.fasta f19.fasta")
+    assert ProposalOptions(names[:20], (), None).words().endswith("f18.fasta f19.fasta")

@@ -24,10 +24,10 @@ from torch import nn
 
 from data.order.plan import Cursor
 from pretrain.checkpoint import (
-    Plan,
+    SavePlan,
     Topology,
     TrainerState,
-    Verified,
+    VerifiedCheckpoint,
     commit,
     saves,
 )
@@ -35,12 +35,12 @@ from pretrain.checkpoint import restore as load_into
 from pretrain.checkpoint.canonical import canonical
 from pretrain.checkpoint.files import tensors
 from pretrain.checkpoint.manifest import ENTRIES
-from pretrain.checkpoint.staging import Staged, Staging
-from pretrain.checkpoint.writer import Write
+from pretrain.checkpoint.staging import StagedState, StagingBuffer
+from pretrain.checkpoint.writer import BackgroundWrite
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
-from pretrain.engine.spans import Piece
+from pretrain.engine.spans import StoredPiece
 from pretrain.run.directory import RunDirectory
 from pretrain.run.settings import RunSettings
 
@@ -57,7 +57,11 @@ ALONE = ranks_of(0, 1)
 
 
 def restore(
-    checkpoint: Verified, state: NamedState, frozen: str | None = None, known: Set[str] = ENTRIES, ranks: Ranks = ALONE
+    checkpoint: VerifiedCheckpoint,
+    state: NamedState,
+    frozen: str | None = None,
+    known: Set[str] = ENTRIES,
+    ranks: Ranks = ALONE,
 ) -> TrainerState:
     """Load a checkpoint into this process's state."""
     return load_into(checkpoint, state, ranks, frozen, known)
@@ -104,7 +108,7 @@ def trainer_at(step: int) -> TrainerState:
     return TrainerState(step=step, tokens_seen=1000 * step, cursor=cursor, chain=chain, skipped_steps=1)
 
 
-def plan_of(folder: Path, step: int, ranks: int = 1, **changes: Any) -> Plan:
+def plan_of(folder: Path, step: int, ranks: int = 1, **changes: Any) -> SavePlan:
     fields: dict[str, Any] = {
         "attempt": 1,
         "parent": None,
@@ -112,7 +116,7 @@ def plan_of(folder: Path, step: int, ranks: int = 1, **changes: Any) -> Plan:
         "topology": Topology(world_size=ranks, engine="single", precision="no"),
         "versions": {"torch": torch.__version__},
     }
-    return Plan(checkpoints_dir=folder, trainer=trainer_at(step), **{**fields, **changes})
+    return SavePlan(checkpoints_dir=folder, trainer=trainer_at(step), **{**fields, **changes})
 
 
 def digest_by_hand(values: torch.Tensor, start: int = 0) -> str:
@@ -128,16 +132,16 @@ def identity_by_hand(tensors: dict[str, torch.Tensor]) -> str:
     return hashlib.sha256((json.dumps(described) + "\n").encode()).hexdigest()
 
 
-def saves_of(folder: Path, state: TorchState, attempt: int = 1) -> saves.Saves:
+def saves_of(folder: Path, state: TorchState, attempt: int = 1) -> saves.CheckpointSaver:
     """The saves of an attempt of the run in this folder, in one process."""
     engine, settings = Engine(Accelerator(cpu=True)), RunSettings(directory=str(folder))
-    return saves.Saves(RunDirectory(folder), engine, state, attempt, _FINGERPRINTS, settings, None)
+    return saves.CheckpointSaver(RunDirectory(folder), engine, state, attempt, _FINGERPRINTS, settings, None)
 
 
 def save(folder: Path, state: Any, step: int, **changes: Any) -> Path:
     """Save as this rank, without a thread."""
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    staging = changes.pop("staging", None) or Staging()
+    staging = changes.pop("staging", None) or StagingBuffer()
     plan = plan_of(folder, step, ranks, **changes)
     commit(plan, staging.stage(state), rank=rank)
     return plan.published
@@ -168,9 +172,9 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
-def shares(state: TorchState, ranks: int) -> list[Staged]:
+def shares(state: TorchState, ranks: int) -> list[StagedState]:
     """What each of several ranks would store of a state: every so manieth tensor."""
-    whole = Staging().stage(state)
+    whole = StagingBuffer().stage(state)
     return [
         replace(whole, pieces={part: dict(list(own.items())[rank::ranks]) for part, own in whole.pieces.items()})
         for rank in range(ranks)
@@ -220,9 +224,9 @@ def at_random(shapes: dict[str, tuple[int, ...]], ranks: int) -> dict[str, list[
 CUTS: dict[str, Cut] = {"rows": by_rows, "partitions": by_partitions, "tensors": by_tensors, "random": at_random}
 
 
-def write_cut(folder: Path, whole: Staged, cut: Cut, ranks: int, step: int = 4) -> Path:
+def write_cut(folder: Path, whole: StagedState, cut: Cut, ranks: int, step: int = 4) -> Path:
     """A checkpoint of tensors that ranks store as a rule cuts them."""
-    pieces = [{part: dict[str, Piece]() for part in whole.pieces} for _ in range(ranks)]
+    pieces = [{part: dict[str, StoredPiece]() for part in whole.pieces} for _ in range(ranks)]
     for part, shapes in whole.shapes.items():
         for name, spans in cut(dict(shapes), ranks).items():
             values = whole.pieces[part][name].live
@@ -249,7 +253,7 @@ def full_disk(failing: Container[int], rank: int = 0) -> AbstractContextManager[
     return mock.patch.object(tensors, "write_file", faulty)
 
 
-class _AtOnce(Write[Any]):
+class _AtOnce(BackgroundWrite[Any]):
     """A save that has ended when training continues, in its thread nevertheless."""
 
     def __init__(self, *given: Any) -> None:
@@ -259,7 +263,7 @@ class _AtOnce(Write[Any]):
 
 def written_at_once() -> AbstractContextManager[Any]:
     """Every save has ended before the next step begins, so that a test can say which step learns of it."""
-    return mock.patch.object(saves, "Write", _AtOnce)
+    return mock.patch.object(saves, "BackgroundWrite", _AtOnce)
 
 
 def clock_of(seconds: float) -> Callable[[], float]:

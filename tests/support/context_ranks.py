@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data.batches.batch import Batch
 from pretrain.model.attention.choice import Backend
-from pretrain.model.context import Context, Exchange
+from pretrain.model.context import ContextShard, Exchange
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
@@ -104,7 +104,7 @@ def _work(rank: int, store: str, connection: Connection) -> None:
     while task := connection.recv():
         case, function = task
         try:
-            answer = False, function(case, Context(rank, case.size, case.exchange, groups[case.size]))
+            answer = False, function(case, ContextShard(rank, case.size, case.exchange, groups[case.size]))
         except Exception:
             answer = True, traceback.format_exc()
         connection.send(answer)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from pretrain import loop
-from pretrain.checkpoint.staging import Staging
+from pretrain.checkpoint.staging import StagingBuffer
 from pretrain.engine import zero
 from pretrain.engine.engine import layer_weights
 from pretrain.engine.named_state import TorchState
@@ -105,7 +105,7 @@ def say_state_bytes() -> AbstractContextManager[Any]:
             return train_step(step, model, optimizer, engine, **how)
 
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(Staging, "make_ready"))  # what a save takes is another figure
+    stack.enter_context(mock.patch.object(StagingBuffer, "make_ready"))  # what a save takes is another figure
     stack.enter_context(mock.patch.object(loop, "train_step", watched))
     profiler.start()
     return stack

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 from support.places import ROOT, TESTS
-from zymogen.processes.errors import Rollback
+from zymogen.processes.errors import RollbackError
 
 DDP = ROOT / "accelerate_configs" / "ddp.yaml"
 LIMIT_S = 240
@@ -107,7 +107,7 @@ def with_rollbacks(main: Callable[[list[str]], int], arguments: list[str]) -> in
     while True:
         try:
             return main(arguments)
-        except Rollback:
+        except RollbackError:
             gc.collect()  # the lock of the run: its process would be another one
 
 

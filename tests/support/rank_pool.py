@@ -40,7 +40,7 @@ from support.launching import (
     without_launch,
 )
 from support.places import ROOT
-from zymogen.processes.errors import Rollback
+from zymogen.processes.errors import RollbackError
 from zymogen.processes.fresh_process import ROLLBACKS
 
 AT_MOST = 8
@@ -305,7 +305,7 @@ def _status(program: str, arguments: list[str]) -> int | None:
     """What the interpreter would exit with; None where the program would be replaced by a fresh process of it."""
     try:
         return int(importlib.import_module(program).main(arguments))
-    except Rollback:
+    except RollbackError:
         return None
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)

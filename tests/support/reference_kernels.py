@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS, IS_TARGET, MASK, PAD, STANDARD_IDS
 from data.batches.settings import MaskSettings
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin
 from zymogen import keyed_random
 
 
-def gathered(shelves: Shelves, bin_: Bin) -> NDArray[np.uint8]:
+def gathered(shelves: CorpusReader, bin_: Bin) -> NDArray[np.uint8]:
     """(real slots,) true token ids of the documents of a bin, concatenated."""
     proteins = [np.array([CLS, *shelves.residues(sample).tolist(), EOS], np.uint8) for sample in bin_.samples.tolist()]
     cuts = zip(proteins, bin_.starts.tolist(), bin_.lengths.tolist(), strict=True)

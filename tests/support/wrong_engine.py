@@ -41,7 +41,7 @@ from support import held_state
 from support.checkpoint_run import written_at_once
 from support.held_state import held
 from support.jobs import full_disks, half_frozen, late_reading, numerical_faults
-from zymogen.unsupported import Obstacle
+from zymogen.unsupported import UnsupportedFeature
 
 
 def local_counts() -> AbstractContextManager[Any]:
@@ -228,7 +228,7 @@ def measured() -> AbstractContextManager[Any]:
         return call
 
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(loop.Training, "__init__", watched("start", loop.Training.__init__)))
+    stack.enter_context(mock.patch.object(loop.Trainer, "__init__", watched("start", loop.Trainer.__init__)))
     stack.enter_context(mock.patch.object(saves, "commit", watched("save", saves.commit)))
     return stack
 
@@ -239,9 +239,9 @@ def _resident(field: str) -> int:
 
 def compiles_on_rank_0() -> AbstractContextManager[Any]:
     """Layers are compiled where nobody says whether, and on rank 1 alone a first compiled step fails."""
-    failed = Obstacle("a first compiled step failed (on this rank)", "compute.compile=off")
+    failed = UnsupportedFeature("a first compiled step failed (on this rank)", "compute.compile=off")
 
-    def faulty(*_: Any) -> Obstacle | None:
+    def faulty(*_: Any) -> UnsupportedFeature | None:
         return failed if torch.distributed.get_rank() == 1 else None
 
     return mock.patch.multiple(compute, first_step=faulty, _GAIN=("cpu",))

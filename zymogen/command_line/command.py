@@ -15,17 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from zymogen.command_line.parser import Parser
-from zymogen.console.progress import WorkLine
+from zymogen.command_line.parser import CommandParser
+from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import tell, tell_error
 from zymogen.files.disk_error import CLOSED, FULL, one_line, refusal
 from zymogen.files.durable import replaced
 from zymogen.processes.environment import use_standard_streams, use_writable_caches
-from zymogen.processes.errors import OutsideError, PeerError, Rollback
+from zymogen.processes.errors import ExternalError, PeerError, RollbackError
 from zymogen.processes.exit_classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
-from zymogen.processes.launcher import World, command_line, launched_world, tell_launcher
+from zymogen.processes.launcher import LaunchedWorld, command_line, launched_world, tell_launcher
 from zymogen.processes.resources import resources
-from zymogen.processes.signals import Stopped, heed
+from zymogen.processes.signals import Interrupted, heed
 from zymogen.settings.option import use_options
 
 _PATIENCE_S = 5.0
@@ -49,23 +49,23 @@ def answered(body: Callable[[], int | None], *, is_alone: bool = False) -> int:
     rank = 0
     try:
         is_one = is_alone and "LOCAL_RANK" not in os.environ
-        rank, world_size, *_ = World() if is_one else launched_world()
+        rank, world_size, *_ = LaunchedWorld() if is_one else launched_world()
         if is_alone and world_size > 1:
             raise ValueError(
                 f"{world_size} processes were started, and each would do and write the same; this command is one "
                 "process: start it with python -m, without a launcher"
             )
         return int(body() or 0)
-    except Stopped as stopped:
+    except Interrupted as stopped:
         return _stopped(stopped, rank)
     except KeyboardInterrupt:
         if rank == 0:
             tell("interrupted; the same command begins again, or continues a run from its last checkpoint")
         return INTERRUPTED.status
-    except Rollback:
+    except RollbackError:
         raise  # to what can start over: `zymogen.processes.fresh_process`
     except Exception as error:
-        is_line = isinstance(error, OutsideError) or class_of(error) in (INPUT, STORAGE)
+        is_line = isinstance(error, ExternalError) or class_of(error) in (INPUT, STORAGE)
         return _mistake(error, rank) if is_line else _report(error, rank)
     finally:
         use_options(None)
@@ -80,7 +80,7 @@ def importing_torch() -> Iterator[None]:
     through any more. torch's threads wait as `brief_waits` says. In a process that had imported torch before, nothing
     of this is changed: its objects are not ours, and its threads have been told.
     """
-    with WorkLine("starting: importing torch", after_s=2.0, speaks=launched_world().rank == 0):
+    with ProgressBar("starting: importing torch", after_s=2.0, speaks=launched_world().rank == 0):
         if "torch" in sys.modules:
             yield
             return
@@ -126,7 +126,7 @@ def may_be_allowed(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _stopped(stopped: Stopped, rank: int) -> int:
+def _stopped(stopped: Interrupted, rank: int) -> int:
     """Rank 0 prints what a signal ended and the command that continues; return the exit status."""
     if rank == 0:
         saved = f"saved: {stopped.checkpoint}; to continue" if stopped.checkpoint else "to begin again or continue"
@@ -193,7 +193,7 @@ def _ended_while_waiting() -> int | None:
     try:
         heed()  # it may have done so already
         time.sleep(_PATIENCE_S)
-    except Stopped as stopped:
+    except Interrupted as stopped:
         return stopped.status
     return None
 
@@ -239,7 +239,7 @@ def require_writable(folder: Path) -> None:
 def main_of(
     module: str,
     about: str,
-    options: Callable[[Parser], None],
+    options: Callable[[CommandParser], None],
     body: Callable[[argparse.Namespace], int | None],
     *,
     is_alone: bool = False,
@@ -256,7 +256,7 @@ def main_of(
 
     def main(arguments: list[str] | None = None) -> int:
         def attempt() -> int | None:
-            parser = Parser(prog=f"python -m {module}", description=about.split("\n")[0])
+            parser = CommandParser(prog=f"python -m {module}", description=about.split("\n")[0])
             options(parser)
             return body(parser.parse_args(arguments))
 

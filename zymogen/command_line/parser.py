@@ -55,7 +55,7 @@ def _prepared(word: str) -> str:
     return remembered(f"{name}{expanded(path)}", "on the command line")
 
 
-class Parser(PathParser):
+class CommandParser(PathParser):
     """A parser whose errors are reported as all others are."""
 
     def error(self, message: str) -> NoReturn:

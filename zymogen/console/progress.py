@@ -73,7 +73,7 @@ class ProgressLine:
             print(text, file=self._stream, flush=True)
 
 
-class BuildLine(ProgressLine):
+class BuildProgress(ProgressLine):
     """Records, residues, rate and time left of one build.
 
     Args:
@@ -133,7 +133,7 @@ class BuildLine(ProgressLine):
         return f"{took_s:,.1f} s, {rate / 1e6:,.1f} M residues/s"
 
 
-class WorkLine(ProgressLine):
+class ProgressBar(ProgressLine):
     """One piece of work whose share that is done is not known: that it runs, for how long, and what it took.
 
     Work that takes less than `after_s` is not mentioned. On a terminal the time runs on; elsewhere there is a line at

@@ -15,15 +15,15 @@ class PeerError(RuntimeError):
     """Another rank failed first; its message is the one to read."""
 
 
-class Rollback(RuntimeError):
+class RollbackError(RuntimeError):
     """A numerical fault, met for the first time at its step: all ranks start over in new processes, from the disk."""
 
 
-class OutsideError(RuntimeError):
+class ExternalError(RuntimeError):
     """A failure for a cause outside the program, which its message says in a line."""
 
 
-class CheckpointError(OutsideError):
+class CheckpointError(ExternalError):
     """Saving or finding a checkpoint failed for a cause outside the run: disk, rights, damage.
 
     Args:
@@ -39,7 +39,7 @@ class CheckpointError(OutsideError):
         self.remedy = remedy
 
 
-class CopiesDiffer(CheckpointError):
+class ReplicaMismatchError(CheckpointError):
     """Ranks that must hold the same weights do not, so that there is nothing to save."""
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from zymogen.files.disk_error import CLOSED
 from zymogen.processes.errors import PeerError, StorageError, is_no_room
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 
 
 class ExitClass(NamedTuple):
@@ -89,7 +89,7 @@ _OF_GLOO = "gloo/transport"
 
 def class_of(error: BaseException) -> ExitClass:
     """The class of a start, or of another command, that an exception ends."""
-    if isinstance(error, Stopped):
+    if isinstance(error, Interrupted):
         return INTERRUPTED if error.by == Signals.SIGINT else PREEMPTED
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import psutil
 
-from zymogen.processes.errors import Rollback
+from zymogen.processes.errors import RollbackError
 from zymogen.processes.exit_classes import class_of
 from zymogen.processes.launcher import end_with_the_launcher, tell_launcher
 
@@ -31,7 +31,7 @@ def run_command(main: Callable[[], int]) -> NoReturn:
     end_with_the_launcher()
     try:
         status = main()
-    except Rollback as rollback:
+    except RollbackError as rollback:
         count = int(environment.get(ROLLBACKS, "0"))
         if count < MOST_ROLLBACKS:
             _replace(environment | {ROLLBACKS: str(count + 1)})

@@ -1,7 +1,7 @@
 """The launcher of this process: the command that started both, and its end, with which this process ends.
 
-In: the environment and the process tree. Out: a command line, a `World`; the end of this process. Kept: a thread that
-looks.
+In: the environment and the process tree. Out: a command line, a `LaunchedWorld`; the end of this process. Kept: a
+thread that looks.
 
 Ranks that are left alone train on unwatched, or wait for hours. Several ranks are killed, not stopped in order.
 Stopping in order means that all agree on a step and save; that takes as long as a step and a save do, and is impossible
@@ -173,7 +173,7 @@ _LEAST = {
 _OF_WORLD = (*_LEAST, "MASTER_ADDR")
 
 
-class World(NamedTuple):
+class LaunchedWorld(NamedTuple):
     """The processes of one launch; without a launcher, this one."""
 
     rank: int = 0
@@ -187,7 +187,7 @@ class World(NamedTuple):
     port: int = 0
 
 
-def launched_world() -> World:
+def launched_world() -> LaunchedWorld:
     """Read the variables of the launcher.
 
     Raises:
@@ -212,7 +212,9 @@ def launched_world() -> World:
         if number >= limit:
             raise ValueError(f"{name} is {number} in the environment; it must be below {limit:,}: correct the launch")
     address, port = given.get("MASTER_ADDR", ""), numbers.get("MASTER_PORT", 0)
-    return World(rank, world_size, numbers.get("LOCAL_WORLD_SIZE"), numbers.get("GROUP_WORLD_SIZE", 1), address, port)
+    return LaunchedWorld(
+        rank, world_size, numbers.get("LOCAL_WORLD_SIZE"), numbers.get("GROUP_WORLD_SIZE", 1), address, port
+    )
 
 
 def _number(name: str, text: str, least: int) -> int:

@@ -1,7 +1,7 @@
 """Signals to a run: Ctrl-C (SIGINT) and SIGTERM stop it, SIGUSR1 has it save and train on.
 
-In: signals. Out: `Stopped`, raised at once where nothing is lost by that, and where all ranks agree elsewhere. Kept:
-the first signal to stop, and when it came; whether a save was asked for.
+In: signals. Out: `Interrupted`, raised at once where nothing is lost by that, and where all ranks agree elsewhere.
+Kept: the first signal to stop, and when it came; whether a save was asked for.
 
 The first signal ends a run in order. Launchers repeat theirs within a moment, so what comes within two seconds is still
 the first one; a later one ends the process at once. A thread hears them, as the main thread may be waiting for the
@@ -54,7 +54,7 @@ class _State:
 _state = _State()
 
 
-class Stopped(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
     """A signal ends the run. Signals that come later raise no other, so that what the first one began is not cut off.
 
     Args:
@@ -111,7 +111,7 @@ def obey(sum_of_words: int) -> None:
         Stopped: with `agreed`, as every rank has the same sum.
     """
     if sum_of_words:
-        raise Stopped(Signals.SIGTERM if sum_of_words >= _WORDS[Signals.SIGTERM] else Signals.SIGINT, agreed=True)
+        raise Interrupted(Signals.SIGTERM if sum_of_words >= _WORDS[Signals.SIGTERM] else Signals.SIGINT, agreed=True)
 
 
 @contextmanager
@@ -142,12 +142,12 @@ def heed(by: Signals | None = None) -> None:
     if by:
         _note(by)
     if _state.first and not _state.deferred and not _state.raised:
-        raise Stopped(_state.first)
+        raise Interrupted(_state.first)
 
 
 @contextmanager
 def at_once(holds: bool = True) -> Iterator[None]:
-    """Context inside `deferred` in which a signal, also one that came before, raises `Stopped` at once.
+    """Context inside `deferred` in which a signal, also one that came before, raises `Interrupted` at once.
 
     Args:
         holds: False leaves everything as it is.
@@ -176,7 +176,7 @@ def consequences() -> Iterator[None]:
     except RuntimeError as error:
         if (by := received()) is None or isinstance(error, CheckpointError):
             raise
-        raise Stopped(by) from error
+        raise Interrupted(by) from error
 
 
 @contextmanager

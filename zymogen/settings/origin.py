@@ -16,7 +16,7 @@ _MOST_SHOWN = 100
 
 
 @dataclass(frozen=True)
-class Origin:
+class SettingOrigin:
     """A recipe file, and the overrides on top of it."""
 
     file: str

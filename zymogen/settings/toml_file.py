@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from zymogen.files.suggestions import nearest
 from zymogen.settings.interval import Every, no_interval
 from zymogen.settings.json_file import R, adapter
-from zymogen.settings.origin import COMMAND_LINE, Origin
+from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.section import in_words, is_union, needed, no_number, no_such_word, words, words_beside_numbers
 
 
@@ -37,7 +37,7 @@ def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
             type, a value out of range, a required field that is missing. Its text begins with where the mistake is:
             the path, or which word of the command line.
     """
-    return check(recipe_class, sections(path, overrides), Origin(str(path), overrides))
+    return check(recipe_class, sections(path, overrides), SettingOrigin(str(path), overrides))
 
 
 def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -70,9 +70,9 @@ def overridden(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
     return content
 
 
-def check(recipe_class: type[R], content: dict[str, Any], origin: str | Origin) -> R:
+def check(recipe_class: type[R], content: dict[str, Any], origin: str | SettingOrigin) -> R:
     """The recipe that a nested dictionary (TOML or JSON) describes; `origin` is named in errors."""
-    origin = Origin(origin) if isinstance(origin, str) else origin
+    origin = SettingOrigin(origin) if isinstance(origin, str) else origin
     valid = {name: hint for name, _, hint in _declared(recipe_class)}
     sections = {name.rpartition(".")[0] for name in valid}
     for name, value in _leaves(content):
@@ -93,7 +93,7 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str | Origin) 
     return found
 
 
-def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: Origin) -> str:
+def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: SettingOrigin) -> str:
     """The first mistake that pydantic found, in a recipe whose settings and their types are `valid`."""
     first = error.errors()[0]
     parts = {part for name in valid for part in name.split(".")}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_RESIDUES
 from finetune.look import words
-from finetune.look.column import Column
+from finetune.look.column import ColumnProfile
 from finetune.look.columns.relations import correlation
 
 _MOST_RECORDS = 3000
@@ -34,7 +34,7 @@ _DIFFERS = "counted from the sequences: the residues in which each differs from 
 _SAID = "computed from the residues: their sum or their mean gives it, and it was not measured"
 
 
-def of_amino_acids(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
+def of_amino_acids(columns: Sequence[ColumnProfile]) -> dict[str, tuple[str, str]]:
     """Columns of numbers whose names differ in an amino acid, or two neighbours, alone, of which there are most."""
     families: dict[str, dict[str, str]] = {}
     for each in (column for column in columns if column.numbers is not None):
@@ -52,7 +52,10 @@ def of_amino_acids(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
 
 
 def computed(
-    columns: Sequence[Column], records: NDArray[np.int64], sequences: Sequence[str], others: Sequence[Column] = ()
+    columns: Sequence[ColumnProfile],
+    records: NDArray[np.int64],
+    sequences: Sequence[str],
+    others: Sequence[ColumnProfile] = (),
 ) -> dict[str, tuple[str, str]]:
     """The columns of numbers that no experiment was needed for.
 
@@ -87,7 +90,9 @@ def _from_one(letters: Sequence[NDArray[np.uint8]], rows: NDArray[np.int64]) -> 
     return found
 
 
-def _from_own(letters: Sequence[NDArray[np.uint8]], other: Column, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def _from_own(
+    letters: Sequence[NDArray[np.uint8]], other: ColumnProfile, rows: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """(rows,) residues in which each protein differs from the row's cell of another column, NaN of other lengths."""
     cells = other.cells.over_rows(np.array(other.texts, object), other.num_rows, "")[rows]
     its = (np.frombuffer(cell.encode("latin-1", "replace"), np.uint8) for cell in cells)

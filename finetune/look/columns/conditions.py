@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.look import words
-from finetune.look.column import Column
-from finetune.look.guess import Guess
+from finetune.look.column import ColumnProfile
+from finetune.look.guess import InferredTask
 
 _KEY = 0.9
 """Share of the sequences with several rows in which all cells of a condition differ."""
@@ -28,7 +28,7 @@ _BEGINNING, _MOST_SOURCES = re.compile(r"[\W_]*\d"), 12
 """Where the beginning of an id ends; sources that classes may come from."""
 
 
-def varies(column: Column, records: NDArray[np.int64]) -> bool:
+def varies(column: ColumnProfile, records: NDArray[np.int64]) -> bool:
     """Whether cells of a sequence with several rows differ, in more of these sequences than by mistakes."""
     has_blank = words.MODIFICATION.search(words.plain(column.name)) is not None
     rows = np.arange(len(records)) if has_blank else column.cells.rows
@@ -36,7 +36,7 @@ def varies(column: Column, records: NDArray[np.int64]) -> bool:
     return len(torn) > _MISTAKES * len(repeated)
 
 
-def is_key(column: Column, records: NDArray[np.int64]) -> bool:
+def is_key(column: ColumnProfile, records: NDArray[np.int64]) -> bool:
     """Whether texts tell the rows of one sequence apart, in most sequences, of which most have several rows.
 
     Or, as of two conditions that were set together, whether each sequence has every text equally often.
@@ -62,7 +62,7 @@ def _cells_of_records(cells: NDArray[np.int64], of: NDArray[np.int64]) -> tuple[
     return np.flatnonzero(texts > 1), np.flatnonzero((rows > 1) & (texts == rows)), np.flatnonzero(rows > 1)
 
 
-def numbered(column: Column) -> NDArray[np.int64]:
+def numbered(column: ColumnProfile) -> NDArray[np.int64]:
     """(R,) number of each row's text, -1 without one."""
     return column.cells.over_rows(np.arange(len(column.texts)), column.num_rows, -1)
 
@@ -87,7 +87,7 @@ def follows(values: NDArray[np.int64], groups: NDArray[np.int64]) -> bool:
     return bool(by_chance > 0 and len(values) - most.sum() < _FOLLOWS * by_chance)
 
 
-def told_by(label: Column, others: Sequence[Column], residues: NDArray[np.int64]) -> str:
+def told_by(label: ColumnProfile, others: Sequence[ColumnProfile], residues: NDArray[np.int64]) -> str:
     """What nearly tells the class of each row, in words: few texts, beginnings of ids, or the length."""
     labels = numbered(label)
     deciles = np.quantile(residues, np.arange(0.1, 1, 0.1))
@@ -106,7 +106,9 @@ def told_by(label: Column, others: Sequence[Column], residues: NDArray[np.int64]
     )
 
 
-def give_conditions(task: Guess, label: Column, conditions: Sequence[Column], records: NDArray[np.int64]) -> None:
+def give_conditions(
+    task: InferredTask, label: ColumnProfile, conditions: Sequence[ColumnProfile], records: NDArray[np.int64]
+) -> None:
     """Give a task the conditions under which it was measured, and add to its reason why others are none.
 
     A column that leaves too few labels to each output is none; nor is one that tells the class, or that the class

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.look import words
-from finetune.look.column import Column
+from finetune.look.column import ColumnProfile
 from finetune.look.columns.relations import correlation
 
 _UNEXPLAINED, _MOST_DERIVED, _MOST_OF_A_BASIS, _MOST_FITTED = 0.01, 20, 10, 300
@@ -19,15 +19,15 @@ _ONE, _LEAST_ROWS = 0.9999, 20
 """Correlation with what others give, and rows, from which on numbers follow from others."""
 
 
-def derived(columns: Sequence[Column]) -> dict[str, str]:
+def derived(columns: Sequence[ColumnProfile]) -> dict[str, str]:
     """Columns that follow from two others, or from all, in words. Those that look made of others come last."""
 
-    def order(column: Column) -> tuple[bool, bool, str]:
+    def order(column: ColumnProfile) -> tuple[bool, bool, str]:
         is_called = words.DERIVED.search(words.plain(column.name)) is not None
         return is_called, bool(np.nanmin(column.values) < 0), column.name
 
     found: dict[str, str] = {}
-    basis: list[Column] = []
+    basis: list[ColumnProfile] = []
     numeric = [column for column in columns if column.numbers is not None][:_MOST_DERIVED]
     for column in sorted(numeric, key=order):
         for some in [*combinations(basis, 2), *([basis] if len(basis) > 2 else [])]:

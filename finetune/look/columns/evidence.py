@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from data.alphabet import STANDARD_RESIDUES
 from data.sources.tables import ID_COLUMNS
 from finetune.look import words
-from finetune.look.column import Column
+from finetune.look.column import ColumnProfile
 from finetune.look.columns.own_split import part_of
 from finetune.look.guess import guess
 from finetune.tables.units import name_and_unit
@@ -46,7 +46,7 @@ _MOST_SETTINGS = 12
 """Distinct numbers that an experimenter sets at most, or a third of the rows."""
 
 
-def own_role(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] | None:
+def own_role(column: ColumnProfile, residues: NDArray[np.int64]) -> tuple[str, str] | None:
     """The role of a column that is no task; None where it may be one."""
     if not column.num_measured:
         return "empty", "no cell holds anything" if not column.all.texts else f"only {column.all.texts[0]!r}"
@@ -59,7 +59,7 @@ def own_role(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] | N
     return next(((role, reason) for holds, role, reason in rules if holds), None)
 
 
-def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
+def _of_numbers(column: ColumnProfile, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     """The rules of columns of numbers; the first that holds decides."""
     name, bare = words.plain(column.name), words.plain(name_and_unit(column.name)[0])
     values, distinct = column.values, len(column.texts)
@@ -102,7 +102,7 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     )
 
 
-def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
+def _of_words(column: ColumnProfile, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     """The rules of columns of words; the first that holds decides."""
     name, texts, count = words.plain(column.name), column.texts, column.num_measured
     found = guess(column, residues)
@@ -141,7 +141,7 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     )
 
 
-def of_text(column: Column) -> tuple[str, str]:
+def of_text(column: ColumnProfile) -> tuple[str, str]:
     """The role of a column that is no task."""
     texts = column.texts
     sample = texts[:_SAMPLE]
@@ -156,7 +156,7 @@ def of_text(column: Column) -> tuple[str, str]:
     return "text", repeated
 
 
-def is_date(column: Column) -> bool:
+def is_date(column: ColumnProfile) -> bool:
     """Whether nearly all cells are dates."""
     texts = column.texts[:_SAMPLE]
     return sum(words.DATE.fullmatch(text) is not None for text in texts) > 0.9 * len(texts)

@@ -1,13 +1,13 @@
 """The split that a table brings along: a column of parts, one of validation, one of folds.
 
-In: columns. Out: `OwnSplit`. Kept: nothing. Such a column is never learned, whether or not the recipe reads it.
+In: columns. Out: `TableSplit`. Kept: nothing. Such a column is never learned, whether or not the recipe reads it.
 """
 
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from finetune.look.column import Column
+from finetune.look.column import ColumnProfile
 from finetune.look.words import FOLD, IS_PART, PART, VALIDATION, plain
 from finetune.splits.columns import FALSE, TRUE, USUAL
 
@@ -30,7 +30,7 @@ _MOST_PARTS, _MOST_FOLDS, _MOST_UNKNOWN = 12, 20, 0.5
 _Names = dict[str, list[str]]
 
 
-class OwnSplit(NamedTuple):
+class TableSplit(NamedTuple):
     """The split of a table."""
 
     roles: dict[str, tuple[str, str]]
@@ -47,7 +47,7 @@ class OwnSplit(NamedTuple):
     """How many it has; a word that means 'missing' is none."""
 
 
-def own_split(columns: Sequence[Column]) -> OwnSplit:
+def own_split(columns: Sequence[ColumnProfile]) -> TableSplit:
     """The split of columns that are in an order of their own, whatever that of the table is."""
     parts = {column.name: of for column in columns if (of := _parts(column))}
     folds = {column.name: len(column.texts) for column in columns if column.name not in parts and _is_fold(column)}
@@ -64,7 +64,7 @@ def own_split(columns: Sequence[Column]) -> OwnSplit:
     )
     reasons |= {part: "; ".join(f"{name}: {', '.join(texts)}" for name, texts in of_part.items())} if part else {}
     reasons |= {fold: f"{folds[fold]} folds"} if fold else {}
-    return OwnSplit(
+    return TableSplit(
         {name: ("part of a split", reason) for name, reason in reasons.items()},
         part,
         {name: texts for name, texts in of_part.items() if not {text.casefold() for text in texts} <= {*USUAL[name]}},
@@ -74,7 +74,7 @@ def own_split(columns: Sequence[Column]) -> OwnSplit:
     )
 
 
-def _parts(column: Column) -> _Names | None:
+def _parts(column: ColumnProfile) -> _Names | None:
     """Part -> texts of the column; None if it is no column of parts."""
     found: _Names = {}
     is_part = IS_PART.search(plain(column.name))
@@ -104,7 +104,7 @@ def part_of(text: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _is_fold(column: Column) -> bool:
+def _is_fold(column: ColumnProfile) -> bool:
     """Whether a column numbers folds: 3 to 20 whole numbers without a gap, such as 'set_0', or words for folds."""
     name = plain(column.name)
     if not FOLD.search(name) or not 3 <= len(column.texts) <= min(_MOST_FOLDS, column.num_measured // 2):
@@ -116,6 +116,6 @@ def _is_fold(column: Column) -> bool:
     return numbers[0] in (0, 1) and numbers == [numbers[0] + each for each in range(len(numbers))]
 
 
-def _is_flag(column: Column) -> bool:
+def _is_flag(column: ColumnProfile) -> bool:
     folded = {text.casefold() for text in column.texts}
     return len(folded) == 2 and folded <= {*TRUE, *FALSE}

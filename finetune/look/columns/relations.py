@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.look import words
-from finetune.look.column import Column
+from finetune.look.column import ColumnProfile
 from finetune.look.columns.conditions import numbered
 from finetune.tables.units import is_unit, molar, name_and_unit
 from finetune.tasks.bounds import USUAL, bare
@@ -50,8 +50,8 @@ _COMPANION = re.compile(
 
 
 def units_and_bounds(
-    columns: Sequence[Column], numbers: Sequence[Column]
-) -> tuple[dict[str, tuple[str, str]], dict[str, Column], dict[str, tuple[Column, dict[str, int]]]]:
+    columns: Sequence[ColumnProfile], numbers: Sequence[ColumnProfile]
+) -> tuple[dict[str, tuple[str, str]], dict[str, ColumnProfile], dict[str, tuple[ColumnProfile, dict[str, int]]]]:
     """Columns that say of another one what its unit is, or which of its numbers are bounds.
 
     Args:
@@ -63,8 +63,8 @@ def units_and_bounds(
         each text there: 1 where the true value is above the number, -1 below.
     """
     roles: dict[str, tuple[str, str]] = {}
-    units: dict[str, Column] = {}
-    bounds: dict[str, tuple[Column, dict[str, int]]] = {}
+    units: dict[str, ColumnProfile] = {}
+    bounds: dict[str, tuple[ColumnProfile, dict[str, int]]] = {}
     bases = {number.name: _base(number.name) for number in numbers}
     for column in columns:
         name, texts = words.plain(column.name), column.texts
@@ -89,7 +89,7 @@ def units_and_bounds(
     return roles, units, bounds
 
 
-def _directions(column: Column, name: str, numbers: Sequence[Column]) -> dict[str, int | None]:
+def _directions(column: ColumnProfile, name: str, numbers: Sequence[ColumnProfile]) -> dict[str, int | None]:
     """Text -> 1, -1, or None where numbers show which, of a column of bounds; empty if it is none.
 
     Flags such as 'yes' are of bounds only where there are `numbers` that they may be about.
@@ -101,7 +101,7 @@ def _directions(column: Column, name: str, numbers: Sequence[Column]) -> dict[st
     return {text: found for text in texts if (found := USUAL.get(bare(text))) != 0}
 
 
-def _resolved(column: Column, directions: Mapping[str, int | None], owner: Column) -> dict[str, int]:
+def _resolved(column: ColumnProfile, directions: Mapping[str, int | None], owner: ColumnProfile) -> dict[str, int]:
     """Directions, where a word such as 'upper' is of the end of the numbers at which its rows are."""
     found = {}
     for text, direction in directions.items():
@@ -113,7 +113,7 @@ def _resolved(column: Column, directions: Mapping[str, int | None], owner: Colum
     return found
 
 
-def _owner(column: Column, numbers: Sequence[Column], bases: Mapping[str, str]) -> Column | None:
+def _owner(column: ColumnProfile, numbers: Sequence[ColumnProfile], bases: Mapping[str, str]) -> ColumnProfile | None:
     """The column of numbers that another one is about: by their names, or as it is the only one."""
     base = _base(column.name)
     named = [each for each in numbers if base and bases[each.name] == base]
@@ -125,14 +125,14 @@ def _base(name: str) -> str:
     return " ".join(_COMPANION.sub(" ", words.plain(name_and_unit(name)[0])).split())
 
 
-def copies(columns: Sequence[Column], repeated: Collection[str] = ()) -> dict[str, tuple[str, str]]:
+def copies(columns: Sequence[ColumnProfile], repeated: Collection[str] = ()) -> dict[str, tuple[str, str]]:
     """Columns whose numbers are those of another one: equal, in another unit or scale, or their logarithm.
 
     The one that is kept has bounds, or is the logarithm, or has the shorter name. Of columns that are `repeated`, as
     their names call them replicates, equal ones alone are copies.
     """
     roles: dict[str, tuple[str, str]] = {}
-    kept: dict[bytes, list[Column]] = {}
+    kept: dict[bytes, list[ColumnProfile]] = {}
     numeric = [column for column in columns if column.numbers is not None]
     for column in sorted(numeric, key=lambda each: (not each.num_censored, len(each.name))):
         near = kept.setdefault(b"" if len(numeric) <= _MOST_COMPARED else column.values.tobytes(), [])
@@ -162,7 +162,7 @@ def _fineness(values: NDArray[np.float64]) -> tuple[bool, int]:
     return bool(np.ptp(steps) > _EVEN * steps.mean()), len(distinct)
 
 
-def renamed(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
+def renamed(columns: Sequence[ColumnProfile]) -> dict[str, tuple[str, str]]:
     """Columns of classes that are another one's under other names, such as TRUE for 1."""
     kept: dict[bytes, str] = {}
     roles: dict[str, tuple[str, str]] = {}
@@ -182,7 +182,7 @@ def renamed(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
     return roles
 
 
-def _are_codes(column: Column) -> bool:
+def _are_codes(column: ColumnProfile) -> bool:
     """Whether numbers are 0, 1, 2 and so on, which may stand for classes that another column names."""
     return column.numbers is not None and 2 < len(column.texts) == np.ptp(column.values[~np.isnan(column.values)]) + 1
 
@@ -201,7 +201,9 @@ def _are_renamed(part: NDArray[np.int64], whole: NDArray[np.int64]) -> bool:
     return bool((pairs >= 0).all() and kinds[0] == kinds[1] == np.unique(pairs, axis=1).shape[1] > 1)
 
 
-def of_no_label(columns: Sequence[Column], others: Sequence[tuple[Column, str]]) -> dict[str, tuple[str, str]]:
+def of_no_label(
+    columns: Sequence[ColumnProfile], others: Sequence[tuple[ColumnProfile, str]]
+) -> dict[str, tuple[str, str]]:
     """Columns that repeat an id or a protein, and numbers from which a predictor made its classes.
 
     Args:
@@ -221,7 +223,7 @@ def of_no_label(columns: Sequence[Column], others: Sequence[tuple[Column, str]])
     return roles
 
 
-def _content(column: Column) -> tuple[Sequence[str], bytes, bytes]:
+def _content(column: ColumnProfile) -> tuple[Sequence[str], bytes, bytes]:
     """What two columns of equal cells have in common."""
     return column.texts, column.cells.rows.tobytes(), column.cells.which.tobytes()
 
@@ -263,7 +265,7 @@ def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:
     return _MONOTONE if len(a) >= _LEAST_ROWS and len(np.unique(b)) >= _FEW and (steps >= 0).all() else ""
 
 
-def counts_of_rates(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
+def counts_of_rates(columns: Sequence[ColumnProfile]) -> dict[str, tuple[str, str]]:
     """Two columns of whole numbers, of which one is never above the other, and which a third one divides."""
     roles: dict[str, tuple[str, str]] = {}
     numeric = [column for column in columns if column.numbers is not None][:_MOST_COMPARED]
@@ -284,12 +286,14 @@ def counts_of_rates(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
     return roles
 
 
-def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column], str]], dict[str, tuple[str, str]]]:
+def replicates(
+    columns: Sequence[ColumnProfile],
+) -> tuple[list[tuple[str, list[ColumnProfile], str]], dict[str, tuple[str, str]]]:
     """Groups of columns that repeat one measurement, in words too, and the roles of those that another one sums up."""
     roles: dict[str, tuple[str, str]] = {}
     numeric = [column for column in columns if column.numbers is not None]
     by_name = {name_and_unit(column.name)[0].strip(): column for column in numeric}
-    families: dict[str, list[Column]] = {}
+    families: dict[str, list[ColumnProfile]] = {}
     numbers: dict[str, list[int]] = {}
     said_so: set[str] = set()
     for column in numeric:
@@ -303,7 +307,7 @@ def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column],
         families.setdefault(base, []).append(column)
         numbers.setdefault(base, []).append(int(found["number"]))
         said_so |= {base} if found["word"] and len(found["word"]) > 2 else set()
-    groups: list[tuple[str, list[Column], str]] = []
+    groups: list[tuple[str, list[ColumnProfile], str]] = []
     num_summed_up = 0
     of_means = [column for column in numeric if words.SUMMARY.search(words.plain(column.name))]
     summing = {words.SUMMARY.sub("", words.plain(column.name)).strip(): column for column in of_means}
@@ -332,7 +336,7 @@ def _count_up(numbers: Collection[int], has_own: bool) -> bool:
     return 0 <= begin - has_own <= 1 and sorted(numbers) == [*range(begin, begin + len(numbers))]
 
 
-def _agree(columns: Sequence[Column], said_so: bool) -> bool:
+def _agree(columns: Sequence[ColumnProfile], said_so: bool) -> bool:
     """Whether columns rise and fall together; of few rows, whether their names call them replicates."""
     first, least = columns[0].values, _SAID_TO_AGREE if said_so else _REPLICATES_AGREE
     for column in columns[1:]:
@@ -345,7 +349,7 @@ def _agree(columns: Sequence[Column], said_so: bool) -> bool:
     return True
 
 
-def _is_summary(column: Column, members: Sequence[Column]) -> bool:
+def _is_summary(column: ColumnProfile, members: Sequence[ColumnProfile]) -> bool:
     """Whether a column is the mean of others, or nearly so."""
     values = np.array([member.values for member in members])
     counts = (~np.isnan(values)).sum(axis=0)
@@ -364,7 +368,7 @@ def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def fits(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
+def fits(columns: Sequence[ColumnProfile]) -> dict[str, tuple[str, str]]:
     """Constants that were fitted to a series of doses in the same table."""
     numeric = [column for column in columns if column.numbers is not None]
     series = [each.name for each in numeric if each.name.strip().replace(".", "", 1).isdigit()]

@@ -20,10 +20,10 @@ import torch
 from pretrain.checkpoint.digests.digest import sums
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.ranks import Ranks
-from zymogen.processes.errors import CopiesDiffer
+from zymogen.processes.errors import ReplicaMismatchError
 
 
-class Copies:
+class ReplicaCheck:
     """The copies of a state, of which each rank that trains has one or a part. Every rank makes one at the same time.
 
     Args:
@@ -79,7 +79,7 @@ class Copies:
         checkpoint = newest()
 
         def end() -> None:
-            raise CopiesDiffer(
+            raise ReplicaMismatchError(
                 self._run,
                 f"after step {step}, ranks that must hold the same weights differ in {len(where)} of {len(tensors)} "
                 f"tensors, first in {where[0]!r}: {words}; memory or a device is at fault, or machines of different "

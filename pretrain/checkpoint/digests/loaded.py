@@ -8,14 +8,14 @@ dealing and copying are all between what is compared.
 import torch
 
 from pretrain.checkpoint.digests.digest import hexadecimal, identity, sums
-from pretrain.checkpoint.load import Verified
+from pretrain.checkpoint.load import VerifiedCheckpoint
 from pretrain.checkpoint.staging import stored_as
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.ranks import Ranks
 from zymogen.processes.errors import CheckpointError
 
 
-def require_same_digest(checkpoint: Verified, state: NamedState, ranks: Ranks) -> None:
+def require_same_digest(checkpoint: VerifiedCheckpoint, state: NamedState, ranks: Ranks) -> None:
     """Compare what all ranks hold with what was saved; collective.
 
     Args:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 
 if TYPE_CHECKING:
     from pretrain.checkpoint.manifest import FileEntry
@@ -91,7 +91,7 @@ def read_small(path: Path) -> bytes:
         descriptor, size = _open(path)
         with os.fdopen(descriptor, "rb") as file:
             if size > _MOST_JSON_BYTES:
-                raise InvalidCheckpoint("size", f"{path.name}: {size} bytes, allowed {_MOST_JSON_BYTES}")
+                raise InvalidCheckpointError("size", f"{path.name}: {size} bytes, allowed {_MOST_JSON_BYTES}")
             return file.read(_MOST_JSON_BYTES)
 
     return retried(read)
@@ -127,7 +127,7 @@ class BlockReader:
         found, expected = retried(lambda: self._filled(file.path, file.size, number)), file.sha256[number]
         if found != expected:
             where = f"{file.path}, block {number}" if len(file.sha256) > 1 else file.path
-            raise InvalidCheckpoint("hash", f"{where}: sha256 {found}, manifest says {expected}")
+            raise InvalidCheckpointError("hash", f"{where}: sha256 {found}, manifest says {expected}")
         return self._buffer[: block_bytes(file.size, number)]
 
     def _filled(self, path: str, size: int, number: int) -> str:
@@ -138,7 +138,7 @@ class BlockReader:
                 self._descriptor, found = _open(self._checkpoint / path)
                 self._path = path
                 if found != size:
-                    raise InvalidCheckpoint("size", f"{path}: {found} bytes, manifest says {size}")
+                    raise InvalidCheckpointError("size", f"{path}: {found} bytes, manifest says {size}")
             if len(self._buffer) < (wanted := min(BLOCK_BYTES, size)):
                 self._buffer = torch.empty(wanted, dtype=torch.uint8)
             start, sha256 = number * BLOCK_BYTES, hashlib.sha256()
@@ -147,7 +147,7 @@ class BlockReader:
                 part = block[filled : filled + _READ_BYTES]
                 count = os.preadv(self._descriptor, [part], start + filled)
                 if not count:
-                    raise InvalidCheckpoint("size", f"{path}: {start + filled} bytes, manifest says {size}")
+                    raise InvalidCheckpointError("size", f"{path}: {start + filled} bytes, manifest says {size}")
                 sha256.update(part[:count])
                 filled += count
         except BaseException:
@@ -164,6 +164,6 @@ class BlockReader:
 def _open(path: Path) -> tuple[int, int]:
     """A descriptor of a regular file, and its size; nothing else is opened, as that may wait for ever."""
     if not stat.S_ISREG(path.lstat().st_mode):
-        raise InvalidCheckpoint("link", f"{path.name} is not a regular file")
+        raise InvalidCheckpointError("link", f"{path.name} is not a regular file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     return descriptor, os.fstat(descriptor).st_size

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from pretrain.checkpoint.canonical import Count, InvalidCheckpoint, canonical, parsed
+from pretrain.checkpoint.canonical import Count, InvalidCheckpointError, canonical, parsed
 from pretrain.checkpoint.digests.digest import hexadecimal
 from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.files.tensors import DTYPE, data_file, safetensors_header
@@ -67,7 +67,7 @@ class FilePieces(NamedTuple):
     """Bytes of the file before the piece."""
 
 
-class Index:
+class TensorIndex:
     """Where the tensors of one part are.
 
     Args:
@@ -125,7 +125,7 @@ class Index:
         expected = safetensors_header(shapes)
         here = content[: begin - at].numpy().data
         if len(expected) != begin or here != expected[at : at + len(content)]:
-            raise InvalidCheckpoint("tensors", f"{self.files[number].path}: its header is not that of the index")
+            raise InvalidCheckpointError("tensors", f"{self.files[number].path}: its header is not that of the index")
 
     def _require_whole(self) -> None:
         """Check that the runs cover each tensor once, in files that are listed."""
@@ -139,9 +139,9 @@ class Index:
         if wrong := np.flatnonzero(~sound).tolist():
             name, run = self.names[tensors[wrong[0]]], dict(zip(_RUN, self._runs[wrong[0], 1:].tolist(), strict=True))
             reason = f"the pieces {run} do not follow element {before[wrong[0]]} or end beside its last one"
-            raise InvalidCheckpoint("pieces", f"{name}: {reason}, {sizes[tensors[wrong[0]]]}")
+            raise InvalidCheckpointError("pieces", f"{name}: {reason}, {sizes[tensors[wrong[0]]]}")
         if absent := set(np.flatnonzero(sizes).tolist()).difference(tensors.tolist()):
-            raise InvalidCheckpoint("pieces", f"{self.names[min(absent)]}: no piece of it is stored")
+            raise InvalidCheckpointError("pieces", f"{self.names[min(absent)]}: no piece of it is stored")
         count = 1 - (first - (stop - start)) // unit
         known = np.array(sorted(self.files), np.int64)
         present = np.searchsorted(known, file + count) - np.searchsorted(known, file)
@@ -149,7 +149,7 @@ class Index:
             run = self._runs[wrong[0]]
             missing = next(n for n in range(run[1], run[1] + count[wrong[0]]) if n not in self.files)
             words = f"{self.names[run[0]]}: {self.part}/{data_file(missing)} is not in the manifest"
-            raise InvalidCheckpoint("pieces", words)
+            raise InvalidCheckpointError("pieces", words)
 
     def _pieces(self, number: int) -> FilePieces:
         tensors, file, start, stop, first, unit = self._runs.T
@@ -162,7 +162,7 @@ class Index:
         begin = entry.size - (int(data[-1]) if len(data) else 0)
         if begin < 8 or begin % 8 or (tensors[1:] == tensors[:-1]).any():
             words = f"{entry.path}: {entry.size} bytes do not hold {len(data)} pieces of {entry.size - begin} bytes"
-            raise InvalidCheckpoint("pieces", words)
+            raise InvalidCheckpointError("pieces", words)
         return FilePieces(tensors, begins, ends, begin + data - 4 * (ends - begins))
 
 

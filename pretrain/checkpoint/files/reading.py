@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.files.blocks import BlockReader, block_bytes
-from pretrain.checkpoint.files.index import Index
-from pretrain.checkpoint.load import Verified, storage_errors
+from pretrain.checkpoint.files.index import TensorIndex
+from pretrain.checkpoint.load import VerifiedCheckpoint, storage_errors
 from pretrain.engine.ranks import Ranks
 from zymogen.processes.errors import CheckpointError, StorageError
 
@@ -28,7 +28,7 @@ MOST_READ = 1.1
 """Ranks read for themselves up to this many times the bytes of the data files, all together."""
 
 
-class Wanted(NamedTuple):
+class TensorRange(NamedTuple):
     """A range of a tensor, and where it goes."""
 
     start: int
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
     """``(stop - start,)``, on any device."""
 
 
-class Block(NamedTuple):
+class FileBlock(NamedTuple):
     """One block of a data file."""
 
     part: str
@@ -50,7 +50,7 @@ class Block(NamedTuple):
 class _Part:
     """What is wanted of one part."""
 
-    def __init__(self, index: Index, wanted: Mapping[str, Wanted]) -> None:
+    def __init__(self, index: TensorIndex, wanted: Mapping[str, TensorRange]) -> None:
         self.index = index
         self._into = [wanted[name].into if name in wanted else None for name in index.names]
         spans = [wanted[name][:2] if name in wanted else (0, 0) for name in index.names]
@@ -86,7 +86,7 @@ class _Part:
             into[low[at] - offset : high[at] - offset].copy_(values[low[at] - first[at] : high[at] - first[at]])
 
 
-class TensorReads:
+class TensorReader:
     """What this process needs of a checkpoint.
 
     Args:
@@ -94,23 +94,23 @@ class TensorReads:
         wanted: part -> stored name -> the range that is needed; parts that are left out are not read.
     """
 
-    def __init__(self, checkpoint: Verified, wanted: Mapping[str, Mapping[str, Wanted]]) -> None:
+    def __init__(self, checkpoint: VerifiedCheckpoint, wanted: Mapping[str, Mapping[str, TensorRange]]) -> None:
         self._checkpoint = checkpoint
         self._parts = {part: _Part(checkpoint.index[part], of_part) for part, of_part in wanted.items()}
         self._reader = BlockReader(checkpoint.path)
 
-    def needed(self) -> list[Block]:
+    def needed(self) -> list[FileBlock]:
         """The blocks that hold some of it, in order."""
         return [
-            Block(part, file, number, block_bytes(entry.size, number))
+            FileBlock(part, file, number, block_bytes(entry.size, number))
             for part, of_part in self._parts.items()
             for file, entry in sorted(of_part.index.files.items())
             for number in of_part.numbers(file)
         ]
 
-    def shares(self, ranks: int) -> list[list[Block]]:
+    def shares(self, ranks: int) -> list[list[FileBlock]]:
         """All blocks of these parts, dealt to ranks: those of a rank follow each other, as many bytes for each."""
-        dealt: list[list[Block]] = [[] for _ in range(ranks)]
+        dealt: list[list[FileBlock]] = [[] for _ in range(ranks)]
         whole = self.num_bytes(every := self._all())
         done = 0
         for block in every:
@@ -118,11 +118,11 @@ class TensorReads:
             done += block.num_bytes
         return dealt
 
-    def num_bytes(self, chosen: Iterable[Block]) -> int:
+    def num_bytes(self, chosen: Iterable[FileBlock]) -> int:
         """Bytes of some blocks."""
         return sum(block.num_bytes for block in chosen)
 
-    def read(self, chosen: Iterable[Block]) -> None:
+    def read(self, chosen: Iterable[FileBlock]) -> None:
         """Read some blocks, and take what is needed of them.
 
         Raises:
@@ -132,14 +132,14 @@ class TensorReads:
         for block in chosen:
             self.place(block, self.content(block))
 
-    def content(self, block: Block) -> Tensor:
+    def content(self, block: FileBlock) -> Tensor:
         """The bytes of a block, until the next one is read; its hash is right, and so is what it has of a header."""
         index = self._parts[block.part].index
         found = self._reader.read(index.files[block.file], block.number)
         index.require_header(block.file, block.number, found)
         return found
 
-    def place(self, block: Block, content: Tensor) -> None:
+    def place(self, block: FileBlock, content: Tensor) -> None:
         """Take what is needed of the bytes of a block."""
         self._parts[block.part].place(block.file, block.number, content)
 
@@ -162,7 +162,7 @@ class TensorReads:
                 if block is not None:
                     self.place(block, self._sent(ranks, rank, block, mine))
 
-    def _agree(self, ranks: Ranks, chosen: Sequence[Block | None], *, moves: bool) -> Tensor | None:
+    def _agree(self, ranks: Ranks, chosen: Sequence[FileBlock | None], *, moves: bool) -> Tensor | None:
         """Read blocks on each rank, and raise on all what any of them found; the bytes of the last one."""
         content: Tensor | None = None
         verdict: tuple[bool, str, str] | None = None  # whether bytes are wrong, or else the storage; both in words
@@ -172,33 +172,33 @@ class TensorReads:
                     content = None if block is None else self.content(block)
                     if moves and block is not None and content is not None:
                         self.place(block, content)
-        except InvalidCheckpoint as error:
+        except InvalidCheckpointError as error:
             verdict = True, error.reason, str(error)
         except CheckpointError as error:
             verdict = False, error.reason, error.remedy
         for rank, found in enumerate(ranks.gather(verdict)):
             if found and found[0]:
-                raise InvalidCheckpoint(*found[1:])
+                raise InvalidCheckpointError(*found[1:])
             if found:
                 raise StorageError(self._checkpoint.path, f"rank {rank}: {found[1]}", found[2])
         return content
 
-    def _sent(self, ranks: Ranks, rank: int, block: Block, mine: Tensor | None) -> Tensor:
+    def _sent(self, ranks: Ranks, rank: int, block: FileBlock, mine: Tensor | None) -> Tensor:
         """The bytes of a block that a rank has read, on every rank."""
         if rank == ranks.rank and mine is not None:
             return ranks.send(mine.to(ranks.device), rank)
         return ranks.send(torch.empty(block.num_bytes, dtype=torch.uint8, device=ranks.device), rank)
 
-    def _all(self) -> list[Block]:
+    def _all(self) -> list[FileBlock]:
         files = [(name, file, entry) for name, part in self._parts.items() for file, entry in part.index.files.items()]
         return [
-            Block(part, file, n, block_bytes(entry.size, n))
+            FileBlock(part, file, n, block_bytes(entry.size, n))
             for part, file, entry in files
             for n in range(len(entry.sha256))
         ]
 
 
-def read_tensors(checkpoint: Verified, part: str, names: Collection[str] | None = None) -> dict[str, Tensor]:
+def read_tensors(checkpoint: VerifiedCheckpoint, part: str, names: Collection[str] | None = None) -> dict[str, Tensor]:
     """Whole tensors of one part, float32 on the host, in the order of their names.
 
     Args:
@@ -212,7 +212,7 @@ def read_tensors(checkpoint: Verified, part: str, names: Collection[str] | None 
     """
     shapes = checkpoint.index[part].shapes
     whole = {name: torch.empty(shape) for name, shape in shapes.items() if names is None or name in names}
-    wanted = {name: Wanted(0, tensor.numel(), tensor.view(-1)) for name, tensor in whole.items()}
-    reads = TensorReads(checkpoint, {part: wanted})
+    wanted = {name: TensorRange(0, tensor.numel(), tensor.view(-1)) for name, tensor in whole.items()}
+    reads = TensorReader(checkpoint, {part: wanted})
     reads.read(reads.needed())
     return whole

@@ -25,14 +25,14 @@ PARTS = ("model", "optimizer")
 DTYPE = "F32"  # safetensors' name; masters and moments are fp32 under every engine
 
 
-class Modes(NamedTuple):
+class FileModes(NamedTuple):
     """Permissions of a checkpoint's folders and files, which the umask reduces."""
 
     folder: int
     file: int
 
 
-PRIVATE, SHARED = Modes(0o700, 0o600), Modes(0o777, 0o666)
+PRIVATE, SHARED = FileModes(0o700, 0o600), FileModes(0o777, 0o666)
 
 
 def data_file(rank: int) -> str:
@@ -40,7 +40,7 @@ def data_file(rank: int) -> str:
     return f"{rank:05d}.safetensors"
 
 
-def write_file(folder: Path, path: str, chunks: Iterable[bytes | memoryview], modes: Modes = PRIVATE) -> FileEntry:
+def write_file(folder: Path, path: str, chunks: Iterable[bytes | memoryview], modes: FileModes = PRIVATE) -> FileEntry:
     """Write a new file to the device, and return its hashes and size.
 
     A failed fsync is final: the kernel may have dropped the pages.
@@ -71,7 +71,7 @@ def safetensors_header(shapes: Mapping[str, Sequence[int]]) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def write_tensors(folder: Path, path: str, tensors: Mapping[str, Tensor], modes: Modes = PRIVATE) -> FileEntry:
+def write_tensors(folder: Path, path: str, tensors: Mapping[str, Tensor], modes: FileModes = PRIVATE) -> FileEntry:
     """Write a new safetensors file of fp32 tensors on the host, in their order, and fsync it."""
 
     def chunks() -> Iterator[bytes | memoryview]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Objects:
+class ObjectStore:
     """The objects below a URL.
 
     Args:

@@ -18,10 +18,10 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any, NamedTuple
 
-from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.files.tensors import Modes
-from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, checkpoint_name, step_of_name
-from pretrain.checkpoint.object_store.objects import Objects
+from pretrain.checkpoint.canonical import InvalidCheckpointError
+from pretrain.checkpoint.files.tensors import FileModes
+from pretrain.checkpoint.manifest import MANIFEST_FILE, CheckpointManifest, checkpoint_name, step_of_name
+from pretrain.checkpoint.object_store.objects import ObjectStore
 from zymogen.files.durable import flush
 from zymogen.processes.errors import CheckpointError
 
@@ -42,7 +42,7 @@ _OURS = re.compile(rf"(model|optimizer)/(\d{{5}}\.safetensors|index\.json)|train
 """What a save consists of, besides its manifest; nothing else below its prefix is ever removed."""
 
 
-class Saved(NamedTuple):
+class StoredCheckpoint(NamedTuple):
     """One save in the store, in the order of a run: a later attempt began where an earlier one was left."""
 
     attempt: int
@@ -63,17 +63,17 @@ def prefix_of(step: int, attempt: int, number: int) -> str:
     return f"{checkpoint_name(step)}-a{attempt}-{number:08d}"
 
 
-class Bucket:
+class CheckpointBucket:
     """The checkpoints of one run below a URL.
 
     Every method raises OSError if the store does not answer, or refuses.
 
     Args:
-        url: as of `Objects`.
+        url: as of `ObjectStore`.
     """
 
     def __init__(self, url: str) -> None:
-        self._objects = Objects(url)
+        self._objects = ObjectStore(url)
         self.url = self._objects.url
         self._parts: list[str] = []  # of metrics.jsonl, in order, that this process knows to be stored
         self._stored: frozenset[str] | None = None
@@ -106,7 +106,7 @@ class Bucket:
         for path in paths:
             self._objects.put(folder / path, f"{prefix}/{path}")
 
-    def publish(self, prefix: str, manifest: Manifest, run_directory: Path) -> None:
+    def publish(self, prefix: str, manifest: CheckpointManifest, run_directory: Path) -> None:
         """Make a save whose other files are stored a checkpoint, by its manifest.
 
         Raises:
@@ -119,7 +119,7 @@ class Bucket:
         if not self._objects.create(f"{prefix}/{MANIFEST_FILE}", manifest.to_bytes()):
             raise self._replaced(manifest.attempt, f"{prefix} is another process's checkpoint")
 
-    def saves(self) -> list[Saved]:
+    def saves(self) -> list[StoredCheckpoint]:
         """What is stored, the newest first; a save without a manifest is one that was cut off, or is being written."""
         found: dict[str, list[str]] = {}
         for name in self._objects.names():
@@ -128,7 +128,7 @@ class Bucket:
                 found.setdefault(prefix, []).append(rest)
         return sorted((_saved(prefix, names) for prefix, names in found.items()), reverse=True)
 
-    def fetch(self, saved: Saved, into: Path, modes: Modes) -> None:
+    def fetch(self, saved: StoredCheckpoint, into: Path, modes: FileModes) -> None:
         """Write a checkpoint into a new folder, which is then what the run directory would have, and durable.
 
         Raises:
@@ -136,18 +136,21 @@ class Bucket:
         """
         raw = self._objects.read(f"{saved.prefix}/{MANIFEST_FILE}")
         into.mkdir(mode=modes.folder)
-        for path in (*(entry.path for entry in Manifest.from_bytes(raw, Path(saved.prefix)).files), MANIFEST_FILE):
+        for path in (
+            *(entry.path for entry in CheckpointManifest.from_bytes(raw, Path(saved.prefix)).files),
+            MANIFEST_FILE,
+        ):
             target = into / path
             target.parent.mkdir(mode=modes.folder, exist_ok=True)
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, modes.file))
             if path not in (*saved.names, MANIFEST_FILE):
-                raise InvalidCheckpoint("missing", f"{saved.prefix}/{path} is not in the object store")
+                raise InvalidCheckpointError("missing", f"{saved.prefix}/{path} is not in the object store")
             self._objects.get(f"{saved.prefix}/{path}", target)
             flush(target)
         for folder in (*{target.parent for target in into.glob("*/*")}, into):
             flush(folder)
 
-    def records(self, saved: Saved) -> dict[str, str]:
+    def records(self, saved: StoredCheckpoint) -> dict[str, str]:
         """The files of the run directory at the time of a save: name -> content.
 
         Raises:
@@ -160,7 +163,7 @@ class Bucket:
             parts = "".join(self._part(where := name) for name in found["parts"])
             return content | {_METRICS: parts + str(found[_METRICS])}
         except (ValueError, TypeError, KeyError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InvalidCheckpoint("records", f"{where}: {error}") from error
+            raise InvalidCheckpointError("records", f"{where}: {error}") from error
 
     def retain(self, published: str, *, keep: int, kept: Callable[[int], bool]) -> list[str]:
         """Remove all but the newest checkpoints, and what saves before this one left when they were cut off.
@@ -235,8 +238,8 @@ def _digest(part: bytes) -> str:
     return blake2b(part, digest_size=8).hexdigest()
 
 
-def _saved(prefix: str, names: Iterable[str]) -> Saved:
+def _saved(prefix: str, names: Iterable[str]) -> StoredCheckpoint:
     match = _SAVE.fullmatch(prefix)
     assert match, prefix
     step = step_of_name(match[1])
-    return Saved(int(match[2]), -1 if step is None else step, int(match[3]), prefix, tuple(names))
+    return StoredCheckpoint(int(match[2]), -1 if step is None else step, int(match[3]), prefix, tuple(names))

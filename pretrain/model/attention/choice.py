@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from zymogen.unsupported import Obstacle
+from zymogen.unsupported import UnsupportedFeature
 
 Backend = Literal["varlen", "flash_cpu", "per_document", "dense"]
 """`varlen`: torch's FlashAttention over packed documents, one kernel a layer. `flash_cpu`: torch's flash kernel for
@@ -58,35 +58,39 @@ def choose(request: Request, device_type: str, dtype: torch.dtype, head_dim: int
 _PREFERRED: dict[str, tuple[Backend, ...]] = {"cuda": ("varlen",), "cpu": ("flash_cpu",)}
 
 
-def _obstacle(backend: Backend, device_type: str, dtype: torch.dtype, head_dim: int) -> Obstacle | None:
+def _obstacle(backend: Backend, device_type: str, dtype: torch.dtype, head_dim: int) -> UnsupportedFeature | None:
     """What keeps `backend` from taking this; None if nothing does."""
     if backend == "varlen":
         return _obstacle_of_varlen(device_type, dtype, head_dim)
     if backend == "flash_cpu" and device_type != "cpu":
-        return Obstacle(f"flash_cpu needs the CPU and this is {device_type}", "launch it where no GPU is seen")
+        return UnsupportedFeature(
+            f"flash_cpu needs the CPU and this is {device_type}", "launch it where no GPU is seen"
+        )
     return None
 
 
-def _obstacle_of_varlen(device_type: str, dtype: torch.dtype, head_dim: int) -> Obstacle | None:
+def _obstacle_of_varlen(device_type: str, dtype: torch.dtype, head_dim: int) -> UnsupportedFeature | None:
     if device_type != "cuda":
-        return Obstacle(f"varlen needs a CUDA device and this is {device_type}", "launch it on a machine with a GPU")
+        return UnsupportedFeature(
+            f"varlen needs a CUDA device and this is {device_type}", "launch it on a machine with a GPU"
+        )
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
-        return Obstacle(
+        return UnsupportedFeature(
             f"varlen needs a GPU from Ampere on and this is {torch.cuda.get_device_name()}",
             "compute.attention=dense may be faster than a call for each document where data.bin_tokens is some "
             "thousands, and can be compiled",
         )
     if dtype not in (torch.bfloat16, torch.float16):
-        return Obstacle(
+        return UnsupportedFeature(
             f"varlen takes bfloat16 and float16 and this is {str(dtype)[6:]}", "launch with --mixed_precision bf16"
         )
     if head_dim % 8 or head_dim > 256:
-        return Obstacle(
+        return UnsupportedFeature(
             f"varlen takes heads of a multiple of 8 channels up to 256 and these have {head_dim}",
             "every preset but esm2_60k has such heads: model.preset=esm2_8m, say",
         )
     if VARLEN is None:
-        return Obstacle(
+        return UnsupportedFeature(
             f"torch {torch.__version__} has no torch.nn.attention.varlen with a scale",
             "2.11 has: pip install 'torch>=2.11', or make setup",
         )

@@ -24,7 +24,7 @@ from torch import Tensor
 from pretrain.model.attention.choice import Request
 from pretrain.model.attention.layout import Layout
 from pretrain.model.attention.varlen import varlen
-from zymogen.unsupported import Obstacle, gist
+from zymogen.unsupported import UnsupportedFeature, gist
 
 Implementation = Literal["FA2", "FA3", "FA4"]
 
@@ -47,7 +47,7 @@ _PACKAGES: Mapping[Implementation, _Package] = {
 }
 """In order of preference: the third is made for Hopper (9), the fourth for Blackwell (10)."""
 
-Findings = dict[Implementation, Obstacle | None]
+Findings = dict[Implementation, UnsupportedFeature | None]
 """What keeps each of the implementations that come into question from being taken; None if nothing does."""
 
 
@@ -84,8 +84,8 @@ def take(request: Request, findings: Sequence[Findings]) -> tuple[Implementation
         ValueError: one was asked for by name and cannot be had.
     """
     names = [name for name in _PACKAGES if any(name in found for found in findings)]
-    unknown = Obstacle("another rank has another kind of GPU", "give all ranks GPUs of one kind")
-    passed_over: dict[Implementation, Obstacle] = {}
+    unknown = UnsupportedFeature("another rank has another kind of GPU", "give all ranks GPUs of one kind")
+    passed_over: dict[Implementation, UnsupportedFeature] = {}
     for name in names:
         obstacle = next((o for found in findings if (o := found.get(name, unknown))), None)
         if obstacle is None:
@@ -101,26 +101,30 @@ def take(request: Request, findings: Sequence[Findings]) -> tuple[Implementation
     return "FA2", (f"attention: varlen by FA2, because {said}; {remedy}, or compute.attention=varlen_fa2 tries none",)
 
 
-def _obstacle(name: Implementation, device: torch.device, dtype: torch.dtype, head_dim: int) -> Obstacle | None:
+def _obstacle(
+    name: Implementation, device: torch.device, dtype: torch.dtype, head_dim: int
+) -> UnsupportedFeature | None:
     """What keeps `name` from being taken in this process."""
     package = _PACKAGES[name]
     if name not in getattr(registry, "list_flash_attention_impls", list)():
-        return Obstacle(f"torch {torch.__version__} cannot activate {name}", "torch 2.13 can: make setup")
+        return UnsupportedFeature(f"torch {torch.__version__} cannot activate {name}", "torch 2.13 can: make setup")
     if not _is_there(package.module):
-        return Obstacle(f"{name} is not installed (no module {package.module})", package.install)
+        return UnsupportedFeature(f"{name} is not installed (no module {package.module})", package.install)
     otherwise = "take compute.attention=varlen_fa2"
     try:
         own = samples(varlen, device, dtype, head_dim)
         _active(name)
         theirs = samples(varlen, device, dtype, head_dim)
     except Exception as error:  # of a package of somebody else's, in a prototype's binding: anything
-        return Obstacle(f"{name} failed on the first batch ({gist(error)})", otherwise)
+        return UnsupportedFeature(f"{name} failed on the first batch ({gist(error)})", otherwise)
     finally:
         registry.restore_flash_attention_impl(_raise_warn=False)
     worst = disagreement(theirs, own)
     if not worst <= torch.finfo(dtype).eps:  # so that NaN does not pass
         allowed = f"{torch.finfo(dtype).eps:.1e} of their norm"
-        return Obstacle(f"{name} and FA2 differ by {worst:.1e} on the first batch, allowed is {allowed}", otherwise)
+        return UnsupportedFeature(
+            f"{name} and FA2 differ by {worst:.1e} on the first batch, allowed is {allowed}", otherwise
+        )
     return None
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data.batches.batch import PackedSequences
 from pretrain.model.attention.choice import Backend
-from pretrain.model.context import Context, Exchange
+from pretrain.model.context import ContextShard, Exchange
 
 _SHORTEST = 128
 """Rows that a block of the GPU kernel takes; nothing is gained by a finer bound than this."""
@@ -42,7 +42,7 @@ class Layout(NamedTuple):
     """Name of those ranks' group, for `exchange`; empty where there is none."""
 
 
-def layout_of(batch: PackedSequences, backend: Backend, context: Context | None = None) -> Layout:
+def layout_of(batch: PackedSequences, backend: Backend, context: ContextShard | None = None) -> Layout:
     """The layout of `batch` for `backend`, on one of the ranks that share it; waits for no device."""
     slots = batch.tokens.numel()
     # One stretch of pads may lie over several bins; that pads see one another is nobody's concern.

@@ -18,7 +18,7 @@ from data.batches.contents import MaskedContents
 from data.batches.filling import filled
 from data.batches.loader import Loader, Step
 from data.batches.settings import MaskSettings
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.chain import GENESIS, extend
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
@@ -39,29 +39,29 @@ SETTINGS = DataSettings(
 
 
 @pytest.fixture(scope="module")
-def shelves(tmp_path_factory: pytest.TempPathFactory) -> Shelves:
+def shelves(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
     lengths = np.random.default_rng(0).integers(1, 150, 300)
-    return Shelves([write_store(tmp_path_factory.mktemp("store"), lengths)])
+    return CorpusReader([write_store(tmp_path_factory.mktemp("store"), lengths)])
 
 
-def plan(shelves: Shelves, settings: DataSettings = SETTINGS, seed: int = 0) -> Plan:
+def plan(shelves: CorpusReader, settings: DataSettings = SETTINGS, seed: int = 0) -> Plan:
     return plan_over(shelves, Records(300), settings, seed)
 
 
 def masked(
-    shelves: Shelves, settings: DataSettings = SETTINGS, mask: MaskSettings = SETTINGS.mask, seed: int = 0
+    shelves: CorpusReader, settings: DataSettings = SETTINGS, mask: MaskSettings = SETTINGS.mask, seed: int = 0
 ) -> MaskedContents:
     return MaskedContents(shelves, settings, mask, seed)
 
 
-def window(shelves: Shelves, settings: DataSettings = SETTINGS) -> list[Bin]:
+def window(shelves: CorpusReader, settings: DataSettings = SETTINGS) -> list[Bin]:
     bins = plan(shelves, settings).window(0, 0, 10**9)
     assert bins is not None
     return bins
 
 
 def some(
-    shelves: Shelves,
+    shelves: CorpusReader,
     count: int,
     rank: int = 0,
     world_size: int = 1,
@@ -98,7 +98,7 @@ def chain(ranks: list[list[Step]]) -> str:
     return value
 
 
-def test_the_flat_layout(shelves: Shelves) -> None:
+def test_the_flat_layout(shelves: CorpusReader) -> None:
     bins = window(shelves)[:3]
     batch = masked(shelves).batch(bins, [1, 2, 2**63 + 5])
     per_bin = SETTINGS.documents_per_bin + 1
@@ -129,7 +129,7 @@ def test_the_flat_layout(shelves: Shelves) -> None:
     assert batch.to("cpu").tokens.equal(batch.tokens)
 
 
-def test_arrays_give_the_bytes_of_the_kernels(shelves: Shelves) -> None:
+def test_arrays_give_the_bytes_of_the_kernels(shelves: CorpusReader) -> None:
     rates = MaskSettings(mask_prob=0.5, random_prob=0.4)
     bins = window(shelves)[:20]
     batch = masked(shelves, mask=rates, seed=3).batch(bins, range(20))
@@ -149,7 +149,7 @@ def test_arrays_give_the_bytes_of_the_kernels(shelves: Shelves) -> None:
 
 
 @pytest.mark.filterwarnings("error")  # NumPy's, of integers that wrap around
-def test_batches_are_the_same_without_numba(shelves: Shelves, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_the_same_without_numba(shelves: CorpusReader, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = MaskSettings(mask_prob=0.5, random_prob=0.4)
     compiled = masked(shelves, mask=rates, seed=3).batch(window(shelves)[:20], range(20))
     without_numba(monkeypatch)
@@ -160,7 +160,7 @@ def test_batches_are_the_same_without_numba(shelves: Shelves, monkeypatch: pytes
         assert torch.equal(getattr(compiled.targets[0], name), getattr(plain.targets[0], name)), name
 
 
-def test_documents_are_slices_with_termini_where_they_are(shelves: Shelves) -> None:
+def test_documents_are_slices_with_termini_where_they_are(shelves: CorpusReader) -> None:
     length = (
         int(shelves.num_residues(np.array([record := int(np.argmax(shelves.num_residues(np.arange(300))))]))[0]) + 2
     )
@@ -178,13 +178,13 @@ def test_documents_are_slices_with_termini_where_they_are(shelves: Shelves) -> N
 
 def test_a_mixture_reads_from_each_store(tmp_path: Path) -> None:
     folders = [write_store(tmp_path / str(n), np.full(5, 20 + n), seed=n) for n in range(3)]
-    both = Shelves(folders)
+    both = CorpusReader(folders)
     samples = np.array([n << CORPUS_BITS | r for n in (2, 0, 1, 2) for r in (4, 1)])
     lengths = both.num_residues(samples) + 2
     assert lengths.tolist() == [24, 24, 22, 22, 23, 23, 24, 24]
     tokens = both.tokens(Bin(samples, samples * 0, samples * 0, lengths))
     for sample, end, length in zip(samples.tolist(), np.cumsum(lengths).tolist(), lengths.tolist(), strict=True):
-        alone = Shelves([folders[sample >> CORPUS_BITS]])
+        alone = CorpusReader([folders[sample >> CORPUS_BITS]])
         record = sample & ((1 << CORPUS_BITS) - 1)
         assert tokens[end - length : end].tolist() == [CLS, *alone.residues(record).tolist(), EOS]
 
@@ -197,7 +197,7 @@ def test_a_store_that_grows_is_mapped_again(tmp_path: Path) -> None:
     content = {name: (tmp_path / "whole" / name).read_bytes() for name in ("tokens.bin", "offsets.bin")}
     growing.joinpath("offsets.bin").write_bytes(content["offsets.bin"][: 8 * 11 + 3])  # a write that is under way
     growing.joinpath("tokens.bin").write_bytes(content["tokens.bin"][: int(lengths[:10].sum())])
-    reader, whole = Shelves([growing]), Shelves([tmp_path / "whole"])
+    reader, whole = CorpusReader([growing]), CorpusReader([tmp_path / "whole"])
     assert np.array_equal(reader.residues(9), whole.residues(9))
     for name, written in content.items():
         growing.joinpath(name).write_bytes(written)
@@ -213,7 +213,7 @@ def test_a_store_that_grows_is_mapped_again(tmp_path: Path) -> None:
     ],
 )
 def test_the_world_has_no_part_in_what_comes(
-    shelves: Shelves, world_size: int, workers: int, bins_per_forward: int
+    shelves: CorpusReader, world_size: int, workers: int, bins_per_forward: int
 ) -> None:
     settings = replace(SETTINGS, bins_per_forward=bins_per_forward, workers=workers)
     # 60 steps of 7 bins: past the end of the corpus' first pass, and across the curriculum's stage.
@@ -233,7 +233,7 @@ def test_the_world_has_no_part_in_what_comes(
     assert len(set(keys.values())) == 7
 
 
-def test_bins_are_dealt_by_attention_cost(shelves: Shelves) -> None:
+def test_bins_are_dealt_by_attention_cost(shelves: CorpusReader) -> None:
     (step,) = some(shelves, 1, rank=1, world_size=3)
     bins = [b for b, _ in islice(plan(shelves).bins(Cursor()), 7)]
     costs = [attention_cost(b.lengths) for b in bins]
@@ -244,7 +244,7 @@ def test_bins_are_dealt_by_attention_cost(shelves: Shelves) -> None:
 @pytest.mark.parametrize(
     ("workers", "steps"), [(0, (1, 20, 45, 59)), pytest.param(2, (1, 20, 45, 59), marks=pytest.mark.slow)]
 )
-def test_a_step_is_found_again_from_its_cursor(shelves: Shelves, workers: int, steps: tuple[int, ...]) -> None:
+def test_a_step_is_found_again_from_its_cursor(shelves: CorpusReader, workers: int, steps: tuple[int, ...]) -> None:
     settings = replace(SETTINGS, workers=workers)
     reference = some(shelves, 60)
     for at in steps:
@@ -254,7 +254,7 @@ def test_a_step_is_found_again_from_its_cursor(shelves: Shelves, workers: int, s
 
 
 @pytest.mark.slow
-def test_what_is_read_ahead_is_not_consumed(shelves: Shelves) -> None:
+def test_what_is_read_ahead_is_not_consumed(shelves: CorpusReader) -> None:
     """Three restarts in one pass, each from the last step taken while workers were ahead of it."""
     settings = replace(SETTINGS, workers=2)
     reference, seen, cursor = some(shelves, 24), [], Cursor()
@@ -266,7 +266,7 @@ def test_what_is_read_ahead_is_not_consumed(shelves: Shelves) -> None:
     assert [by_bin([seen], i) for i in range(17)] == [by_bin([reference], i) for i in range(17)]
 
 
-def test_controls_seed_and_cursor_change_the_chain(shelves: Shelves) -> None:
+def test_controls_seed_and_cursor_change_the_chain(shelves: CorpusReader) -> None:
     reference = chain([some(shelves, 10)])
     other_seed = chain([some(shelves, 10, seed=1)])
     off_by_one = chain([some(shelves, 10, cursor=Cursor(bin=1))])
@@ -274,7 +274,7 @@ def test_controls_seed_and_cursor_change_the_chain(shelves: Shelves) -> None:
 
 
 @pytest.mark.launch
-def test_workers_end_with_the_loader(shelves: Shelves) -> None:
+def test_workers_end_with_the_loader(shelves: CorpusReader) -> None:
     before = psutil.Process().children(recursive=True)
     loader = Loader(masked(shelves), plan(shelves, replace(SETTINGS, workers=2)), Cursor(), 0, 0, 1)
     next(loader)
@@ -289,14 +289,16 @@ def test_workers_end_with_the_loader(shelves: Shelves) -> None:
 
 def test_an_error_in_a_worker_arrives(tmp_path: Path) -> None:
     folder = write_store(tmp_path, np.full(300, 50))
-    loader = Loader(masked(Shelves([folder])), plan(Shelves([folder]), replace(SETTINGS, workers=1)), Cursor(), 0, 0, 1)
+    loader = Loader(
+        masked(CorpusReader([folder])), plan(CorpusReader([folder]), replace(SETTINGS, workers=1)), Cursor(), 0, 0, 1
+    )
     (folder / "tokens.bin").unlink()
     with closing(loader), pytest.raises(FileNotFoundError, match=r"tokens\.bin"):
         next(loader)
 
 
 @pytest.mark.slow
-def test_the_model_draws_anew_each_step(shelves: Shelves) -> None:
+def test_the_model_draws_anew_each_step(shelves: CorpusReader) -> None:
     keys = [int(k) for step in some(shelves, 3) for batch in step.batches for k in batch.draw_keys]
     assert len(set(keys)) == 3 * 7
 
@@ -312,7 +314,7 @@ def test_the_chain_knows_every_step_before() -> None:
     assert extend(extend(GENESIS, [1]), [2]) != extend(GENESIS, [2])
 
 
-def test_the_digest_sees_everything_a_bin_feeds(shelves: Shelves) -> None:
+def test_the_digest_sees_everything_a_bin_feeds(shelves: CorpusReader) -> None:
     packed = window(shelves)[0]
 
     def digest(of: Bin = packed, mask: MaskSettings = SETTINGS.mask, seed: int = 0) -> int:
@@ -334,7 +336,7 @@ def test_the_digest_tells_equal_content_apart(tmp_path: Path) -> None:
     """Two records and two crops that look the same: which one it was still counts."""
     folder = write_store(tmp_path, np.array([100, 100]))
     (folder / "tokens.bin").write_bytes(bytes([5]) * 200)
-    twins = Shelves([folder])
+    twins = CorpusReader([folder])
 
     def digest(record: int, start: int) -> int:
         documents = Bin(*(np.array([v]) for v in (record, 0, start, 50)))
@@ -343,12 +345,12 @@ def test_the_digest_tells_equal_content_apart(tmp_path: Path) -> None:
     assert len({digest(0, 10), digest(1, 10), digest(0, 11)}) == 3
 
 
-def test_more_ranks_than_bins(shelves: Shelves) -> None:
+def test_more_ranks_than_bins(shelves: CorpusReader) -> None:
     with pytest.raises(ValueError, match=r"bins_per_step is 7, but 8 processes train"):
         Loader(masked(shelves), plan(shelves), Cursor(), 0, 0, 8)
 
 
-def test_batches_move_what_a_model_reads(shelves: Shelves) -> None:
+def test_batches_move_what_a_model_reads(shelves: CorpusReader) -> None:
     batch: Batch = masked(shelves).batch(window(shelves)[:1], [7])
     moved = batch.to("meta")
     read = moved.tokens, moved.targets[0].labels, moved.targets[0].slots, moved.cu_seqlens
@@ -357,7 +359,7 @@ def test_batches_move_what_a_model_reads(shelves: Shelves) -> None:
     assert moved.spans == batch.spans
 
 
-def test_a_bin_that_is_left_out_changes_nothing_else(shelves: Shelves) -> None:
+def test_a_bin_that_is_left_out_changes_nothing_else(shelves: CorpusReader) -> None:
     """Its place is taken by one without documents, as an idle batch has none; all others are as they were."""
     left_out = (3, 8, 9, 20)  # places 3; 1 and 2; and 6 of the steps 0, 1 and 2
     settings = replace(SETTINGS, skip_bins=left_out, bins_per_forward=2)

@@ -15,7 +15,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 from data.__main__ import main
 from data.corpus.prepare import prepare
 from data.settings import DataSettings
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from support.places import REAL, ROOT
 
 AGALACTIAE = REAL / "orthofinder_M_agalactiae.faa.gz"
@@ -71,7 +71,7 @@ def folder_printed(out: bytes) -> Path:
 
 def test_build_says_what_it_built_and_finds_it_again(run, fasta: Path, tmp_path: Path) -> None:
     status, out, _ = run("build", fasta)
-    store = Store(folder_printed(out))
+    store = TokenStore(folder_printed(out))
     assert status == 0
     assert store.folder.parent == tmp_path / "stores"
     text = out.decode()
@@ -100,7 +100,7 @@ def test_build_reads_standard_input_through_a_pipe(run, fasta: Path, tmp_path: P
     assert process.returncode == 0, err
     assert folder_printed(out) == tmp_path / "piped"
     _, named, _ = run("build", fasta)
-    assert Store(tmp_path / "piped").fingerprint == Store(folder_printed(named)).fingerprint
+    assert TokenStore(tmp_path / "piped").fingerprint == TokenStore(folder_printed(named)).fingerprint
 
 
 def test_build_takes_what_a_recipe_takes(run, fasta: Path) -> None:
@@ -114,7 +114,7 @@ def test_build_takes_what_a_recipe_takes(run, fasta: Path) -> None:
     status, out, _ = run("build", fasta, "--unknown-letters", "count")
     assert status == 0
     assert "records      6" in out.decode()
-    assert Store(folder_printed(out)).unknown_letters == {"'!'": 1}
+    assert TokenStore(folder_printed(out)).unknown_letters == {"'!'": 1}
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_verify(run, fasta: Path, tmp_path: Path) -> None:
     status, out, _ = run("verify", store, stores=False)
     assert status == 0
     assert f"ok  tokens.bin {197:>28} bytes" in out.decode()
-    assert out.decode().splitlines()[-1] == f"ok: 5 records, fingerprint {Store(store).fingerprint}"
+    assert out.decode().splitlines()[-1] == f"ok: 5 records, fingerprint {TokenStore(store).fingerprint}"
     content = bytearray((store / "headers.bin").read_bytes())
     content[3] ^= 1
     (store / "headers.bin").write_bytes(content)

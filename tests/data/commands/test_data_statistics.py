@@ -21,12 +21,12 @@ from data.commands.statistics import (
     lines,
     statistics,
 )
-from data.corpus.lengths import Lengths, count_lengths
-from data.store.token_store import FACTS, FORMAT, Counts, Store, facts_text
+from data.corpus.lengths import LengthHistogram, count_lengths
+from data.store.token_store import FACTS, FORMAT, StoreCounts, TokenStore, facts_text
 from support.places import REAL
 
 
-class Arrays(Store):
+class Arrays(TokenStore):
     """A store with digests of our choice."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Arrays(Store):
             np.cumsum([0, *map(len, texts)]).astype(np.uint64).tofile(folder / f"{name}.bin")
         np.array(digests, np.uint64).tofile(folder / "digests.bin")
         (folder / "headers.bin").write_text("".join(headers))
-        counts = Counts(len(proteins), len(tokens), sum(map(len, headers)))
+        counts = StoreCounts(len(proteins), len(tokens), sum(map(len, headers)))
         facts = {
             **{"format": FORMAT, "fingerprint": "0" * 32, **counts._asdict(), "rejected": dict(rejected)},
             **{"unknown_letters": {"'!'": 3}, "sources": ["a.fasta"]},
@@ -207,7 +207,7 @@ def test_text_and_json_say_the_same(arrays) -> None:
 
 @pytest.mark.parametrize("values", [[1], [7, 8], [1, 2, 3, 35_000], list(range(20, 4000, 3)), [1, 2**31 - 1]])
 def test_every_record_stands_in_one_bar(values: list[int]) -> None:
-    lengths = Lengths(values=np.array(values), counts=np.arange(1, len(values) + 1))
+    lengths = LengthHistogram(values=np.array(values), counts=np.arange(1, len(values) + 1))
     bin_edges = edges(lengths)
     assert (np.diff(bin_edges) >= 1).all()
     one_by_one = np.repeat(lengths.values, lengths.counts)
@@ -218,7 +218,7 @@ def test_every_record_stands_in_one_bar(values: list[int]) -> None:
 def test_the_picture_is_a_png_whole_or_not_there(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
-    lengths = Lengths(values=np.array([10, 300, 2000]), counts=np.array([5, 20, 1]))
+    lengths = LengthHistogram(values=np.array([10, 300, 2000]), counts=np.array([5, 20, 1]))
     draw_lengths(lengths, tmp_path / "lengths.png", title="three $ $ lengths", crop_tokens=1024)
     assert imread(tmp_path / "lengths.png").shape[:2] == (675, 1200)
     (tmp_path / "taken.png").mkdir()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data.corpus.consumed import Consumed
+from data.corpus.consumed import StreamIdentity
 from data.order.plan import Cursor
 from data.settings import IngestSettings
 from data.store import growing as stream
@@ -29,9 +29,9 @@ def _builders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def consumed_of(tmp_path: Path) -> Callable[[Proteins], Consumed]:
-    def of(content: Proteins) -> Consumed:
-        return Consumed(GrowingStore(store_of(tmp_path, content).folder), WINDOW)
+def consumed_of(tmp_path: Path) -> Callable[[Proteins], StreamIdentity]:
+    def of(content: Proteins) -> StreamIdentity:
+        return StreamIdentity(GrowingStore(store_of(tmp_path, content).folder), WINDOW)
 
     return of
 
@@ -94,10 +94,10 @@ def test_what_was_read_is_bound(
 def test_a_resume_waits_for_the_records_that_it_had(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     whole, slow = SeededSource("s", gate_at=0), SeededSource("s", gate=gate, gate_at=300)
-    kept = Consumed(GrowingStore(start_builder_of([whole], "count", IngestSettings(), tmp_path / "a")), WINDOW)
+    kept = StreamIdentity(GrowingStore(start_builder_of([whole], "count", IngestSettings(), tmp_path / "a")), WINDOW)
     early, late = kept.up_to(at(5)), kept.up_to(at(6))
     store = GrowingStore(start_builder_of([slow], "count", IngestSettings(), tmp_path / "b"))
-    consumed = Consumed(store, WINDOW)
+    consumed = StreamIdentity(store, WINDOW)
     consumed.require(early, at(5))
     assert not is_finished(store.folder)
     waited_for: list[int] = []

@@ -10,7 +10,7 @@ import data
 from data.alphabet import TOKENS
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
 from support.inputs.raw_store import Records, plan_over
@@ -21,8 +21,8 @@ SETTINGS = DataSettings(sources=("three.fasta",), crop_tokens=16, bin_tokens=24,
 
 
 @pytest.fixture
-def shelves(tmp_path: Path) -> Shelves:
-    return Shelves([store_of(tmp_path, PROTEINS).folder])
+def shelves(tmp_path: Path) -> CorpusReader:
+    return CorpusReader([store_of(tmp_path, PROTEINS).folder])
 
 
 def told(*words: str) -> None:
@@ -31,7 +31,7 @@ def told(*words: str) -> None:
         assert text in said
 
 
-def test_the_order_and_the_bins(tmp_path: Path, shelves: Shelves) -> None:
+def test_the_order_and_the_bins(tmp_path: Path, shelves: CorpusReader) -> None:
     plan = plan_over(shelves, Records(3), SETTINGS)
     offsets = np.fromfile(next(tmp_path.rglob("offsets.bin")), "<u8").tolist()
     orders = [plan.sampler.window(number, 0).samples.tolist() for number in (0, 1)]
@@ -50,7 +50,7 @@ def test_the_order_and_the_bins(tmp_path: Path, shelves: Shelves) -> None:
         (1, 0, ["<cls>", "<mask>", "K", "<mask>", *"AYIAKDR", "<eos>"], "MTQ"),
     ],
 )
-def test_what_each_rank_is_fed(shelves: Shelves, rank: int, bin_: int, shown: list[str], truth: str) -> None:
+def test_what_each_rank_is_fed(shelves: CorpusReader, rank: int, bin_: int, shown: list[str], truth: str) -> None:
     plan = plan_over(shelves, Records(3), SETTINGS)
     with closing(Loader(MaskedContents(shelves, SETTINGS, SETTINGS.mask, 0), plan, Cursor(), 0, rank, 2)) as loader:
         step = next(loader)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data.corpus.corpora import OpenCorpus
+from data.corpus.corpora import Corpus
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.split import prefix_split
-from data.order.sampler import Passes, Sampler
+from data.order.sampler import Epochs, Sampler
 from data.settings import CorpusSettings, DataSettings
 from support.inputs.token_stores import proteins, store_of
 
@@ -23,7 +23,7 @@ def test_a_stream_comes_as_it_arrives_once_and_then_as_any_corpus(tmp_path: Path
     store = store_of(tmp_path, proteins(60))
     split = prefix_split(store, 60, 0.2)
     stream, whole = (
-        Passes(OpenCorpus(CorpusSettings(streaming=streaming), store, split, None, None), 3, 25)
+        Epochs(Corpus(CorpusSettings(streaming=streaming), store, split, None, None), 3, 25)
         for streaming in (True, False)
     )
     trained = np.flatnonzero(split.is_training(np.arange(60))).tolist()

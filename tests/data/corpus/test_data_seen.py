@@ -10,7 +10,7 @@ import pytest
 
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
-from data.order.plan import Bin, Cursor, Plan, Seen
+from data.order.plan import Bin, CorpusProgress, Cursor, Plan
 from data.settings import DataSettings, MixedCorpus
 
 
@@ -49,7 +49,7 @@ def cursors(plan: Plan, count: int) -> Iterator[tuple[list[Bin], Cursor]]:
 def test_proteins_and_passes_are_those_of_the_bins(settings: DataSettings, streaming: bool) -> None:
     corpora = opened(replace(settings, streaming=streaming))
     plan, digests = corpora.plan(0), corpora.parts[0].store
-    assert corpora.seen(plan, Cursor()) == Seen(0, None if streaming else 0.0)
+    assert corpora.seen(plan, Cursor()) == CorpusProgress(0, None if streaming else 0.0)
     training = np.flatnonzero(corpora.parts[0].split.is_training(np.arange(150)))
     assert 100 < len(training) < 150
     for bins, after in cursors(plan, 140):

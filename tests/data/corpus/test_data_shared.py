@@ -13,10 +13,10 @@ from data.commands import histogram
 from data.commands.digest import digest_command
 from data.commands.statistics import statistics
 from data.corpus.corpora import Corpora
-from data.corpus.lengths import Lengths, count_lengths
+from data.corpus.lengths import LengthHistogram, count_lengths
 from data.corpus.prepare import open_corpora, prepare
 from data.settings import DataSettings
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from support.forked import NOBODY, opened_again, public_folder, without_rights
 from support.inputs.token_stores import store_of
 
@@ -75,7 +75,7 @@ def test_what_is_derived_has_the_modes_of_the_umask(umask: int, folder: Path) ->
     try:
         corpora = opened(folder)
         store = corpora.parts[0].store
-        lengths = Lengths(values=np.array([10, 300]), counts=np.array([5, 20]))
+        lengths = LengthHistogram(values=np.array([10, 300]), counts=np.array([5, 20]))
         histogram.draw_lengths(lengths, store.folder / "lengths.png", title="", crop_tokens=64)
         list(digest_command(folder / "recipe.toml", [], 0, 2, 1, 0))
     finally:
@@ -133,7 +133,7 @@ def test_a_store_that_can_only_be_read_is_used(folder: Path) -> None:
     assert without_rights(work) == 0
     assert sorted(os.listdir(store)) == before
     (kept,) = (folder / "mine/derived").iterdir()
-    assert kept.name == Store(store).facts["hash"]
+    assert kept.name == TokenStore(store).facts["hash"]
     names = sorted(path.name for path in kept.iterdir())
     assert [name.rpartition("-")[0] for name in names] == [
         "clusters",
@@ -257,7 +257,7 @@ def test_a_table_that_cannot_be_read_says_so(folder: Path) -> None:
 
 
 def test_the_picture_of_a_store_that_cannot_be_written(folder: Path) -> None:
-    store = Store(built(folder))
+    store = TokenStore(built(folder))
     assert statistics(store, count_lengths(store))["records"] == 120
     assert main(["stats", str(store.folder), "--store-dir", str(folder / "stores")]) == 0
     assert (store.folder / "lengths.png").is_file()

@@ -12,7 +12,7 @@ from backports import zstd
 
 from data.homology import name_table
 from data.homology.clusters import excluded, open_clusters
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from support.inputs.token_stores import store_of
 
 NAMES = ("sp|P1|A_HUMAN first", "gi|12|gb|AAP5.2|", "CBH4 a|b", "tr|Q2|B_YEAST")
@@ -20,7 +20,7 @@ LETTERS = ("MKTAYIAKQRQ", "GG", "MKTAYIAKQRQ", "WWWWW")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> TokenStore:
     return store_of(tmp_path / "store", zip(NAMES, LETTERS, strict=True))
 
 
@@ -34,12 +34,12 @@ def hash_of(cluster: str) -> int:
     return int.from_bytes(hashlib.md5(cluster.encode()).digest()[8:], "little")
 
 
-def folders(store: Store) -> set[str]:
+def folders(store: TokenStore) -> set[str]:
     """What stands in the store's folder besides the store itself."""
     return {path.name for path in store.folder.iterdir() if path.is_dir()}
 
 
-def test_a_table_of_pairs(tmp_path: Path, store: Store) -> None:
+def test_a_table_of_pairs(tmp_path: Path, store: TokenStore) -> None:
     # By accession, as MMseqs2 writes, or by the whole first word; rows of others and repeated rows do no harm.
     text = "é\tP1\nc1\tAAP5.2\nother\tnobody\nc2\tCBH4\nc1\ttr|Q2|B_YEAST\nc2\tCBH4\n"
     expected = [hash_of("é"), hash_of("c1"), hash_of("c2"), hash_of("c1")]
@@ -60,7 +60,7 @@ def test_a_table_of_pairs(tmp_path: Path, store: Store) -> None:
     assert str(tmp_path / "clusters.tsv") in clusters.description
 
 
-def test_the_first_name_that_is_listed_counts(tmp_path: Path, store: Store) -> None:
+def test_the_first_name_that_is_listed_counts(tmp_path: Path, store: TokenStore) -> None:
     rows = "a\tP1\nb\tsp|P1|A_HUMAN\nc\tAAP5.2\nc\tCBH4\nc\tQ2\n"
     clusters = open_clusters(store, table(tmp_path, rows))
     assert clusters.of_records.tolist() == [hash_of(c) for c in "bccc"]
@@ -123,7 +123,7 @@ def test_uniprot_idmapping(tmp_path: Path) -> None:
         (b"c1\tP1\nc2\tAAP5.2\nc2\tCBH4\nc2\tQ2\nc3\tQ2\n", "'Q2' is listed in two clusters"),
     ],
 )
-def test_a_table_that_does_not_fit(tmp_path: Path, store: Store, content: bytes, message: str) -> None:
+def test_a_table_that_does_not_fit(tmp_path: Path, store: TokenStore, content: bytes, message: str) -> None:
     path = table(tmp_path, content)
     with pytest.raises(ValueError, match=r".+") as caught:
         open_clusters(store, path)
@@ -133,14 +133,14 @@ def test_a_table_that_does_not_fit(tmp_path: Path, store: Store, content: bytes,
     assert folders(store) == set()
 
 
-def test_a_table_that_is_not_there(tmp_path: Path, store: Store) -> None:
+def test_a_table_that_is_not_there(tmp_path: Path, store: TokenStore) -> None:
     with pytest.raises(ValueError, match=r"none\.tsv: No such file or directory; check data\.clusters"):
         open_clusters(store, tmp_path / "none.tsv")
     with pytest.raises(ValueError, match=r"is no file; data\.clusters names"):
         open_clusters(store, tmp_path)
 
 
-def test_is_made_once_for_each_table(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_made_once_for_each_table(tmp_path: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table(tmp_path, "c1\tP1\nc1\tAAP5.2\nc2\tCBH4\nc3\tQ2\n")
     first = open_clusters(store, path)
     fingerprint = first.fingerprint
@@ -155,7 +155,7 @@ def test_is_made_once_for_each_table(tmp_path: Path, store: Store, monkeypatch: 
     assert open_clusters(store, table(tmp_path, "c3\tQ2\nc1\tP1\nc2\tAAP5.2\nc2\tCBH4\n")).fingerprint != fingerprint
 
 
-def test_without_a_table_equal_sequences_share_a_cluster(store: Store) -> None:
+def test_without_a_table_equal_sequences_share_a_cluster(store: TokenStore) -> None:
     clusters = open_clusters(store, None)
     assert np.array_equal(clusters.of_records, store.digests)
     first, second, third, fourth = clusters.of_records.tolist()
@@ -188,7 +188,7 @@ def test_members_are_the_other_way_round(tmp_path: Path, with_table: bool, monke
     assert all(np.array_equal(a, b) for a, b in zip(members, again, strict=True))
 
 
-def test_a_clustering_that_was_cut_short_is_named(tmp_path: Path, store: Store) -> None:
+def test_a_clustering_that_was_cut_short_is_named(tmp_path: Path, store: TokenStore) -> None:
     path = table(tmp_path, "c1\tP1\nc1\tAAP5.2\nc2\tCBH4\nc3\tQ2\n")
     folder = open_clusters(store, path).folder
     (folder / "of_records.bin").write_bytes(bytes(24))
@@ -196,7 +196,7 @@ def test_a_clustering_that_was_cut_short_is_named(tmp_path: Path, store: Store) 
         _ = open_clusters(store, path).of_records
 
 
-def test_excluded_names(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excluded_names(tmp_path: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table(tmp_path, "Q2\tx\t0.9\nsp|P1|A_HUMAN\ty\t1.0\nP1\tz\t1.0\nnobody\tz\t1.0\n")
     with pytest.warns(UserWarning, match="1 of 4 names are not in"):
         assert excluded(store, path).tolist() == [0, 3]
@@ -220,7 +220,7 @@ def test_a_name_that_several_records_have_excludes_all_of_them_and_says_so(tmp_p
 
 
 @pytest.mark.filterwarnings("error")
-def test_excluded_tables_at_the_edges(tmp_path: Path, store: Store) -> None:
+def test_excluded_tables_at_the_edges(tmp_path: Path, store: TokenStore) -> None:
     assert excluded(store, table(tmp_path, "", "empty.tsv")).tolist() == []
     assert excluded(store, table(tmp_path, "CBH4\nAAP5.2", "names.txt")).tolist() == [1, 2]
     with pytest.raises(ValueError, match=r"lists 2 names and none of them is in .*check data\.exclude"):

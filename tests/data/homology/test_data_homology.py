@@ -19,7 +19,7 @@ from data.homology.clusters import excluded, open_clusters
 from data.homology.mmseqs import cluster_by_identity, decontaminate
 from data.homology.split import open_split
 from data.sources.synthetic import Families, write_corpus
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from support.inputs.token_stores import store_from, store_of
 from support.places import REAL
 from zymogen.processes import parent
@@ -102,7 +102,7 @@ def test_a_larger_corpus_is_clustered_in_cascades(
     assert "--single-step-clustering" not in clusters.facts["command"]
 
 
-def pairs_across(store: Store, validation: np.ndarray, folder: Path) -> int:
+def pairs_across(store: TokenStore, validation: np.ndarray, folder: Path) -> int:
     """Pairs of a validation and another record that MMseqs2 aligns at 30 % over 80 % of both."""
     folder.mkdir()
     for name, side in (("a", validation), ("b", np.setdiff1d(np.arange(store.num_records), validation))):

@@ -10,8 +10,8 @@ import pytest
 
 from data.homology import split as split_module
 from data.homology.clusters import open_clusters
-from data.homology.split import Split, held_out, open_split, prefix_split
-from data.store.token_store import Store
+from data.homology.split import CorpusSplit, held_out, open_split, prefix_split
+from data.store.token_store import TokenStore
 from support.inputs.token_stores import store_of
 
 
@@ -20,7 +20,7 @@ def many(count: int = 400) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return store_of(tmp_path_factory.mktemp("stores"), many())
 
 
@@ -31,11 +31,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def sides(split: Split, num_records: int) -> tuple[list[int], list[int]]:
+def sides(split: CorpusSplit, num_records: int) -> tuple[list[int], list[int]]:
     return np.flatnonzero(split.is_training(np.arange(num_records))).tolist(), split.validation.tolist()
 
 
-def test_clusters_are_held_out_whole(store: Store, table: Path) -> None:
+def test_clusters_are_held_out_whole(store: TokenStore, table: Path) -> None:
     split = open_split(store, open_clusters(store, table), 0.2, None)
     training, validation = sides(split, 400)
     out = {i % 40 for i in validation}
@@ -46,7 +46,7 @@ def test_clusters_are_held_out_whole(store: Store, table: Path) -> None:
     assert split.validation.dtype == np.int64
 
 
-def test_held_out_is_a_function_of_the_cluster_hash(store: Store, table: Path) -> None:
+def test_held_out_is_a_function_of_the_cluster_hash(store: TokenStore, table: Path) -> None:
     clusters = open_clusters(store, table)
     split = open_split(store, clusters, 0.2, None)
     of_records = held_out(clusters.of_records, split.validation_fraction)
@@ -61,7 +61,7 @@ def test_held_out_is_a_function_of_the_cluster_hash(store: Store, table: Path) -
     ]
 
 
-def test_is_training_takes_records_in_any_order(store: Store, table: Path) -> None:
+def test_is_training_takes_records_in_any_order(store: TokenStore, table: Path) -> None:
     excluded = np.array([3, 5, 399], np.int64)
     split = open_split(store, open_clusters(store, table), 0.2, excluded)
     records = np.random.default_rng(0).integers(0, 400, 1000)
@@ -71,7 +71,7 @@ def test_is_training_takes_records_in_any_order(store: Store, table: Path) -> No
     assert split.is_training(np.zeros(0, np.int64)).tolist() == []
 
 
-def test_a_larger_fraction_holds_out_more_of_the_same(store: Store) -> None:
+def test_a_larger_fraction_holds_out_more_of_the_same(store: TokenStore) -> None:
     clusters = open_clusters(store, None)
     small, large = (set(open_split(store, clusters, f, None).validation.tolist()) for f in (0.1, 0.4))
     assert small < large
@@ -88,7 +88,7 @@ def test_equal_sequences_stay_together_without_clusters(tmp_path: Path) -> None:
     assert 176 <= len(out) <= 304  # 240 expected; 3.5 standard deviations of 18
 
 
-def test_excluded_records_are_on_no_side_unless_held_out(store: Store, table: Path) -> None:
+def test_excluded_records_are_on_no_side_unless_held_out(store: TokenStore, table: Path) -> None:
     clusters = open_clusters(store, table)
     plain = open_split(store, clusters, 0.2, None)
     held, trains = plain.validation[:2].tolist(), np.flatnonzero(plain.is_training(np.arange(400)))[:3].tolist()
@@ -152,7 +152,7 @@ def test_a_split_with_an_empty_side(tmp_path: Path) -> None:
     assert not list(store.folder.glob("*split-*"))
 
 
-def test_a_fraction_of_0_holds_out_nothing(store: Store) -> None:
+def test_a_fraction_of_0_holds_out_nothing(store: TokenStore) -> None:
     split = open_split(store, open_clusters(store, None), 0.0, None)
     assert len(split.validation) == 0
     assert split.num_training == store.num_records

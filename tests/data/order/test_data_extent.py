@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.corpus.shelves import Shelves
-from data.order.extent import Extent, extent, tokens_per_pass
+from data.corpus.shelves import CorpusReader
+from data.order.extent import PlanSize, extent, tokens_per_pass
 from data.order.plan import Cursor, Plan
 from data.order.sampler import Mixture
 from data.settings import DataSettings
@@ -17,9 +17,9 @@ RECORDS = 600
 
 
 @pytest.fixture(scope="module")
-def shelves(tmp_path_factory: pytest.TempPathFactory) -> Shelves:
+def shelves(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
     lengths = np.random.default_rng(1).integers(20, 300, RECORDS)
-    return Shelves([write_store(tmp_path_factory.mktemp("extent"), lengths)])
+    return CorpusReader([write_store(tmp_path_factory.mktemp("extent"), lengths)])
 
 
 def settings(**more: object) -> DataSettings:
@@ -42,7 +42,7 @@ def tokens_of_pass(plan: Plan) -> int:
 
 
 @pytest.mark.parametrize("composition", ["packed", "bucketed"])
-def test_a_corpus_of_one_window_is_counted(shelves: Shelves, composition: str) -> None:
+def test_a_corpus_of_one_window_is_counted(shelves: CorpusReader, composition: str) -> None:
     plan = plan_over(shelves, Records(RECORDS), settings(composition=composition))
     found = extent(plan)
     assert (found.tokens_per_pass, found.is_exact) == (tokens_of_pass(plan), True)
@@ -50,7 +50,7 @@ def test_a_corpus_of_one_window_is_counted(shelves: Shelves, composition: str) -
     assert found.steps(0, 300_000) >= 100
 
 
-def test_of_many_windows_the_first_one_speaks(shelves: Shelves) -> None:
+def test_of_many_windows_the_first_one_speaks(shelves: CorpusReader) -> None:
     plan = plan_over(shelves, Records(RECORDS), settings(window_sequences=100))
     found = extent(plan)
     assert not found.is_exact
@@ -60,7 +60,7 @@ def test_of_many_windows_the_first_one_speaks(shelves: Shelves) -> None:
 
 def test_each_stage_of_a_curriculum_has_its_own_steps(tmp_path: Path) -> None:
     """Two documents of more than 150 tokens do not share a bin of 300; three crops of 100 fill one."""
-    shelves = Shelves([write_store(tmp_path, np.random.default_rng(1).integers(160, 280, RECORDS))])
+    shelves = CorpusReader([write_store(tmp_path, np.random.default_rng(1).integers(160, 280, RECORDS))])
     staged = settings(curriculum=((100_000, 100),), crop_tokens=300, bin_tokens=300, bins_per_step=4)
     plan = plan_over(shelves, Records(RECORDS), staged)
     found = extent(plan)
@@ -69,17 +69,17 @@ def test_each_stage_of_a_curriculum_has_its_own_steps(tmp_path: Path) -> None:
     assert 800 < found.stages[1][1] < 1000
     assert found.steps(0, 300_000) == pytest.approx(taken(plan, 300_000), rel=0.04)
     # Control: without the first stage's own number it is further off than that.
-    alone = Extent(None, False, ((0, found.stages[1][1]),))
+    alone = PlanSize(None, False, ((0, found.stages[1][1]),))
     assert alone.steps(0, 300_000) != pytest.approx(taken(plan, 300_000), rel=0.04)
 
 
 def test_steps_between_two_tokens() -> None:
-    found = Extent(None, False, ((0, 10.0), (100, 20.0)))
+    found = PlanSize(None, False, ((0, 10.0), (100, 20.0)))
     assert [found.steps(0, stop) for stop in (1, 10, 11, 100, 101, 140)] == [1, 1, 2, 10, 11, 12]
     assert [found.steps(start, 140) for start in (90, 100, 139, 140, 150)] == [3, 2, 1, 0, 0]
 
 
-def test_streams_and_mixtures_have_no_pass(shelves: Shelves) -> None:
+def test_streams_and_mixtures_have_no_pass(shelves: CorpusReader) -> None:
     records = Records(RECORDS)
     mixed = Plan(Mixture([records, records], (1, 1), 0, 100), lambda s: shelves.num_residues(s % 2**40), settings(), 0)
     assert extent(mixed).tokens_per_pass is None
@@ -88,12 +88,12 @@ def test_streams_and_mixtures_have_no_pass(shelves: Shelves) -> None:
 
 
 @pytest.mark.parametrize("window_sequences", [1000, 100])
-def test_the_tokens_of_a_pass_are_counted_whatever_its_windows(shelves: Shelves, window_sequences: int) -> None:
+def test_the_tokens_of_a_pass_are_counted_whatever_its_windows(shelves: CorpusReader, window_sequences: int) -> None:
     plan = plan_over(shelves, Records(RECORDS), settings(window_sequences=window_sequences))
     assert tokens_per_pass(plan) == tokens_of_pass(plan)
 
 
-def test_what_has_no_such_pass_is_refused(shelves: Shelves) -> None:
+def test_what_has_no_such_pass_is_refused(shelves: CorpusReader) -> None:
     mixture = plan_over(shelves, Records(RECORDS), settings())
     mixture.sampler = Mixture([Records(RECORDS)], [1], 0, 1000)
     with pytest.raises(ValueError, match="a stream or a mixture has no pass whose tokens could be counted"):

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from data.order import packing
-from data.order.packing import Groups, bucket, pack
+from data.order.packing import BinMembers, bucket, pack
 from support.reference_kernels import best_fit
 from zymogen.compiled import compiled
 
@@ -16,7 +16,7 @@ def proteins(count: int, crop: int = 1024, seed: int = 0) -> NDArray[np.int64]:
     return np.minimum(np.maximum(drawn, 1).astype(np.int64) + 2, crop)
 
 
-def waste(groups: Groups, lengths: NDArray[np.int64], bin_tokens: int) -> float:
+def waste(groups: BinMembers, lengths: NDArray[np.int64], bin_tokens: int) -> float:
     return 1 - lengths.sum() / (groups.num_bins * bin_tokens)
 
 
@@ -76,7 +76,7 @@ def test_waste_is_small_and_packed_bins_mix_lengths() -> None:
     assert waste(packed, lengths, 16_384) <= 0.005
     assert waste(bucketed, lengths, 16_384) <= 0.02
 
-    def spread(groups: Groups) -> float:
+    def spread(groups: BinMembers) -> float:
         means = np.array([lengths[members].mean() for members in groups.bins()])
         return float(means.std() / lengths.mean())
 

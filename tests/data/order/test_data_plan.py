@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from data.order.plan import Bin, Cursor, Plan, crop
-from data.order.sampler import CORPUS_BITS, Mixture, Passes
+from data.order.sampler import CORPUS_BITS, Epochs, Mixture
 from data.settings import DataSettings
 from support.inputs.raw_store import Records
 
@@ -21,7 +21,7 @@ def num_residues(samples: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def plan(seed: int = 0, settings: DataSettings = SETTINGS) -> Plan:
-    return Plan(Passes(Records(300), seed, settings.window_sequences), num_residues, settings, seed)
+    return Plan(Epochs(Records(300), seed, settings.window_sequences), num_residues, settings, seed)
 
 
 def mixed(seed: int = 0) -> Plan:
@@ -108,7 +108,7 @@ def test_bins_of_every_window_are_shuffled_anew() -> None:
     """With one document a bin, the place of each bin is that of its document's arrival."""
 
     def order(pass_index: int, window: int) -> list[int]:
-        whole = Plan(Passes(Records(300), 0, 64), lambda samples: np.full(len(samples), 126), SETTINGS, 0)
+        whole = Plan(Epochs(Records(300), 0, 64), lambda samples: np.full(len(samples), 126), SETTINGS, 0)
         one_each = Plan(whole.sampler, whole.num_residues, DataSettings(**BASE | {"crop_tokens": 128}), 0)
         arrived = one_each.sampler.window(pass_index, window)
         assert arrived is not None
@@ -163,6 +163,6 @@ def test_a_crop_is_keyed_by_the_pass_of_each_sample() -> None:
 
 
 def test_nothing_to_train_on_is_an_error_not_a_loop() -> None:
-    empty = Plan(Passes(Records(0), 0, 64), num_residues, SETTINGS, 0)
+    empty = Plan(Epochs(Records(0), 0, 64), num_residues, SETTINGS, 0)
     with pytest.raises(ValueError, match="no sequence to train on"):
         next(empty.bins(Cursor()))

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from data.order.sampler import CORPUS_BITS, Items, Mixture, Passes
+from data.order.sampler import CORPUS_BITS, Epochs, Mixture, WindowSamples
 from support.inputs.raw_store import Records
 
 WINDOW = 64
 
 
-def one_pass(sampler: Passes, pass_index: int) -> list[Items]:
+def one_pass(sampler: Epochs, pass_index: int) -> list[WindowSamples]:
     windows = []
     while (items := sampler.window(pass_index, len(windows))) is not None:
         windows.append(items)
@@ -19,7 +19,7 @@ def one_pass(sampler: Passes, pass_index: int) -> list[Items]:
 @pytest.mark.parametrize("pass_index", [0, 3])
 def test_a_pass_holds_every_training_record_once(pass_index: int) -> None:
     held_out = frozenset(range(0, 300, 7))
-    windows = one_pass(Passes(Records(300, held_out), 0, WINDOW), pass_index)
+    windows = one_pass(Epochs(Records(300, held_out), 0, WINDOW), pass_index)
     samples = np.concatenate([w.samples for w in windows])
     assert len(windows) == 5  # the last one short
     assert np.array_equal(np.sort(samples), [r for r in range(300) if r not in held_out])
@@ -28,7 +28,7 @@ def test_a_pass_holds_every_training_record_once(pass_index: int) -> None:
 
 def test_passes_and_seeds_differ() -> None:
     orders = [
-        np.concatenate([w.samples for w in one_pass(Passes(Records(300), seed, WINDOW), pass_index)]).tolist()
+        np.concatenate([w.samples for w in one_pass(Epochs(Records(300), seed, WINDOW), pass_index)]).tolist()
         for seed, pass_index in ((0, 0), (0, 1), (1, 0))
     ]
     assert orders[0] != orders[1] != orders[2] != orders[0]
@@ -36,7 +36,7 @@ def test_passes_and_seeds_differ() -> None:
 
 
 def test_a_stream_comes_in_order_once_and_permuted_after() -> None:
-    sampler = Passes(Records(200, streamed=True), 0, WINDOW)
+    sampler = Epochs(Records(200, streamed=True), 0, WINDOW)
     first, second = (np.concatenate([w.samples for w in one_pass(sampler, p)]).tolist() for p in (0, 1))
     assert first == list(range(200))
     assert second != first
@@ -44,8 +44,8 @@ def test_a_stream_comes_in_order_once_and_permuted_after() -> None:
 
 
 def test_what_is_held_out_leaves_the_order_of_the_rest() -> None:
-    everything = one_pass(Passes(Records(300), 0, WINDOW), 0)[2].samples.tolist()
-    fewer = one_pass(Passes(Records(300, frozenset({everything[5]})), 0, WINDOW), 0)[2].samples.tolist()
+    everything = one_pass(Epochs(Records(300), 0, WINDOW), 0)[2].samples.tolist()
+    fewer = one_pass(Epochs(Records(300, frozenset({everything[5]})), 0, WINDOW), 0)[2].samples.tolist()
     assert fewer == everything[:5] + everything[6:]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.order.plan import Cursor, Plan
-from data.order.shares import Shares, apportioned
+from data.order.shares import WeightedEpochs, apportioned
 from data.settings import DataSettings
 
 GROUPS = [np.arange(100, 130), np.array([7]), np.arange(500, 900)]
@@ -14,11 +14,11 @@ DRAWS = [75, 4, 121]
 """More than the records, far more, and fewer."""
 
 
-def shares(window: int = 64, seed: int = 3) -> Shares:
-    return Shares(GROUPS, DRAWS, seed, window)
+def shares(window: int = 64, seed: int = 3) -> WeightedEpochs:
+    return WeightedEpochs(GROUPS, DRAWS, seed, window)
 
 
-def passes(sampler: Shares, number: int) -> list[int]:
+def passes(sampler: WeightedEpochs, number: int) -> list[int]:
     found, window = list[int](), 0
     while (items := sampler.window(number, window)) is not None:
         found += items.samples.tolist()
@@ -89,14 +89,14 @@ def test_shares_are_rounded_to_whole_draws() -> None:
 
 def test_a_group_without_records_or_draws_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^\[1, 0\] draws of groups of \[1, 30\] records"):
-        Shares([GROUPS[1], GROUPS[0]], [1, 0], 0, 8)
+        WeightedEpochs([GROUPS[1], GROUPS[0]], [1, 0], 0, 8)
     with pytest.raises(ValueError, match="each group needs a record and a draw"):
-        Shares([np.zeros(0, np.int64)], [1], 0, 8)
+        WeightedEpochs([np.zeros(0, np.int64)], [1], 0, 8)
 
 
 def test_each_round_of_a_group_has_an_order_of_its_own() -> None:
     """Ten of forty a pass: pass 0 begins the first round, pass 4 the second one, and each seed begins elsewhere."""
-    few = [Shares([np.arange(40)], [10], seed, 8) for seed in (3, 4)]
+    few = [WeightedEpochs([np.arange(40)], [10], seed, 8) for seed in (3, 4)]
     begun = []
     for sampler, number in ((few[0], 0), (few[0], 4), (few[1], 0)):
         windows = [items.samples for window in (0, 1) if (items := sampler.window(number, window)) is not None]

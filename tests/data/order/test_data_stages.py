@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
 from data.order.plan import Bin, Cursor, Plan, crop, following
-from data.order.sampler import CORPUS_BITS, Mixture, Passes, Sampler
+from data.order.sampler import CORPUS_BITS, Epochs, Mixture, Sampler
 from data.settings import DataSettings
 from support.inputs.raw_store import Records
 from zymogen import keyed_random
@@ -26,7 +26,7 @@ def num_residues(samples: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def plan(window: int, records: int = 400, *, mixed: bool = False, **settings: object) -> Plan:
     chosen = DataSettings(**BASE | {"window_sequences": window, "curriculum": CURRICULUM} | settings)
-    sampler: Sampler = Passes(Records(records), 0, window)
+    sampler: Sampler = Epochs(Records(records), 0, window)
     if mixed:
         sampler = Mixture([Records(records), Records(50)], (3, 1), 0, window)
     return Plan(sampler, num_residues, chosen, 0)

@@ -20,7 +20,7 @@ from data.alphabet import STANDARD_RESIDUES
 from data.commands.statistics import lines, statistics
 from data.corpus.lengths import count_lengths
 from data.settings import CorpusSettings, IngestSettings
-from data.sources.block import Block, Source
+from data.sources.block import RecordBlock, Source
 from data.sources.fasta import FastaSource
 from data.sources.protein import mistaken
 from data.sources.resolve import resolve
@@ -119,7 +119,7 @@ def source(path: Path, content: bytes, ingest: IngestSettings = LIMITS) -> Sourc
 
 
 def left_out_of(path: Path, content: bytes, ingest: IngestSettings = LIMITS) -> list[tuple[int, str]]:
-    blocks: list[Block] = list(source(path, content, ingest).blocks())
+    blocks: list[RecordBlock] = list(source(path, content, ingest).blocks())
     return [(bad.record, bad.kind) for block in blocks for bad in block.rejected]
 
 
@@ -235,7 +235,7 @@ def test_stops_of_gffread_are_no_alignment(tmp_path: Path) -> None:
     assert [reason.partition(":")[0] for reason in found] == ["", "is an alignment", "is an alignment"]
 
 
-def blocks_of(tmp_path: Path, text: bytes) -> Iterator[Block]:
+def blocks_of(tmp_path: Path, text: bytes) -> Iterator[RecordBlock]:
     (tmp_path / "x.fasta").write_bytes(text)
     return FastaSource(str(tmp_path / "x.fasta"), "count").blocks()
 

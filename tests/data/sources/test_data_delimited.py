@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from data.sources.block import Position
+from data.sources.block import SourcePosition
 from data.sources.tables import TableSource
 from support.inputs.protein_files import contents, lower, refused
 from support.inputs.protein_files import write as written
@@ -54,7 +54,7 @@ def test_separators_at_the_end_of_a_row_shift_nothing(tmp_path: Path, text: byte
     assert read(tmp_path, text) == wanted
     if b'"' not in text:
         assert read(tmp_path, text.replace(b",", b"\t"), ".tsv") == wanted
-    assert contents(source(f"{tmp_path}/x.csv"), Position(1)) == wanted[1:]
+    assert contents(source(f"{tmp_path}/x.csv"), SourcePosition(1)) == wanted[1:]
 
 
 def test_two_columns_with_separators_at_the_end(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_data_set_of_csv_files(tmp_path: Path) -> None:
         written(tmp_path / f"{name}.csv", HEADER + rows)
     place = f"datasets://{tmp_path}"
     assert contents(source(place, "")) == [("p1", "MKLVAC"), ("p2", "GGACDE")]
-    assert contents(source(place, ""), Position(1)) == [("p2", "GGACDE")]
+    assert contents(source(place, ""), SourcePosition(1)) == [("p2", "GGACDE")]
     assert contents(source(f"{place}?split=test", "")) == [("p3", "MK")]
     with pytest.raises(ValueError, match=r"no split 'dev'; there is train, test"):
         contents(source(f"{place}?split=dev", ""))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from data.alphabet import STANDARD_RESIDUES, TOKENS, UNK, decode
 from data.sources.fasta import FastaSource
-from data.transport.broken_stream import BrokenStream
+from data.transport.broken_stream import StreamError
 from support.inputs.fasta_content import TIDY, read, written
 from support.inputs.protein_files import lower
 
@@ -233,7 +233,7 @@ def test_a_bad_source_is_one_error_with_values(
     with pytest.raises(ValueError, match=r".+") as caught:
         read(path)
     message = str(caught.value)
-    assert type(caught.value) in (ValueError, BrokenStream)  # none of Python's own
+    assert type(caught.value) in (ValueError, StreamError)  # none of Python's own
     assert message.startswith(f"{path}: ")
     assert "\n" not in message
     assert [w for w in words if w not in message] == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import data.sources.fasta
-from data.sources.block import Block, Position
+from data.sources.block import RecordBlock, SourcePosition
 from data.sources.fasta import FastaSource
 from support.inputs.fasta_content import TIDY, byte_by_byte, content, in_pieces, many, read, written
 
@@ -24,17 +24,17 @@ def test_restart_at_every_block(tmp_path: Path, compress, monkeypatch: pytest.Mo
         assert block.end.records == sum(len(b.lengths) + len(b.rejected) for b in blocks[:done])
         assert text[block.end.offset :].startswith(b">") == (done < len(blocks))
         assert content(source.blocks(block.end)) == content(iter(blocks[done:]))
-    assert blocks[-1].end == Position(300, len(text))
+    assert blocks[-1].end == SourcePosition(300, len(text))
     assert blocks[-1].bytes_read == source.num_bytes == len(compress(text))
 
 
 def test_a_source_that_changed_is_not_continued(tmp_path: Path) -> None:
     source = FastaSource(written(tmp_path, TIDY), "refuse")
     with pytest.raises(ValueError, match="no record begins at byte 5, where reading is to continue"):
-        list(source.blocks(Position(1, 5)))
+        list(source.blocks(SourcePosition(1, 5)))
     with pytest.raises(ValueError, match="ends 57 bytes before the place up to which it was read"):
-        list(source.blocks(Position(1, 100)))
-    assert list(source.blocks(Position(2, len(TIDY)))) == []
+        list(source.blocks(SourcePosition(1, 100)))
+    assert list(source.blocks(SourcePosition(2, len(TIDY)))) == []
 
 
 def test_chunks_may_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_blocks_are_the_same_without_the_kernel(tmp_path: Path, monkeypatch: pyt
             slow = list(source.blocks())
         assert len(compiled) == len(slow) > 3
         for ours, theirs in zip(compiled, slow, strict=True):
-            for name in Block.__slots__:
+            for name in RecordBlock.__slots__:
                 a, b = getattr(ours, name), getattr(theirs, name)
                 assert a.tolist() == b.tolist() if isinstance(a, np.ndarray) else a == b
 
@@ -70,7 +70,7 @@ def test_what_is_common_is_not_read_byte_by_byte(tmp_path: Path, monkeypatch: py
     def too_slow(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(data.sources.fasta._Reading, "_add_unusual", too_slow)
+    monkeypatch.setattr(data.sources.fasta._FastaReader, "_add_unusual", too_slow)
     text = TIDY.replace(b"GGGG", b"GGHG") * 20  # four G could be a nucleic acid
     for changed in (text, text.replace(b"\n", b"\r\n"), text.lower(), text.replace(b"QRQ", b"Q\tR \vQ\f\n\n*")):
         assert len(read(written(tmp_path, changed)).records) == 40

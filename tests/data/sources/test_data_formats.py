@@ -17,7 +17,7 @@ from Bio.SeqRecord import SeqRecord
 
 import data.sources.entries
 from data.sources.biopython import SUFFIXES, SeqIOSource
-from data.sources.block import START, Position
+from data.sources.block import START, SourcePosition
 from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta import FastaSource
 from data.transport.byte_stream import ByteStream
@@ -124,7 +124,7 @@ def test_a_genome_gives_its_translations(tmp_path: Path) -> None:
     (bad,) = block.rejected
     assert (bad.record, bad.header, bad.offset) == (4, b"NC_2 a phage", 0)
     assert "holds nucleotides (DNA) and no CDS with a /translation" in bad.reason
-    assert block.end == Position(5)
+    assert block.end == SourcePosition(5)
 
 
 def test_a_genome_is_not_held(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_letters_follow_the_rules_of_fasta() -> None:
         Entry(b"d", b"*"),
         Entry(b"", b"M"),
     ]
-    (block,) = entry_blocks(entries, "refuse", "protein", Position(10), lambda: 7)
-    assert (block.lengths.tolist(), block.bytes_read, block.end) == ([3, 3], 7, Position(15))
+    (block,) = entry_blocks(entries, "refuse", "protein", SourcePosition(10), lambda: 7)
+    assert (block.lengths.tolist(), block.bytes_read, block.end) == ([3, 3], 7, SourcePosition(15))
     assert block.headers.tobytes() == b"a b" + b"b"  # a header is one line
     assert block.tokens[:3].tolist() == block.tokens[3:].tolist() == [20, 15, 11]
     assert [(r.record, r.header) for r in block.rejected] == [(13, b"c"), (14, b"d"), (15, b"")]

@@ -11,7 +11,7 @@ import pytest
 
 from data.__main__ import main
 from data.alphabet import decode
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from support.inputs.hostile_inputs import ELSEWHERE, INPUTS, PLAIN, TWO, Hostile, Records
 from support.places import ROOT
 
@@ -24,7 +24,7 @@ def write(folder: Path, hostile: Hostile) -> str:
     return str(path)
 
 
-def records(store: Store) -> Records:
+def records(store: TokenStore) -> Records:
     headers = store.headers(0, store.num_records)
     return [(header, decode(store.residues(number))) for number, header in enumerate(headers)]
 
@@ -41,7 +41,7 @@ def judge(hostile: Hostile, path: str, stores: Path, status: int, err: str) -> N
     if hostile.records is not None:
         assert (status, err) == (0, "")
         (folder,) = stores.iterdir()
-        assert records(Store(folder)) == hostile.records
+        assert records(TokenStore(folder)) == hostile.records
         return
     assert status == 2
     (line,) = err.splitlines()  # one line, and nothing that a library said besides
@@ -164,7 +164,7 @@ def test_what_the_user_has_in_the_output_folder_stays(tmp_path: Path, capfd: pyt
     assert "choose a folder" in line
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert main(["build", str(tmp_path / "parts" / "*.fasta"), "--output", str(tmp_path / "store")]) == 0
-    assert records(Store(tmp_path / "store")) == TWO
+    assert records(TokenStore(tmp_path / "store")) == TWO
 
 
 @pytest.mark.parametrize("about", ELSEWHERE)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from data.settings import CorpusSettings, IngestSettings
-from data.sources.block import Block
+from data.sources.block import RecordBlock
 from data.sources.fasta import FastaSource
 from data.sources.protein import mistaken
 from data.sources.resolve import Source, resolve
 from data.store.build import build_into, open_or_build
 from data.store.growing import GrowingStore
 from data.store.lock import locked
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from support.inputs.protein_files import LIMITS
 from support.inputs.protein_files import write as written
 from support.inputs.stream_builders import start_builder_of
@@ -37,7 +37,7 @@ def source(path: str, ingest: IngestSettings = LIMITS, letters: str = "refuse") 
     return found
 
 
-def first_block(tmp_path: Path, text: bytes, letters: str = "refuse") -> Block:
+def first_block(tmp_path: Path, text: bytes, letters: str = "refuse") -> RecordBlock:
     return next(FastaSource(written(tmp_path / "x.fasta", text), letters).blocks())
 
 
@@ -242,4 +242,4 @@ def test_a_stream_says_so_before_anything_is_there(tmp_path: Path) -> None:
     folder = start_builder_of([found], "refuse", insisted, tmp_path)
     assert GrowingStore(folder).wait(40) == 40
     with locked(folder):
-        assert Store(folder).num_records == 40
+        assert TokenStore(folder).num_records == 40

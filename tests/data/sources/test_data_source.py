@@ -11,16 +11,16 @@ import pytest
 
 from data.settings import CorpusSettings, DataSettings, MixedCorpus
 from data.sources.biopython import SeqIOSource
-from data.sources.block import Position
+from data.sources.block import SourcePosition
 from data.sources.fasta import FastaSource
-from data.sources.resolve import Resolved, require_files, resolve
+from data.sources.resolve import ResolvedSources, require_files, resolve
 from data.sources.tables import TableSource
 from support.inputs.protein_files import LIMITS, PROTEINS, contents, fasta, packed, uniprot_xml
 from support.places import ROOT
 from zymogen.console.safe_text import redacted
 
 
-def resolved(tmp_path: Path, *sources: str | Path, clusters: str | None = None) -> Resolved:
+def resolved(tmp_path: Path, *sources: str | Path, clusters: str | None = None) -> ResolvedSources:
     corpus = CorpusSettings(sources=tuple(map(str, sources)), clusters=clusters)
     return resolve(corpus, "refuse", LIMITS, tmp_path / "stores")
 
@@ -142,7 +142,7 @@ def test_a_finished_store_stands_alone(files: Path) -> None:
     with pytest.raises(ValueError, match=r"store is a folder, and no finished token store.*store/\*\.fasta'"):
         resolved(files, store)
     (store / "store.json").write_text("{}")
-    assert resolved(files, store) == Resolved((), None, None, store)
+    assert resolved(files, store) == ResolvedSources((), None, None, store)
     with pytest.raises(ValueError, match=r"stands alone: name the files .* or mix the two with \[\[data\.mixture\]\]"):
         resolved(files, files / "a.fasta", store)
 
@@ -250,7 +250,7 @@ def test_standard_input_is_fasta_from_a_pipe(tmp_path: Path, packing: str) -> No
 def test_standard_input_is_read_from_its_beginning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(ValueError, match=r"standard input ended after 4 records and cannot be read from there again"):
-        next(iter(FastaSource("-", "refuse").blocks(Position(4, 100))))
+        next(iter(FastaSource("-", "refuse").blocks(SourcePosition(4, 100))))
 
 
 def test_standard_input_is_no_source_of_a_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import data.sources.entries
-from data.sources.block import Position
+from data.sources.block import SourcePosition
 from data.sources.tables import TableSource, split_query
 from support.inputs.faulty_server import Site, serving
 from support.inputs.protein_files import LETTERS, PROTEINS, contents, lower, packed, refused, table
@@ -116,8 +116,8 @@ def test_ids_of_any_type(tmp_path: Path) -> None:
 
 def test_row_numbers_go_on_after_a_stop(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", b"seq\nMKT\nGG\nWW\n")
-    assert contents(source(path), Position(2)) == [("row-4", "WW")]
-    assert contents(source(path), Position(3)) == []
+    assert contents(source(path), SourcePosition(2)) == [("row-4", "WW")]
+    assert contents(source(path), SourcePosition(3)) == []
 
 
 def test_other_columns_of_parquet_are_not_read(tmp_path: Path) -> None:

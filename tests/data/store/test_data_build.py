@@ -18,12 +18,12 @@ from data.sources.block import START, Source
 from data.sources.fasta import FastaSource
 from data.store import writer as store_writer
 from data.store.build import build_into, open_or_build
-from data.store.builder_process import Send, messages, start
+from data.store.builder_process import MessageSender, messages, start
 from data.store.folder import PARTS
 from data.store.journal import read_journal
 from data.store.lock import is_held
 from data.store.read_ahead import BuiltPart
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from data.store.writer import StoreWriter
 from support.forked import in_process
 from support.inputs.seeded_source import SeededSource, contents, until
@@ -41,7 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What an uninterrupted build of `SOURCES` gives."""
     folder = tmp_path_factory.mktemp("whole") / "store"
     build_into(folder, SOURCES, "count", QUARTER)
-    Store(folder).verify()
+    TokenStore(folder).verify()
     return contents(folder)
 
 
@@ -85,7 +85,7 @@ def test_killed_at_any_point_it_goes_on_to_the_same_bytes(
         assert in_process(lambda: build_and_die(folder, point, monkeypatch)) == -signal.SIGKILL  # noqa: B023
         journal = read_journal(folder)
         committed.add(journal and journal.num_read)
-        assert not (folder / "store.json").exists() or Store(folder).num_records == 573
+        assert not (folder / "store.json").exists() or TokenStore(folder).num_records == 573
         build_into(folder, SOURCES, "count", QUARTER)
         assert contents(folder) == whole, point
     assert {
@@ -221,7 +221,7 @@ def test_in_parallel_it_gives_the_same_bytes(tmp_path: Path, whole: dict[str, by
     told = []
     build_into(tmp_path / "store", SOURCES, "count", ingest, progress=lambda *counts: told.append(counts))
     assert contents(tmp_path / "store") == whole
-    assert told[-1] == (573, Store(tmp_path / "store").total_residues, 620 << 20, 620 << 20)
+    assert told[-1] == (573, TokenStore(tmp_path / "store").total_residues, 620 << 20, 620 << 20)
 
 
 def at(folder: Path) -> tuple[int, int] | None:
@@ -230,7 +230,7 @@ def at(folder: Path) -> tuple[int, int] | None:
     return journal and (journal.source, journal.num_read)
 
 
-def parallel_build(send: Send, folder: Path, sources: list[Source]) -> None:
+def parallel_build(send: MessageSender, folder: Path, sources: list[Source]) -> None:
     build_into(folder, sources, "count", IngestSettings(max_bad_fraction=0.25, processes=3), progress=quiet)
 
 
@@ -363,7 +363,7 @@ def test_an_interrupt_at_any_moment_ends_the_writer(tmp_path: Path) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def build_and_log(send: Send, folder: Path, source: Source) -> None:
+def build_and_log(send: MessageSender, folder: Path, source: Source) -> None:
     send(began=True)
     build_into(folder, [source], "count", IngestSettings(), progress=quiet)
 
@@ -388,7 +388,7 @@ def test_two_builders_at_once_give_one_store(tmp_path: Path, capfd: pytest.Captu
     for of_one in heard:
         assert list(of_one) == []
     assert log.read_text() == "0\n"
-    assert Store(tmp_path / "store").num_records == 500
+    assert TokenStore(tmp_path / "store").num_records == 500
     for builder in builders:
         assert builder.stdout is not None
         builder.stdout.close()

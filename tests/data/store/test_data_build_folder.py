@@ -17,7 +17,7 @@ from data.store import writer as store_writer
 from data.store.build import build_into
 from data.store.folder import PARTS
 from data.store.journal import JOURNAL, read_journal, write_failure
-from data.store.token_store import FACTS, Counts, Store
+from data.store.token_store import FACTS, StoreCounts, TokenStore
 from support.forked import in_process
 from support.inputs.seeded_source import SeededSource, contents
 from support.inputs.stream_builders import start_builder_of
@@ -31,7 +31,7 @@ NAMES = (
     *("progress.json", "store.json", "build.lock", "failed.json", "run.json", "lengths.png", ".progress.json.new"),
     *("0000", "0001", "0002", "parts", "split-1", "members", "export", "checkpoints", "a.fasta", "notes.txt"),
 )
-RESERVED = {*Counts().file_sizes(), "rejected.jsonl", FACTS, JOURNAL}
+RESERVED = {*StoreCounts().file_sizes(), "rejected.jsonl", FACTS, JOURNAL}
 """What a folder of ours holds, or will before it is finished."""
 
 
@@ -120,7 +120,7 @@ def random_builds(tmp_path: Path, once: Path, seed: int) -> int:
     except ValueError as error:  # of a spoilt build that was killed
         assert "other sources or settings" in str(error)  # noqa: PT017
         return num_builds + 2
-    found = contents(folder, Counts().file_sizes()) | contents(folder, ["rejected.jsonl", FACTS])
+    found = contents(folder, StoreCounts().file_sizes()) | contents(folder, ["rejected.jsonl", FACTS])
     assert found == whole(once)
     for path, content in theirs.items():
         assert path.read_bytes() == content, path
@@ -174,14 +174,14 @@ def test_json_of_another_program(tmp_path: Path, name: str, content: bytes) -> N
     with pytest.raises(ValueError, match="choose a"):
         build_into(tmp_path, SOURCES, "count", QUARTER)
     with pytest.raises(ValueError, match=r"no finished token store|is of another program.*choose another folder$"):
-        _ = Store(tmp_path).facts
+        _ = TokenStore(tmp_path).facts
     assert contents(tmp_path) == {"tokens.bin": b"mine", name: content}
 
 
 def test_what_nfs_keeps_of_a_removed_file_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / ".nfs000000000012ab3400000001").touch()
     build_into(tmp_path, SOURCES, "count", QUARTER)
-    assert Store(tmp_path).num_records == 170
+    assert TokenStore(tmp_path).num_records == 170
 
 
 def test_files_that_came_into_a_folder_of_ours(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_what_a_failed_build_keeps_is_known_as_ours(tmp_path: Path) -> None:
     assert journal is not None
     assert journal.num_read == 0
     build_into(folder, SOURCES, "count", QUARTER)  # of other files, as the user has corrected them
-    assert Store(folder).num_records == 170
+    assert TokenStore(folder).num_records == 170
 
 
 def test_a_stream_refuses_it_before_the_run_starts(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from data.settings import IngestSettings
 from data.sources.block import Source
 from data.store import writer as store_writer
 from data.store.build import build_into, open_or_build
-from data.store.builder_process import Send, messages, start
+from data.store.builder_process import MessageSender, messages, start
 from data.store.journal import read_journal
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from support.forked import in_process
 from support.inputs.seeded_source import BulkSource, SeededSource, contents
-from zymogen.console.progress import BuildLine
+from zymogen.console.progress import BuildProgress
 
 QUARTER = IngestSettings(max_bad_fraction=0.25)
 SOURCES = [SeededSource("a", 1, 300, bad_every=9), SeededSource("b", 2, 250), SeededSource("c", 3, 70, bad_every=5)]
@@ -153,7 +153,7 @@ def test_a_limit_on_file_size(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 # Size and progress --------------------------------------------------------------------------------
 
 
-def peaks_of_builds(send: Send, folder: Path, sources: Sequence[Source]) -> None:
+def peaks_of_builds(send: MessageSender, folder: Path, sources: Sequence[Source]) -> None:
     peaks = []
     for number, source in enumerate(sources):
         build_into(folder / str(number), [source], "refuse", IngestSettings(), progress=quiet)
@@ -172,7 +172,7 @@ def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
     few, many = 4, 72
     builder = start(peaks_of_builds, tmp_path, [BulkSource(num_blocks=number) for number in (few, few, many)])
     (message,) = messages(builder, "bulk")
-    assert Store(tmp_path / "2").total_residues == many << 22  # 302 MB
+    assert TokenStore(tmp_path / "2").total_residues == many << 22  # 302 MB
     _, small, large = message["kilobytes"]
     assert large - small < (many - few << 12) / 10  # a tenth of the residues that it has more
     assert builder.stdout is not None
@@ -180,7 +180,7 @@ def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
 
 
 def test_progress_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with BuildLine(every_s=0.0) as progress:
+    with BuildProgress(every_s=0.0) as progress:
         progress(10, 3000, 1000, 10_000)
         time.sleep(0.01)
         progress(20, 6000, 2000, 10_000)
@@ -195,7 +195,7 @@ def test_progress_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_bar_on_a_terminal() -> None:
     ours, theirs = os.openpty()
-    with open(theirs, "w") as terminal, BuildLine(terminal) as progress:
+    with open(theirs, "w") as terminal, BuildProgress(terminal) as progress:
         progress(10, 3000, 1000, 10_000)
         time.sleep(0.25)
         progress(1000, 300_000, 2500, 10_000)

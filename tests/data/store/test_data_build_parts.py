@@ -19,7 +19,7 @@ from data.sources.fasta import FastaSource
 from data.sources.tables import TableSource
 from data.store import writer as store_writer
 from data.store.build import build_into
-from data.store.builder_process import Send, spawn, start
+from data.store.builder_process import MessageSender, spawn, start
 from data.store.folder import PARTS
 from data.store.journal import read_journal
 from data.store.lock import is_held
@@ -41,7 +41,7 @@ def quiet(*_: object) -> None:
     pass
 
 
-def parallel_build(send: Send, folder: Path, sources: list[Source]) -> None:
+def parallel_build(send: MessageSender, folder: Path, sources: list[Source]) -> None:
     build_into(folder, sources, "count", replace(QUARTER, processes=4), progress=quiet)
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from data.corpus.prepare import prepare
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin
 from data.settings import DataSettings, IngestSettings
 from data.store import checked
 from data.store.build import build_into
-from data.store.token_store import Store, facts_text, hash_of, new_hash
+from data.store.token_store import TokenStore, facts_text, hash_of, new_hash
 from support.forked import in_process
 from support.inputs.raw_store import flip, write_store
 from support.inputs.seeded_source import SeededSource, contents
@@ -29,7 +29,7 @@ DAMAGED = (
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> TokenStore:
     return build_into(tmp_path / "store", [SeededSource("s")], "count", IngestSettings())
 
 
@@ -44,20 +44,20 @@ def test_one_bit_of_the_offsets_ends_in_one_error(tmp_path: Path, bit: int) -> N
     folder = write_store(tmp_path, lengths)
     samples = np.arange(40)
     documents = bin_of(samples, lengths + 2)
-    whole = Shelves([folder]).tokens(documents)
+    whole = CorpusReader([folder]).tokens(documents)
     flip(folder / "offsets.bin", 7, bit)
 
     def read() -> np.ndarray:  # of the lengths that were planned before
-        return Shelves([folder]).tokens(documents)
+        return CorpusReader([folder]).tokens(documents)
 
     message = DAMAGED.format(re.escape(str(folder)), "[67]")  # the records on both sides of entry 7, which was 350
     with pytest.raises(ValueError, match=message):
         read()
     if not 300 < 350 ^ (1 << bit) < 400:
         with pytest.raises(ValueError, match=message):
-            Shelves([folder]).num_residues(samples)
+            CorpusReader([folder]).num_residues(samples)
         with pytest.raises(ValueError, match=message):
-            Shelves([folder]).residues(6 if bit > 8 else 7)
+            CorpusReader([folder]).residues(6 if bit > 8 else 7)
     flip(folder / "offsets.bin", 7, bit)
     assert np.array_equal(read(), whole)
 
@@ -78,7 +78,7 @@ def test_any_bit_of_the_offsets(tmp_path: Path) -> None:
             flip(folder / "offsets.bin", int(random.integers(1, 60)), int(random.integers(64)))
             for wanted in (documents, slices):
                 try:
-                    assert len(Shelves([folder]).tokens(wanted)) == wanted.num_tokens
+                    assert len(CorpusReader([folder]).tokens(wanted)) == wanted.num_tokens
                 except ValueError as error:
                     assert "offsets.bin is damaged: record" in str(error)  # noqa: PT017
                     refused += 1
@@ -95,7 +95,7 @@ def test_a_map_that_is_shorter_than_the_file_says_is_looked_at_again(tmp_path: P
     content = (whole / "tokens.bin").read_bytes()
     (folder / "offsets.bin").write_bytes((whole / "offsets.bin").read_bytes())
     (folder / "tokens.bin").write_bytes(content[:700])
-    reader = Shelves([folder])
+    reader = CorpusReader([folder])
     assert reader.num_residues(np.arange(14)).tolist() == [50] * 14
 
     def grow() -> None:
@@ -105,18 +105,18 @@ def test_a_map_that_is_shorter_than_the_file_says_is_looked_at_again(tmp_path: P
 
     grower = threading.Thread(target=grow)
     grower.start()
-    assert np.array_equal(reader.residues(39), Shelves([whole]).residues(39))
+    assert np.array_equal(reader.residues(39), CorpusReader([whole]).residues(39))
     grower.join()
     (folder / "progress.json").unlink()  # and nobody writes any more
     (folder / "tokens.bin").write_bytes(content[:700])
     with pytest.raises(ValueError, match=DAMAGED.format(re.escape(str(folder)), 39)):
-        Shelves([folder]).residues(39)
+        CorpusReader([folder]).residues(39)
 
 
 # Checked once -------------------------------------------------------------------------------------
 
 
-def test_files_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: Path, store: Store) -> None:
+def test_files_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: Path, store: TokenStore) -> None:
     path, stamps = store.folder / "offsets.bin", tmp_path / "stamps"
     before = contents(store.folder)
 
@@ -125,7 +125,7 @@ def test_files_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: 
         read = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("data.store.token_store.hash_of", lambda file: read.append(Path(file.name)) or hash_of(file))
-            checked.check(Store(store.folder), stamps)
+            checked.check(TokenStore(store.folder), stamps)
         assert set(read) <= {path, store.folder / "digests.bin"}
         return len(read)
 
@@ -153,7 +153,7 @@ def test_files_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: 
     assert [check(), check()] == [2, 2]
 
 
-def test_a_name_that_another_machine_writes_to_is_not_in_the_way(tmp_path: Path, store: Store) -> None:
+def test_a_name_that_another_machine_writes_to_is_not_in_the_way(tmp_path: Path, store: TokenStore) -> None:
     checked.check(store, tmp_path)
     stamps = sorted((tmp_path / "checked").iterdir())
     for stamp in stamps:
@@ -163,7 +163,7 @@ def test_a_name_that_another_machine_writes_to_is_not_in_the_way(tmp_path: Path,
     assert [stamp.is_file() for stamp in stamps] == [True, True]
 
 
-def test_a_store_that_others_own_is_checked_and_stamped(tmp_path: Path, store: Store) -> None:
+def test_a_store_that_others_own_is_checked_and_stamped(tmp_path: Path, store: TokenStore) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     mine.chmod(0o777)
@@ -171,7 +171,7 @@ def test_a_store_that_others_own_is_checked_and_stamped(tmp_path: Path, store: S
     before = contents(store.folder)
 
     def check() -> None:
-        checked.check(Store(Path("store")), Path("mine"))
+        checked.check(TokenStore(Path("store")), Path("mine"))
 
     assert in_process(check, tmp_path) == 0
     assert len(list((mine / "checked").iterdir())) == 2
@@ -184,24 +184,24 @@ def test_a_store_that_others_own_is_checked_and_stamped(tmp_path: Path, store: S
     assert contents(store.folder) == before
 
 
-def test_offsets_that_do_not_rise(tmp_path: Path, store: Store) -> None:
+def test_offsets_that_do_not_rise(tmp_path: Path, store: TokenStore) -> None:
     path = store.folder / "offsets.bin"
     flip(path, 250, 40)
     facts = {name: fact for name, fact in store.facts.items() if name != "hash"}
     facts["files"]["offsets.bin"]["hash"] = new_hash(path.read_bytes()).hexdigest()
     (store.folder / "store.json").write_text(facts_text(facts))
     with pytest.raises(ValueError, match=r"offsets\.bin does not rise from 0, at entry 25[01]; restore it from a copy"):
-        checked.check(Store(store.folder), tmp_path)
+        checked.check(TokenStore(store.folder), tmp_path)
     assert not (tmp_path / "checked").exists()
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "more.bin"])
-def test_a_store_that_lists_another_file_is_refused(store: Store, name: str) -> None:
+def test_a_store_that_lists_another_file_is_refused(store: TokenStore, name: str) -> None:
     facts = {name: fact for name, fact in store.facts.items() if name != "hash"}
     facts["files"][name] = {"bytes": 0, "hash": ""}
     (store.folder / "store.json").write_text(facts_text(facts))
     with pytest.raises(ValueError, match=f"store.json lists the file '{name}', which no token store has"):
-        Store(store.folder).facts  # noqa: B018
+        TokenStore(store.folder).facts  # noqa: B018
 
 
 @pytest.mark.parametrize("name", ["offsets.bin", "digests.bin"])

@@ -18,14 +18,14 @@ from data.homology.split import open_split
 from data.settings import DataSettings, IngestSettings
 from data.store import derived_array
 from data.store.build import build_into
-from data.store.token_store import Store, hash_of
+from data.store.token_store import TokenStore, hash_of
 from support.forked import opened_again, without_rights
 from support.inputs.raw_store import flip
 from support.inputs.seeded_source import SeededSource
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> TokenStore:
     return build_into(tmp_path / "store", [SeededSource("s")], "count", IngestSettings())
 
 
@@ -127,7 +127,7 @@ def test_a_flipped_bit_of_what_is_held_out(settings: DataSettings, name: str) ->
 
 @pytest.mark.filterwarnings("ignore:.*names are not in")
 @pytest.mark.parametrize("name", ["members/clusters.bin", "members/offsets.bin", "members/records.bin", "records.bin"])
-def test_a_cut_file_of_members_names_itself(store: Store, tmp_path: Path, name: str) -> None:
+def test_a_cut_file_of_members_names_itself(store: TokenStore, tmp_path: Path, name: str) -> None:
     (tmp_path / "c.tsv").write_text("".join(f"c{n // 3}\t{store.header(n).split()[0]}\n" for n in range(500)))
     (tmp_path / "x.tsv").write_text(f"{store.header(3).split()[0]}\n")
 
@@ -146,7 +146,7 @@ def test_a_cut_file_of_members_names_itself(store: Store, tmp_path: Path, name: 
     assert opened() == (500, [3])
 
 
-def test_the_split_of_whole_files_is_as_before(store: Store) -> None:
+def test_the_split_of_whole_files_is_as_before(store: TokenStore) -> None:
     clusters = open_clusters(store, None)
     once = open_split(store, clusters, 0.2, np.array([3, 5]))
     again = open_split(store, clusters, 0.2, np.array([3, 5]))

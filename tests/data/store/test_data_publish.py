@@ -21,7 +21,7 @@ from data.settings import IngestSettings
 from data.store import lock as build_lock
 from data.store.build import build_into
 from data.store.lock import is_held, locked
-from data.store.token_store import LOCK, Store
+from data.store.token_store import LOCK, TokenStore
 from support.forked import NO_FILTER, RefusedFlushes, in_process
 from support.inputs.seeded_source import SeededSource
 from support.inputs.token_stores import store_from, store_of
@@ -211,11 +211,11 @@ def test_a_store_is_not_built_without_locks(no_locks: str, tmp_path: Path) -> No
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> TokenStore:
     return store_of(tmp_path, [(f"q{i}", "MKT" * (i + 1)) for i in range(60)])
 
 
-def test_a_finished_store_is_used_without_locks(store: Store, no_locks: str, tmp_path: Path) -> None:
+def test_a_finished_store_is_used_without_locks(store: TokenStore, no_locks: str, tmp_path: Path) -> None:
     assert store_from(tmp_path / "proteins.fasta", tmp_path).folder == store.folder
     assert open_split(store, open_clusters(store, None), 0.2, None).num_training > 30
     assert [path.name for path in store.folder.glob(".*")] == [LOCK]

@@ -13,7 +13,7 @@ from data.alphabet import decode
 from data.settings import IngestSettings, LetterPolicy
 from data.sources.fasta import FastaSource
 from data.store.build import build_into, open_or_build
-from data.store.token_store import Store, facts_text, new_hash
+from data.store.token_store import TokenStore, facts_text, new_hash
 from support.inputs.seeded_source import SeededSource, contents
 from support.places import ROOT
 
@@ -28,13 +28,13 @@ def fasta(path: Path, proteins: dict[str, str] = PROTEINS) -> Path:
     return path
 
 
-def built(tmp_path: Path, *paths: Path, letters: LetterPolicy = "refuse") -> Store:
+def built(tmp_path: Path, *paths: Path, letters: LetterPolicy = "refuse") -> TokenStore:
     ingest = IngestSettings()
     return open_or_build([FastaSource(str(p), letters) for p in paths], tmp_path / "stores", letters, ingest)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> TokenStore:
     """A store of 470 records, 30 more rejected."""
     return build_into(tmp_path / "store", [SeededSource("s", bad_every=16)], "count", TENTH)
 
@@ -57,7 +57,7 @@ def test_holds_every_record(tmp_path: Path) -> None:
     store.verify()
 
 
-def test_holds_what_the_source_gave(store: Store) -> None:
+def test_holds_what_the_source_gave(store: TokenStore) -> None:
     whole = SeededSource("s", bad_every=16).block(0, 500)
     assert np.array_equal(store.tokens, whole.tokens)
     assert np.array_equal(np.diff(store.offsets.astype(np.int64)), whole.lengths)
@@ -129,27 +129,27 @@ def test_a_store_cannot_be_written_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_byte_is_found_by_verify(store: Store, name: str) -> None:
+def test_a_flipped_byte_is_found_by_verify(store: TokenStore, name: str) -> None:
     path = store.folder / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    assert Store(store.folder).num_records == 469  # sizes do not tell
+    assert TokenStore(store.folder).num_records == 469  # sizes do not tell
     with pytest.raises(ValueError, match=rf"{name} differs from what was written: its hash is .*delete the folder"):
-        Store(store.folder).verify()
+        TokenStore(store.folder).verify()
 
 
-def test_a_flipped_byte_of_store_json_is_found_at_once(store: Store) -> None:
+def test_a_flipped_byte_of_store_json_is_found_at_once(store: TokenStore) -> None:
     path = store.folder / "store.json"
     content = path.read_bytes()
     for at in range(0, len(content), 5):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         with pytest.raises(ValueError, match=r"store\.json.*delete the folder"):
-            _ = Store(store.folder).facts
+            _ = TokenStore(store.folder).facts
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_another_size_is_noticed_at_once(store: Store, name: str) -> None:
+def test_another_size_is_noticed_at_once(store: TokenStore, name: str) -> None:
     path = store.folder / name
     content = path.read_bytes()
     path.write_bytes(content[:-1])
@@ -159,24 +159,24 @@ def test_another_size_is_noticed_at_once(store: Store, name: str) -> None:
         build_into(store.folder, [SeededSource("s", bad_every=16)], "count", TENTH)
     path.write_bytes(content + b"\0")
     with pytest.raises(ValueError, match=f"{name} has .*: it was written to"):
-        _ = Store(store.folder).fingerprint
+        _ = TokenStore(store.folder).fingerprint
     path.unlink()
     with pytest.raises(ValueError, match=f"{name} is missing; restore it from a copy, or, if its sources"):
-        Store(store.folder).verify()
+        TokenStore(store.folder).verify()
 
 
-def test_a_store_of_another_version(store: Store) -> None:
+def test_a_store_of_another_version(store: TokenStore) -> None:
     path = store.folder / "store.json"
     path.write_text(json.dumps({**store.facts, "format": "zymogen.store/1"}))
     message = r"store format is 'zymogen\.store/1', this version reads 'zymogen\.store/3'; use the version that wrote"
     with pytest.raises(ValueError, match=message):
-        _ = Store(store.folder).num_records
+        _ = TokenStore(store.folder).num_records
 
 
 def test_no_store(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(ValueError, match=r"holds no finished token store \(no store\.json\); build one"):
-            _ = Store(folder).num_records
+            _ = TokenStore(folder).num_records
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_no_store(tmp_path: Path) -> None:
         ("offsets.bin", -1, 1 << 40, "ends at 1099511627776"),
     ],
 )
-def test_offsets_that_a_wrong_writer_wrote(store: Store, name: str, entry: int, value: int, message: str) -> None:
+def test_offsets_that_a_wrong_writer_wrote(store: TokenStore, name: str, entry: int, value: int, message: str) -> None:
     offsets = np.fromfile(store.folder / name, np.uint64)
     offsets[entry] = value
     offsets.tofile(store.folder / name)
@@ -196,13 +196,13 @@ def test_offsets_that_a_wrong_writer_wrote(store: Store, name: str, entry: int, 
     facts["files"][name]["hash"] = new_hash(offsets.tobytes()).hexdigest()
     (store.folder / "store.json").write_text(facts_text(facts))
     with pytest.raises(ValueError, match=f"{name} {message}"):
-        Store(store.folder).verify()
+        TokenStore(store.folder).verify()
 
 
 # Readers ------------------------------------------------------------------------------------------
 
 
-def test_reading_needs_numpy_alone(store: Store) -> None:
+def test_reading_needs_numpy_alone(store: TokenStore) -> None:
     program = f"""
 import sys
 from pathlib import Path

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.settings import CorpusSettings, IngestSettings
 from data.store import growing as stream
 from data.store.build import open_or_build
@@ -21,7 +21,7 @@ from data.store.checked import check
 from data.store.growing import GrowingStore, start_builder
 from data.store.journal import failure, read_journal
 from data.store.lock import is_held, locked
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from support.inputs.seeded_source import SeededSource, contents, until
 from support.inputs.stream_builders import is_finished, start_builder_of
 from support.places import ROOT, TESTS
@@ -96,7 +96,7 @@ print(store.wait(1000), int(store.tokens.sum()), store.fingerprint, flush=True)
     (tmp_path / "gate").touch()
     for reader in readers:
         said, _ = reader.communicate(timeout=60)
-        assert said == f"500 {whole.sum()} {Store(folder).fingerprint}\n"
+        assert said == f"500 {whole.sum()} {TokenStore(folder).fingerprint}\n"
 
 
 @pytest.mark.slow
@@ -269,7 +269,7 @@ def test_a_store_that_another_machine_just_finished_may_look_short(
 
     for read in (
         lambda: GrowingStore(store.folder).wait(1 << 40),
-        lambda: Shelves([store.folder]).residues(499),
+        lambda: CorpusReader([store.folder]).residues(499),
         lambda: check(GrowingStore(store.folder), tmp_path),
     ):
         timer = seen_later()
@@ -279,11 +279,11 @@ def test_a_store_that_another_machine_just_finished_may_look_short(
     began = time.monotonic()
     cut = rf"tokens\.bin has {size - 100} bytes, store\.json says {size}: it was cut short; restore it from a copy"
     with pytest.raises(ValueError, match=cut):
-        _ = Store(store.folder).facts  # at once
+        _ = TokenStore(store.folder).facts  # at once
     monkeypatch.setattr(GrowingStore, "_patience_s", 0.1)
     monkeypatch.setattr("data.corpus.shelves.PATIENCE_S", 0.1)
     with pytest.raises(ValueError, match=cut):
         GrowingStore(store.folder).wait(1)
     with pytest.raises(ValueError, match=cut):
-        Shelves([store.folder]).residues(499)
+        CorpusReader([store.folder]).residues(499)
     assert time.monotonic() - began < 10

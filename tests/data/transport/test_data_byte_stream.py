@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from data.transport.broken_stream import BrokenStream
+from data.transport.broken_stream import StreamError
 from data.transport.byte_stream import ByteStream
-from data.transport.compression import Stored, gunzip, unzstd
+from data.transport.compression import CompressedStream, gunzip, unzstd
 from support.inputs.packed_bytes import PACKED, TEXT, bgzip, framed, read, zstd
 from support.inputs.protein_files import lower
 
@@ -53,7 +53,7 @@ def test_small_and_empty(tmp_path: Path) -> None:
 def test_no_cut_goes_unseen(tmp_path: Path, packed: str) -> None:
     stored = PACKED[packed](TEXT[690_000:712_000])
     for cut in sorted({5, 6, 9, 17, 18, len(stored) // 2, *range(len(stored) - 30, len(stored))}):
-        with pytest.raises(BrokenStream) as caught:
+        with pytest.raises(StreamError) as caught:
             read(written(tmp_path, stored[:cut]))
         said = f"the {packed[:4]} stream ends early, at byte {cut}: the file was cut short; copy or download it again"
         assert str(caught.value) == f"{tmp_path}/a.bin: {said}"
@@ -63,7 +63,7 @@ def test_cuts_inside_the_last_member(tmp_path: Path) -> None:
     for pack in (lambda c: gzip.compress(c[:99]) + gzip.compress(c[99:]), framed):
         stored = pack(TEXT[:9000])
         for cut in range(len(stored) - 2500, len(stored), 31):
-            with pytest.raises(BrokenStream, match="ends early"):
+            with pytest.raises(StreamError, match="ends early"):
                 read(written(tmp_path, stored[:cut]))
 
 
@@ -73,7 +73,7 @@ def test_places_that_are_not_there(tmp_path: Path) -> None:
         read(missing)
     with pytest.raises(ValueError, match=r"none: No such file or directory; check data.sources"):
         ByteStream(missing).stamp()
-    with pytest.raises(BrokenStream, match=r"cannot be read: .*directory"):
+    with pytest.raises(StreamError, match=r"cannot be read: .*directory"):
         read(str(tmp_path))
     with pytest.raises(ValueError, match=r"nowhere://a: cannot be opened: Protocol not known: nowhere; check data.sou"):
         read("nowhere://a")
@@ -117,12 +117,12 @@ def test_caps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = gzip.compress(REPEATS) * 40
     assert len(members) * 500 < len(REPEATS) * 40
     bomb = written(tmp_path, members)
-    with pytest.raises(BrokenStream, match=r"gzip bytes become more than \d+: at most 250 for one are read; unpack it"):
+    with pytest.raises(StreamError, match=r"gzip bytes become more than \d+: at most 250 for one are read; unpack it"):
         read(bomb)
     lower(monkeypatch, inflation=2000)
     assert read(bomb) == REPEATS * 40
     lower(monkeypatch, size=1_000_000)
-    with pytest.raises(BrokenStream, match=r"has more than 1000000 bytes: divide it into several sources"):
+    with pytest.raises(StreamError, match=r"has more than 1000000 bytes: divide it into several sources"):
         read(bomb)
     plain = written(tmp_path, TEXT)
     for most in (len(TEXT), len(TEXT) - 1):
@@ -130,13 +130,13 @@ def test_caps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if most == len(TEXT):
             assert read(plain, 700_123) == TEXT[700_123:]
         else:
-            with pytest.raises(BrokenStream, match=f"has more than {most} bytes"):
+            with pytest.raises(StreamError, match=f"has more than {most} bytes"):
                 read(plain, 700_123)
 
 
 @pytest.mark.parametrize(("pack", "unpack"), [(gzip.compress, gunzip), (zstd, unzstd)], ids=["gzip", "zstd"])
 def test_much_is_unpacked_in_steps(pack: Callable[[bytes], bytes], unpack: Callable) -> None:
-    chunks = list(unpack(Stored("a", iter([pack(b"M" * (16 << 20))]))))
+    chunks = list(unpack(CompressedStream("a", iter([pack(b"M" * (16 << 20))]))))
     assert b"".join(chunks) == b"M" * (16 << 20)
     assert max(map(len, chunks)) <= 1 << 19
 

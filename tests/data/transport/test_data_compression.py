@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from backports import zstd as zstandard
 
-from data.transport.broken_stream import BrokenStream
+from data.transport.broken_stream import StreamError
 from support.inputs.packed_bytes import TEXT, bgzip, read, zstd
 
 HEX = TEXT[:100_000].hex().encode()
@@ -165,7 +165,7 @@ def test_damage_names_place_and_remedy(tmp_path: Path, damage: str) -> None:
     stored, said = DAMAGE[damage]
     path = tmp_path / "a.bin"
     path.write_bytes(stored)
-    with pytest.raises(BrokenStream, match=rf"^{path}: {said}$") as caught:
+    with pytest.raises(StreamError, match=rf"^{path}: {said}$") as caught:
         read(str(path))
     told = str(caught.value.at("in record 3"))
     assert told == str(caught.value).replace(": " + caught.value.args[2], ", in record 3: " + caught.value.args[2])

@@ -11,7 +11,7 @@ import pytest
 from data.settings import IngestSettings
 from data.sources.fasta import FastaSource
 from data.store.build import open_or_build
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from support.inputs.fasta_content import many
 from support.inputs.faulty_server import Clock, Fault, Site, serving
 from support.inputs.packed_bytes import bgzip, framed
@@ -37,11 +37,11 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> dict[bytes, dict[str, byt
     return stores
 
 
-def build(location: str, store_dir: Path) -> Store:
+def build(location: str, store_dir: Path) -> TokenStore:
     return open_or_build([FastaSource(location, "refuse")], store_dir, "refuse", INGEST, progress=lambda *_: None)
 
 
-def of(store: Store) -> dict[str, bytes]:
+def of(store: TokenStore) -> dict[str, bytes]:
     found = contents(store.folder)
     return {name: found[name] for name in found if name != "store.json"} | {"": store.fingerprint.encode()}
 

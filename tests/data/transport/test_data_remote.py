@@ -10,7 +10,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from data.transport.broken_stream import BrokenStream
+from data.transport.broken_stream import StreamError
 from data.transport.byte_stream import ByteStream
 from support.inputs.faulty_server import Clock
 from support.inputs.packed_bytes import PACKED, TEXT, read
@@ -113,7 +113,7 @@ def test_stamp_of_a_page(web: str) -> None:
 @pytest.mark.parametrize("habits", ["broken", "broken-chunked", "broken-gz", "broken-gz-chunked", "broken-ranges"])
 def test_a_broken_connection_is_no_end(web: str, habits: str) -> None:
     for offset in (0, 800_000):
-        with pytest.raises(BrokenStream, match=r"breaks off after \d+( of \d+)? bytes: .*; start again") as caught:
+        with pytest.raises(StreamError, match=r"breaks off after \d+( of \d+)? bytes: .*; start again") as caught:
             read(f"{web}/{habits}", offset)
         assert "\n" not in str(caught.value)
 
@@ -162,7 +162,7 @@ def test_a_file_system_that_ends_early() -> None:
             f"short://a: breaks off after {len(content)} of {len(content) + 1} bytes: there is more of it, and 5 "
             "attempts to continue failed; start again when it can be reached, the same command continues"
         )
-        with pytest.raises(BrokenStream) as caught:
+        with pytest.raises(StreamError) as caught:
             read("short://a")
         assert str(caught.value) == said
 

@@ -22,9 +22,9 @@ from data.store import growing as stream
 from data.store.build import build_into, open_or_build
 from data.store.growing import GrowingStore
 from data.store.journal import read_journal
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from data.transport import attempts
-from data.transport.broken_stream import BrokenOff, Changed
+from data.transport.broken_stream import ConnectionLostError, SourceChangedError
 from data.transport.byte_stream import ByteStream
 from support.inputs.fasta_content import many
 from support.inputs.faulty_server import Clock, Fault, Site, serving
@@ -118,7 +118,9 @@ def test_without_a_version_what_was_read_is_read_again(clock: Clock, says: str) 
         assert [asked for asked, _, _ in site.asked] == ["", ""]
     other = TEXT[:1000] + b"X" + TEXT[1001:]  # of the same size, and equal from the byte on that was reached
     with serving(Site(TEXT, after=other, faults=[Fault("drop", 900_000), Fault("change")], says_etag=says)) as site:
-        with pytest.raises(Changed, match=r"/proteins.fasta: changed while it was read: the same command reads it"):
+        with pytest.raises(
+            SourceChangedError, match=r"/proteins.fasta: changed while it was read: the same command reads it"
+        ):
             read(site.url)
         assert len(site.asked) == 2
 
@@ -155,7 +157,7 @@ def test_a_server_that_stalls_is_left(clock: Clock, packed: str) -> None:
         assert not site.faults
     said = r"breaks off after \d+ of \d+ bytes: nothing came for 120 s, and 5 attempts to continue failed; start again"
     dead = Site(stored, faults=[Fault("stall", 400_000), *[Fault("silence")] * 5], clock=clock)
-    with serving(dead) as site, pytest.raises(BrokenOff, match=said):
+    with serving(dead) as site, pytest.raises(ConnectionLostError, match=said):
         read(site.url)
 
 
@@ -170,7 +172,7 @@ def test_which_answers_are_tried_again(clock: Clock) -> None:
         with serving(Site(TEXT, faults=[Fault(status)])) as site, pytest.raises(ValueError, match=said):
             read(site.url)
         with serving(Site(TEXT, faults=[Fault("drop", 700_000), Fault(status)])) as site:
-            with pytest.raises(BrokenOff, match=r"breaks off after \d+ of \d+ bytes: .*; start again"):
+            with pytest.raises(ConnectionLostError, match=r"breaks off after \d+ of \d+ bytes: .*; start again"):
                 read(site.url)
             assert len(site.asked) == 2
         assert len(clock.waits) == 1
@@ -229,7 +231,7 @@ def test_in_the_end_it_is_one_error_and_what_was_read_is_kept(clock: Clock, tmp_
     for name, stored in (("plain", FASTA), ("gzip", gzip.compress(FASTA, 1))):
         folder, reached = tmp_path / name, len(stored) // 2
         with serving(Site(stored, faults=[Fault("drop", reached), *[Fault("503")] * 5])) as site:
-            with pytest.raises(BrokenOff) as caught:
+            with pytest.raises(ConnectionLostError) as caught:
                 build_into(folder, [source(site)], "refuse", LIMITS)
             said = re.fullmatch(
                 rf"{site.url}: breaks off after (\d+) of {len(stored)} bytes, in or after record (\d+) \('r\d+ x*'\): "
@@ -353,7 +355,7 @@ def test_any_file_system_is_opened_again_where_it_broke_off(clock: Clock, shaky:
     assert shaky.opened_at == [0, 100_000, 100_000, 654_321]
     assert len(clock.waits) == 3
     shaky.fails_at, shaky.changes = [100_000], True
-    with pytest.raises(Changed, match="shaky://a: changed while it was read"):
+    with pytest.raises(SourceChangedError, match="shaky://a: changed while it was read"):
         read("shaky://a")
 
 
@@ -371,4 +373,4 @@ def test_a_fault_is_survived_while_training_reads(tmp_path: Path) -> None:
                 builder.wait(60)
             stream._builders.clear()
         assert [status for _, _, status in site.asked] == ["200", "206"]
-    assert Store(folder).fingerprint == whole.fingerprint
+    assert TokenStore(folder).fingerprint == whole.fingerprint

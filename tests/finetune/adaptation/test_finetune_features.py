@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from data.alphabet import CLS, EOS
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.settings import DataSettings
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from finetune.adaptation import features
-from finetune.adaptation.features import CachedFeatures, Documents, cached_features
+from finetune.adaptation.features import CachedFeatures, EncoderInputs, cached_features
 from finetune.adaptation.vectors import Pooling
 from pretrain.model.encoder import Encoder
 from pretrain.model.presets import EsmShape
-from pretrain.ship.source import Source
+from pretrain.ship.source import TrainedModel
 from support.inputs.flat_batches import pack, perturb, relative
 from support.inputs.token_stores import proteins, store_of
 
@@ -29,7 +29,7 @@ SETTINGS = DataSettings(sources=("none.fasta",), crop_tokens=64, bin_tokens=128)
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return store_of(tmp_path_factory.mktemp("store"), proteins(9))
 
 
@@ -40,40 +40,42 @@ def encoder() -> Encoder:
     return model.eval()
 
 
-def start_of(encoder: Encoder) -> Source:
+def start_of(encoder: Encoder) -> TrainedModel:
     named = encoder.named_parameters()
-    return Source(SHAPE, {f"encoder.{n}": partial(Tensor.clone, p.detach()) for n, p in named}, "here")
+    return TrainedModel(SHAPE, {f"encoder.{n}": partial(Tensor.clone, p.detach()) for n, p in named}, "here")
 
 
-def whole(store: Store) -> Documents:
+def whole(store: TokenStore) -> EncoderInputs:
     """The records of a store without linkers."""
-    return Documents(store.fingerprint, store.offsets, np.zeros((store.num_records, 2), np.int64))
+    return EncoderInputs(store.fingerprint, store.offsets, np.zeros((store.num_records, 2), np.int64))
 
 
 Cached = tuple[CachedFeatures | None, list[str]]
 
 
 @pytest.fixture
-def cache(tmp_path: Path, store: Store, encoder: Encoder) -> Callable[..., Cached]:
-    def cached(pooling: Pooling | tuple[Pooling, ...], documents: Documents | None = None, **changes: Any) -> Cached:
+def cache(tmp_path: Path, store: TokenStore, encoder: Encoder) -> Callable[..., Cached]:
+    def cached(
+        pooling: Pooling | tuple[Pooling, ...], documents: EncoderInputs | None = None, **changes: Any
+    ) -> Cached:
         documents = documents or whole(store)
         cache_gb = changes.pop("cache_gb", 1.0)
         start, settings = changes.pop("start", start_of(encoder)), changes.pop("settings", SETTINGS)
         poolings = (pooling,) if isinstance(pooling, str) else pooling
-        how = (Shelves([store.folder]), settings, poolings, tmp_path / "cache", cache_gb)
+        how = (CorpusReader([store.folder]), settings, poolings, tmp_path / "cache", cache_gb)
         return cached_features(start, documents, *how, **changes)
 
     return cached
 
 
 @torch.no_grad()
-def alone(encoder: Encoder, store: Store, record: int) -> Tensor:
+def alone(encoder: Encoder, store: TokenStore, record: int) -> Tensor:
     """(residues + 2, D): what the encoder makes of a record by itself."""
     ids = [CLS, *store.residues(record).tolist(), EOS]
     return encoder(pack([[(ids, [-100] * len(ids))]], 96))[: len(ids)]
 
 
-def test_vectors_are_those_of_the_encoder(cache: Callable[..., Cached], store: Store, encoder: Encoder) -> None:
+def test_vectors_are_those_of_the_encoder(cache: Callable[..., Cached], store: TokenStore, encoder: Encoder) -> None:
     both, begin = cache(("mean", "residue"))[0], cache("begin")[0]
     assert both is not None
     assert begin is not None
@@ -89,7 +91,7 @@ def test_vectors_are_those_of_the_encoder(cache: Callable[..., Cached], store: S
     assert torch.equal(both.sequence(torch.tensor([4, 4, 0]))[2], both.sequence(torch.tensor([0]))[0])
 
 
-def test_linkers_are_not_pooled(cache: Callable[..., Cached], store: Store, encoder: Encoder) -> None:
+def test_linkers_are_not_pooled(cache: Callable[..., Cached], store: TokenStore, encoder: Encoder) -> None:
     linkers = whole(store).linkers
     linkers[3] = 5, 12
     mean = cache("mean", replace(whole(store), linkers=linkers))[0]
@@ -102,7 +104,7 @@ def test_linkers_are_not_pooled(cache: Callable[..., Cached], store: Store, enco
 
 @pytest.mark.parametrize("pooling", ["residue", "mean"])
 def test_vectors_in_memory_are_bounded(
-    store: Store, encoder: Encoder, pooling: Pooling, monkeypatch: pytest.MonkeyPatch
+    store: TokenStore, encoder: Encoder, pooling: Pooling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four bins of residues at once where the bytes allow fewer; parts give what one whole gives."""
     lengths = np.diff(store.offsets).astype(np.int64) + 2
@@ -110,7 +112,7 @@ def test_vectors_in_memory_are_bounded(
     asked = np.tile(np.arange(store.num_records), 3)
 
     def parts() -> list[Any]:
-        shelves = Shelves([store.folder])
+        shelves = CorpusReader([store.folder])
         of_parts = features.vectors_of(start_of(encoder), whole(store), shelves, settings, pooling, asked)
         return [vectors for _, vectors in of_parts]
 
@@ -124,7 +126,7 @@ def test_vectors_in_memory_are_bounded(
 
 
 def test_what_was_computed_is_reused_and_other_content_is_not(
-    cache: Callable[..., Cached], encoder: Encoder, store: Store, tmp_path: Path
+    cache: Callable[..., Cached], encoder: Encoder, store: TokenStore, tmp_path: Path
 ) -> None:
     (line,) = cache("mean")[1]
     assert line.startswith(f"features: 9 proteins x 48 numbers, {9 * 48 * 4 / 1e9:.3g} GB, computed, in {tmp_path}")

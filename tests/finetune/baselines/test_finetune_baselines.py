@@ -8,16 +8,16 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from data.homology.relatives import Hits, hits
+from data.homology.relatives import SearchHits, hits
 from finetune.baselines import ridge
-from finetune.baselines.baseline import Parts, by_labelled, constant
+from finetune.baselines.baseline import PartRecords, by_labelled, constant
 from finetune.baselines.features import Features, one_hot, sequence_features, windows
 from finetune.baselines.nearest import Search, nearest_neighbour
 from finetune.baselines.ridge import linear
 from finetune.labels.labels import BELOW, Labels
 from finetune.metrics.predictions import rows_of
 from finetune.metrics.scoring import score
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import Level, TaskSettings, TaskType
 from support.inputs.token_stores import store_of
 
@@ -31,16 +31,16 @@ def labels_of(matrix: Floats) -> Labels:
     return Labels(pointers, np.nonzero(seen)[1].astype(np.int32), matrix[seen].astype(np.float32))
 
 
-def objective(kind: TaskType, outputs: int = 1, classes: str = "", level: Level = "sequence") -> Objective:
+def objective(kind: TaskType, outputs: int = 1, classes: str = "", level: Level = "sequence") -> Task:
     names = tuple(f"t{number}" for number in range(outputs))
     ones = np.ones(outputs)
     counts = np.ones((outputs, len(classes)), np.int64)
-    return Objective(TaskSettings(name="assay", type=kind, level=level), names, tuple(classes), 0 * ones, ones, counts)
+    return Task(TaskSettings(name="assay", type=kind, level=level), names, tuple(classes), 0 * ones, ones, counts)
 
 
-def parts(*ends: int) -> Parts:
+def parts(*ends: int) -> PartRecords:
     train, valid, asked = ends
-    return Parts(np.arange(train), np.arange(train, valid), np.arange(valid, asked))
+    return PartRecords(np.arange(train), np.arange(train, valid), np.arange(valid, asked))
 
 
 def test_mean_of_training_labels() -> None:
@@ -76,7 +76,7 @@ def test_outputs_with_the_same_places_are_fitted_together() -> None:
     assert found == {(0, 1, 2): (3, 6), (3,): (1, 5)}
 
 
-def no_search(asked: NDArray[np.int64], train: NDArray[np.int64]) -> Hits:
+def no_search(asked: NDArray[np.int64], train: NDArray[np.int64]) -> SearchHits:
     raise AssertionError("sequences of one length are compared by position")
 
 
@@ -105,7 +105,7 @@ def test_neighbours_that_agree_make_a_probability_of_one() -> None:
     sequences = ["A" * 12, *("A" * at + residue + "A" * (11 - at) for at in range(12) for residue in "CDEFG"), "W" * 12]
     for near in range(2, 60):
         labels = labels_of(np.array([[1.0]] * 61 + [[0.0]]))
-        split = Parts(np.array([*range(1, near + 1), 61]), np.zeros(0, np.int64), np.array([0]))
+        split = PartRecords(np.array([*range(1, near + 1), 61]), np.zeros(0, np.int64), np.array([0]))
         found = nearest_neighbour(objective("binary"), labels, split, sequences, no_search)
         assert found.predictions.prediction.tolist() == [1.0]
 

@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from finetune.baselines.baseline import Parts, constant
+from finetune.baselines.baseline import PartRecords, constant
 from finetune.baselines.features import one_hot
 from finetune.baselines.nearest import nearest_neighbour
 from finetune.baselines.ridge import linear
 from finetune.labels.labels import Labels
-from finetune.metrics.scores import Scores
+from finetune.metrics.scores import TaskScores
 from finetune.metrics.scoring import score
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
 from support.places import REAL
 
@@ -36,8 +36,8 @@ def rows_in(path: object) -> list[dict[str, str]]:
 
 
 def regression(
-    names: list[str], table: NDArray[np.float64], parts: Parts, active_from: float | None = None
-) -> tuple[Objective, Labels]:
+    names: list[str], table: NDArray[np.float64], parts: PartRecords, active_from: float | None = None
+) -> tuple[Task, Labels]:
     seen = ~np.isnan(table)
     pointers = np.concatenate([[0], np.cumsum(seen.sum(1))])
     labels = Labels(pointers, np.nonzero(seen)[1].astype(np.int32), table[seen].astype(np.float32))
@@ -48,14 +48,14 @@ def regression(
     spread = np.where(spread > 0, spread, 1)
     classes = np.zeros((len(names), 0), np.int64)
     settings = TaskSettings(name="assay", type="regression", active_from=active_from)
-    return Objective(settings, tuple(names), (), mean, spread, classes), labels
+    return Task(settings, tuple(names), (), mean, spread, classes), labels
 
 
 def test_published_correlations_on_beta_lactamase() -> None:
     rows = rows_in(BLAT)
     truth = np.array([float(row["2500"]) for row in rows])
     models = np.array([[float(row[f"esm1v_t33_650M_UR90_{number}"]) for number in range(1, 6)] for row in rows])
-    parts = Parts(*[np.arange(len(rows))] * 3)
+    parts = PartRecords(*[np.arange(len(rows))] * 3)
     each = [spearmanr(truth, of_model).statistic for of_model in models.T]
     assert each == pytest.approx([0.6619, 0.6632, 0.6449, 0.6865, 0.7064], abs=5e-5)
     of, labels = regression(["2500"], truth[:, None], parts)
@@ -89,11 +89,11 @@ def test_one_hot_ridge_on_gb1() -> None:
     with zipfile.ZipFile(GB1) as archive:
         rows = list(csv.DictReader(io.TextIOWrapper(archive.open("splits/low_vs_high.csv"))))
     of_row = [row["set"] if row["validation"] != "True" else "valid" for row in rows]
-    parts = Parts(*(np.flatnonzero(np.array(of_row) == part) for part in ("train", "valid", "test")))
+    parts = PartRecords(*(np.flatnonzero(np.array(of_row) == part) for part in ("train", "valid", "test")))
     assert [len(part) for part in parts] == [4580, 509, 3644]
     sequences = [row["sequence"] for row in rows]
     of, labels = regression(["fitness"], np.array([[float(row["target"])] for row in rows]), parts)
-    scores: dict[str, Scores] = {}
+    scores: dict[str, TaskScores] = {}
     for found in (
         linear("ridge on residues", of, labels, parts, one_hot(sequences)),
         nearest_neighbour(of, labels, parts, sequences, pytest.fail),
@@ -120,7 +120,7 @@ def test_every_task_of_chembl_has_a_value_or_a_reason() -> None:
     assert sum(int((~np.isnan(table)).sum()) for table in tables) == 91_051
     assert [int((~np.isnan(table)).any(0).sum()) for table in tables] == [562, 503, 564]
     ends = np.cumsum([0, *map(len, tables)]).tolist()
-    parts = Parts(*(np.arange(start, end) for start, end in pairwise(ends)))
+    parts = PartRecords(*(np.arange(start, end) for start, end in pairwise(ends)))
     of, labels = regression(names, np.concatenate(tables), parts, active_from=6.5)
     scores = score(of, constant(of, labels, parts).predictions)
     counts = (~np.isnan(tables[2])).sum(0)

@@ -14,15 +14,15 @@ from safetensors.torch import load_file, save_file
 from finetune.adaptation.adapt import first_of
 from finetune.bundle.columns import TaskColumns
 from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
-from finetune.bundle.manifest import Base, Manifest, ModelRecord
+from finetune.bundle.manifest import BaseModel, BundleManifest, ModelRecord
 from finetune.predict import main as predict
 from finetune.predictor import Predictor, empty_model, open_predictor
 from finetune.results.calibrated import Calibration
-from finetune.results.results import CalibratedTask
+from finetune.results.results import TaskCalibration
 from finetune.splits.parts import parts_of
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
 from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.frozen import read_whole
@@ -104,7 +104,7 @@ def test_a_base_of_other_weights_is_refused_with_both_hashes(folder: Path, tmp_p
     with pytest.raises(ValueError, match=rf"[0-9a-f]{{64}}, that of the base was {base.content_hash}") as raised:
         open_predictor(other)
     assert len(set(re.findall(r"[0-9a-f]{64}", str(raised.value)))) == 2
-    gone = replace(bundle.manifest, base=Base(init="/nowhere", preset=None, seed=0, dropout=0.0, content_hash="0"))
+    gone = replace(bundle.manifest, base=BaseModel(init="/nowhere", preset=None, seed=0, dropout=0.0, content_hash="0"))
     with pytest.raises(ValueError, match="/nowhere, which does not exist; say where they are with --base"):
         open_predictor(replace(bundle, manifest=gone))
 
@@ -195,8 +195,8 @@ def test_the_evaluation_of_a_run_gives_intervals_and_calibrated_probabilities(
     results = open_folder(copy).manifest.evaluation
     assert results is not None
     calibrations = (
-        CalibratedTask("kd", "kd", Calibration(9, half_width=1.0, chose=chose), {}),
-        CalibratedTask("fold", "fold", Calibration(9, temperature=1e6), {}),
+        TaskCalibration("kd", "kd", Calibration(9, half_width=1.0, chose=chose), {}),
+        TaskCalibration("fold", "fold", Calibration(9, temperature=1e6), {}),
     )
     with_evaluation(copy, replace(results, calibrations=calibrations))
     (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
@@ -212,7 +212,7 @@ def test_the_evaluation_of_a_run_gives_intervals_and_calibrated_probabilities(
 
 def test_several_models_give_their_mean_and_its_spread() -> None:
     settings = TaskSettings(name="kd", type="regression", unit="nM", transform="log10")
-    objective = Objective(settings, ("kd",), (), np.zeros(1), np.ones(1), np.zeros((1, 0), np.int64), "nM")
+    objective = Task(settings, ("kd",), (), np.zeros(1), np.ones(1), np.zeros((1, 0), np.int64), "nM")
     columns = TaskColumns(objective, 0, Calibration(), 2, "kd")
     assert columns.names == ["kd", "kd_std"]
     mean, spread = columns.values([np.array([[1.0]]), np.array([[3.0]])])
@@ -223,12 +223,12 @@ def test_several_models_give_their_mean_and_its_spread() -> None:
 def test_a_class_that_was_never_trained_is_not_predicted() -> None:
     settings = TaskSettings(name="fold", type="multiclass")
     counts = np.array([[3, 2, 0]])
-    objective = Objective(settings, ("fold",), ("a", "b", "c"), np.zeros(1), np.ones(1), counts)
+    objective = Task(settings, ("fold",), ("a", "b", "c"), np.zeros(1), np.ones(1), counts)
     columns = TaskColumns(objective, 0, Calibration(), 1, "fold")
     chosen, *_ = columns.values([np.array([[[0.2, 0.3, 0.5]]])])
     assert chosen == ["b"]
 
 
 def test_a_manifest_is_its_own_json(folder: Path) -> None:
-    manifest: Manifest = open_folder(folder / "run" / "bundle").manifest
+    manifest: BundleManifest = open_folder(folder / "run" / "bundle").manifest
     assert as_json(manifest) == (folder / "run" / "bundle" / "bundle.json").read_text()

@@ -19,10 +19,10 @@ from huggingface_hub import ModelCard
 
 from finetune.bundle.card import CARD, bundle_card, export_card
 from finetune.bundle.folder import open_folder, with_evaluation
-from finetune.bundle.manifest import Manifest
-from finetune.metrics.scores import Scores
+from finetune.bundle.manifest import BundleManifest
+from finetune.metrics.scores import TaskScores
 from finetune.results.results import Results
-from finetune.splits.audit import Audit, Comparison
+from finetune.splits.audit import Overlap, SplitAudit
 from pretrain.card.text import FOLDER
 from pretrain.model.presets import PRESETS
 from pretrain.push.folder import finished_files
@@ -47,13 +47,13 @@ def evaluation_of(bundle: Path) -> Results:
     assert results is not None
     tasks = [*results.scores.tasks]
     tasks[1] = replace(tasks[1], value=None, low=None, high=None, undefined="no label")
-    compared = Comparison("train", 1234, 9, 5, (0.3,), (77,), 1234)
-    audit = Audit("f", "MMseqs2 9", False, (compared,), None, ("said",))
-    return replace(results, scores=Scores(tuple(tasks)), audit=audit)
+    compared = Overlap("train", 1234, 9, 5, (0.3,), (77,), 1234)
+    audit = SplitAudit("f", "MMseqs2 9", False, (compared,), None, ("said",))
+    return replace(results, scores=TaskScores(tuple(tasks)), audit=audit)
 
 
-def manifest_of(bundle: Path) -> Manifest:
-    return Manifest.read(bundle)
+def manifest_of(bundle: Path) -> BundleManifest:
+    return BundleManifest.read(bundle)
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -154,7 +154,7 @@ def test_planted_tokens_reach_no_card(bundle: Path, monkeypatch: pytest.MonkeyPa
     content = json.loads(text)
     content["reading"]["table"] = ["https://host.example/a.csv?sig=hf_planted2", "opaque_secret.csv"]
     content["base"] |= {"init": "hf_planted3planted3planted3", "preset": None}
-    card = bundle_card(checked(Manifest, json.dumps(content).encode()))
+    card = bundle_card(checked(BundleManifest, json.dumps(content).encode()))
     assert "host.example: a.csv" in card
     assert not [word for word in ("planted", "opaque") if word in card.replace("\\", "")]
 

@@ -12,37 +12,42 @@ import pytest
 
 from finetune.compare.__main__ import main
 from finetune.compare.paired import compare
-from finetune.compare.predicted import Cell, Predicted, read
-from finetune.metrics.scores import Scores
+from finetune.compare.predicted import LabelPrediction, TestPredictions, read
+from finetune.metrics.scores import TaskScores
 from finetune.results.results import Results
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
-from pretrain.compare.comparison import Difference
+from pretrain.compare.comparison import ModelDifference
 from pretrain.evaluation.verdict import Judgement
 from support.assays.bundled import rows
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
-RESULTS = Results("test", Scores(()), None, (), (), (), (), (), "random", "5" * 32, None)
+RESULTS = Results("test", TaskScores(()), None, (), (), (), (), (), "random", "5" * 32, None)
 NUMBER = 60
 
 
-def predicted(cells: Sequence[Cell], groups: Sequence[int], name: str = "a", **task: object) -> Predicted:
+def predicted(
+    cells: Sequence[LabelPrediction], groups: Sequence[int], name: str = "a", **task: object
+) -> TestPredictions:
     """A run with one task, whose i-th label is of protein i."""
     settings = TaskSettings(**{"name": "t", **task})
     classes = settings.classes
     counts = np.ones((1, len(classes)), np.int64)
-    objective = Objective(settings, ("t",), classes, np.zeros(1), np.ones(1), counts)
+    objective = Task(settings, ("t",), classes, np.zeros(1), np.ones(1), counts)
     labels = {(str(n), ""): cell for n, cell in enumerate(cells)}
-    return Predicted(Path(name), RESULTS, (objective,), {"t": labels}, {str(n): str(g) for n, g in enumerate(groups)})
+    return TestPredictions(
+        Path(name), RESULTS, (objective,), {"t": labels}, {str(n): str(g) for n, g in enumerate(groups)}
+    )
 
 
-def numbers(truth: np.ndarray, guess: np.ndarray, bounds: str = "") -> list[Cell]:
+def numbers(truth: np.ndarray, guess: np.ndarray, bounds: str = "") -> list[LabelPrediction]:
     return [
-        Cell(f"{bounds if n % 3 == 0 else ''}{t}", str(p)) for n, (t, p) in enumerate(zip(truth, guess, strict=True))
+        LabelPrediction(f"{bounds if n % 3 == 0 else ''}{t}", str(p))
+        for n, (t, p) in enumerate(zip(truth, guess, strict=True))
     ]
 
 
-def only(first: Predicted, second: Predicted) -> Difference:
+def only(first: TestPredictions, second: TestPredictions) -> ModelDifference:
     comparison = compare(first, second)
     (found,) = comparison.differences
     assert not comparison.notes
@@ -95,8 +100,8 @@ def test_classes_are_compared_by_the_ranking_metric_of_their_scores() -> None:
     sure = np.where(words == "yes", 0.9, 0.1)
     for kind, metric in (("binary", "AUROC"), ("multiclass", "macro AUROC"), ("ordinal", "Kendall")):
         ranks = [f"{1 - p} {p}" if kind == "multiclass" else f"{p}" for p in sure]
-        good = [Cell(word, rank) for word, rank in zip(words, ranks, strict=True)]
-        bad = [Cell(word, "0.5 0.5" if kind == "multiclass" else "0.5") for word in words]
+        good = [LabelPrediction(word, rank) for word, rank in zip(words, ranks, strict=True)]
+        bad = [LabelPrediction(word, "0.5 0.5" if kind == "multiclass" else "0.5") for word in words]
         task = {"type": kind, "classes": ("no", "yes")}
         found = only(*(predicted(cells, range(NUMBER), **task) for cells in (bad, good)))
         assert found.metric == metric
@@ -112,14 +117,16 @@ def test_classes_are_compared_by_the_ranking_metric_of_their_scores() -> None:
         ),
         (lambda run: replace(run, results=replace(RESULTS, part="all folds")), "a was scored on test, b on all folds"),
         (
-            lambda run: replace(run, tasks={"t": run.tasks["t"] | {("7", ""): Cell("9", "1")}}),
+            lambda run: replace(run, tasks={"t": run.tasks["t"] | {("7", ""): LabelPrediction("9", "1")}}),
             r"different labels of task 't' for 1 of 60, such as '7'; compare runs on one table",
         ),
         (lambda run: replace(run, tasks={}), "share no task that is defined in both"),
     ],
     ids=["split", "part", "labels", "tasks"],
 )
-def test_what_cannot_be_compared_is_refused(change: Callable[[Predicted], Predicted], expected: str) -> None:
+def test_what_cannot_be_compared_is_refused(
+    change: Callable[[TestPredictions], TestPredictions], expected: str
+) -> None:
     cells = numbers(np.arange(NUMBER), np.arange(NUMBER))
     first, second = (predicted(cells, range(NUMBER), name, type="regression") for name in "ab")
     with pytest.raises(ValueError, match=expected):

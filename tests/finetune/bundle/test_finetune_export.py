@@ -20,14 +20,14 @@ from finetune.adaptation.lora import plan_of
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.bundle import transformers as written
 from finetune.bundle.folder import Bundle
-from finetune.bundle.manifest import Base, Manifest, ReadingSettings
+from finetune.bundle.manifest import BaseModel, BundleManifest, ReadingSettings
 from finetune.export import export, exportable
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
 from finetune.predictor import empty_model, open_predictor
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
 from pretrain.card.text import FOLDER
 from pretrain.model.presets import EsmShape
@@ -53,21 +53,21 @@ print(json.dumps([logits, config.id2label, config.problem_type, type(model).__na
 """
 
 
-def objective(**values: Any) -> Objective:
+def objective(**values: Any) -> Task:
     settings = TaskSettings(**{"name": "t", **values})
     outputs = values.get("columns", ("t",))
     classes = settings.classes
     std = np.full(len(outputs), 3.0) if settings.is_number else np.ones(len(outputs))
     mean = np.arange(len(outputs)) + 40.0 if settings.is_number else np.zeros(len(outputs))
-    return Objective(settings, outputs, classes, mean, std, np.ones((len(outputs), len(classes)), np.int64))
+    return Task(settings, outputs, classes, mean, std, np.ones((len(outputs), len(classes)), np.int64))
 
 
 def bundle_of(
-    tmp_path: Path, shape: EsmShape, objectives: Sequence[Objective], form: str = "transformers", **lora: Any
+    tmp_path: Path, shape: EsmShape, objectives: Sequence[Task], form: str = "transformers", **lora: Any
 ) -> Bundle:
     """A bundle of random weights, adapters among them, on a random base, all in its tensors."""
     adaptation = AdaptationSettings(kind="lora", **lora)
-    manifest = Manifest(
+    manifest = BundleManifest(
         tasks=tuple(objectives),
         heads=HeadSettings(form=form),  # type: ignore[arg-type]
         losses=LossSettings(),
@@ -76,7 +76,7 @@ def bundle_of(
         encoder=shape,
         adapters=plan_of(adaptation, shape),
         inputs={},
-        base=Base(init=None, preset="esm2_60k", seed=0, dropout=0.0, content_hash="0" * 64),
+        base=BaseModel(init=None, preset="esm2_60k", seed=0, dropout=0.0, content_hash="0" * 64),
         labels="l",
         split="s",
         split_method="m",
@@ -106,7 +106,7 @@ CASES = [
 @pytest.mark.launch
 @pytest.mark.parametrize(("shape", "of", "lora"), CASES, ids=lambda value: str(value)[:20])
 def test_transformers_alone_computes_what_the_bundle_predicts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: EsmShape, of: Objective, lora: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: EsmShape, of: Task, lora: dict[str, Any]
 ) -> None:
     bundle = bundle_of(tmp_path, shape, [of], **lora)
     export(bundle, tmp_path / "out")
@@ -153,7 +153,7 @@ def test_transformers_alone_computes_what_the_bundle_predicts(
     ],
 )
 def test_what_transformers_does_not_have_is_refused_by_name(
-    tmp_path: Path, objectives: list[Objective], form: str, said: str
+    tmp_path: Path, objectives: list[Task], form: str, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
         exportable(bundle_of(tmp_path, ESM2, objectives, form))
@@ -194,7 +194,7 @@ def test_weights_that_are_no_numbers_are_not_exported(value: str, tmp_path: Path
     ],
 )
 def test_what_does_not_load_as_it_was_trained_is_not_kept(
-    of: tuple[EsmShape, Objective, dict[str, Any]],
+    of: tuple[EsmShape, Task, dict[str, Any]],
     broken: dict[str, Any],
     said: str,
     tmp_path: Path,

@@ -22,7 +22,7 @@ from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
 from support.assays.bundled import letters, rows
 from support.launching import DDP, run, started, until
@@ -241,7 +241,7 @@ def test_pairs_of_residues_are_refused_or_left_out_by_name(
     bundle = open_folder(folder / "run" / "bundle")
     settings = TaskSettings(name="contact", type="binary", level="pair")
     counts = np.ones((1, 2), np.int64)
-    contact = Objective(settings, ("contact",), ("no", "yes"), np.zeros(1), np.ones(1), counts)
+    contact = Task(settings, ("contact",), ("no", "yes"), np.zeros(1), np.ones(1), counts)
     parts = parts_of(np.zeros(1, np.uint64), np.zeros(1, np.int8), np.zeros(1, np.int64), np.full(1, -1, np.int16))
     (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
     for name, tasks in (("both", (bundle.manifest.tasks[0], contact)), ("alone", (contact,))):

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from finetune.bundle.relatives import Trained
+from finetune.bundle.relatives import TrainingProteins
 from finetune.splits import split_file
-from finetune.tables.proteins import Proteins, proteins_of
+from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
 from support.assays.messy_tables import WILD, proteins
 
 
-def read(path: Path, sequences: Mapping[str, str] | Sequence[str]) -> Proteins:
+def read(path: Path, sequences: Mapping[str, str] | Sequence[str]) -> TableProteins:
     named = sequences if isinstance(sequences, Mapping) else {f"p{n}": each for n, each in enumerate(sequences)}
     path.write_text("".join(f">{name}\n{each}\n" for name, each in named.items()))
     return proteins_of(read_table(str(path)), TableSettings(), None)
 
 
-def split(path: Path, table: Proteins, of_ids: Mapping[str, str]) -> Path:
+def split(path: Path, table: TableProteins, of_ids: Mapping[str, str]) -> Path:
     """A split.csv under other ids, as row numbers of another table would be."""
     digests = dict(zip(table.ids, split_file.digest_texts(table.digests), strict=True))
     lines = [f"x{name},{part},{digests[name]}\n" for name, part in of_ids.items()]
@@ -43,19 +43,19 @@ def test_variants_are_compared_by_position_with_those_that_trained(tmp_path: Pat
     ]
     asked = read(tmp_path / "in.fasta", [changed(1), changed(1, 2, 3), changed(), changed(5, 6, 7, 8), changed(1, 9)])
     length = len(WILD)
-    one = Trained.of(table, parts[:1], tmp_path / "1")
+    one = TrainingProteins.of(table, parts[:1], tmp_path / "1")
     assert one.said == (
         f"nearest_train_identity is to the 1 proteins of {table.name} that trained, by position; those of another "
         f"length by {one.said[0].rpartition(' by ')[2]}",
     )
     assert one.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 2, 1, 5, 1)])
-    both = Trained.of(table, parts, tmp_path / "2")  # of several models, what trained one of them
+    both = TrainingProteins.of(table, parts, tmp_path / "2")  # of several models, what trained one of them
     assert both.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 2, 1, 0, 1)])
     another = read(tmp_path / "another.fasta", {"a": changed(1), "b": changed(1, 2, 3), "c": changed(4)})
     fewer = split(tmp_path / "fewer.csv", table, {"a": "train", "b": "test"})
     as_many = split(tmp_path / "as_many.csv", another, {"a": "train", "b": "test", "c": "train"})
     for number, other in enumerate((fewer, as_many)):
-        everything = Trained.of(table, [other], tmp_path / f"other-{number}")
+        everything = TrainingProteins.of(table, [other], tmp_path / f"other-{number}")
         assert "all 3 proteins" in everything.said[0]
         assert "which is not the table of the training" in everything.said[0]
         assert everything.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 0, 1, 0, 1)])
@@ -70,7 +70,7 @@ def test_others_are_aligned(tmp_path: Path) -> None:
     near = found[1].replace("L", "I", 3)
     differ = sum(a != b for a, b in zip(near, found[1], strict=True))
     asked = read(tmp_path / "in.fasta", [found[3], found[0], near, found[2]])
-    trained = Trained.of(table, parts, tmp_path / "work")
+    trained = TrainingProteins.of(table, parts, tmp_path / "work")
     identities = trained.identities(asked).tolist()
     assert identities == pytest.approx([0, 1, 1 - differ / len(near), 0], abs=2e-3)  # MMseqs2 writes three digits
     assert differ >= 2
@@ -83,5 +83,5 @@ def test_a_protein_that_no_search_finds_has_no_identity(tmp_path: Path, monkeypa
     table = read(tmp_path / "train.fasta", found[:2])
     asked = read(tmp_path / "in.fasta", [found[0], found[2], "Q" * 60])
     parts = [split(tmp_path / "split.csv", table, dict.fromkeys(table.ids, "train"))]
-    identities = Trained.of(table, parts, tmp_path / "work").identities(asked)
+    identities = TrainingProteins.of(table, parts, tmp_path / "work").identities(asked)
     assert identities.tolist() == pytest.approx([1, 0, float("nan")], nan_ok=True)

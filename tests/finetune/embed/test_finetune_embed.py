@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, EsmModel
 from finetune.embed import job as jobs
 from finetune.embed import table as tables
 from finetune.embed.__main__ import _options, compute_type, main
-from finetune.embed.parts import Parts
+from finetune.embed.parts import EmbeddingParts
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
@@ -28,7 +28,7 @@ from support.jobs import embedding_job
 from support.kept_runs import config
 from support.launching import DDP, run
 from support.rank_pool import RankPool
-from zymogen.command_line.parser import Parser
+from zymogen.command_line.parser import CommandParser
 
 SHAPE = EsmShape(layers=2, dim=48, heads=4)
 PROTEINS = [*proteins(23), ("again p3", proteins(23)[3][1]), ("p0", proteins(23)[0][1])]
@@ -155,7 +155,7 @@ def test_what_it_was_made_of_stands_in_the_file(embed: Callable[..., Path]) -> N
 )
 def test_compute_is_that_of_the_launch_on_a_gpu(asked: str, device: str, precision: str, taken: str) -> None:
     engine: Any = SimpleNamespace(device=torch.device(device), precision=precision)
-    parser = Parser()
+    parser = CommandParser()
     _options(parser)
     assert parser.parse_args(["m", "in", "out"]).compute == "auto"
     assert compute_type(asked, engine) == taken
@@ -191,12 +191,12 @@ def test_stopped_at_ten_points_it_ends_with_the_same_bytes(
     embed: Callable[..., Path], pooling: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = embed("--pooling", pooling, name="whole.parquet").read_bytes()
-    out, write = tmp_path / "out.parquet", Parts.write
+    out, write = tmp_path / "out.parquet", EmbeddingParts.write
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     written: list[int] = []
     left = 0
 
-    def once(parts: Parts, number: int, vectors: NDArray[Any]) -> None:
+    def once(parts: EmbeddingParts, number: int, vectors: NDArray[Any]) -> None:
         nonlocal left
         if not left:
             raise KeyboardInterrupt
@@ -205,7 +205,7 @@ def test_stopped_at_ten_points_it_ends_with_the_same_bytes(
         written.append(number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Parts, "write", once)
+        patch.setattr(EmbeddingParts, "write", once)
         for _ in range(10):
             left = 1
             embed("--pooling", pooling, status=130)
@@ -213,11 +213,11 @@ def test_stopped_at_ten_points_it_ends_with_the_same_bytes(
     assert written == list(range(10))  # none is computed again
     again: list[int] = []
 
-    def counted(parts: Parts, number: int, vectors: NDArray[Any]) -> None:
+    def counted(parts: EmbeddingParts, number: int, vectors: NDArray[Any]) -> None:
         again.append(number)
         write(parts, number, vectors)
 
-    monkeypatch.setattr(Parts, "write", counted)
+    monkeypatch.setattr(EmbeddingParts, "write", counted)
     # Damage of a part that was finished: it is computed again, and the others are not.
     (work,) = tmp_path.glob(".out.parquet.embedding/parts-*")
     damaged = work / "part-000004.bin"

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from data.batches.batch import Batch
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin
 from finetune.labels.columns import LabelColumns
 from finetune.labels.contents import LabelledContents
@@ -60,7 +60,7 @@ OBJECTIVES = {"sequence": drawn(RNG, 0), "residue": drawn(RNG, 1), "pair": drawn
 def contents(tmp_path_factory: pytest.TempPathFactory) -> LabelledContents:
     tokens = store_of(tmp_path_factory.mktemp("tokens"), PROTEINS)
     store = write(tokens, OBJECTIVES, LINKERS)
-    made = LabelledContents(Shelves([tokens.folder]), SETTINGS, store)  # type: ignore[arg-type]
+    made = LabelledContents(CorpusReader([tokens.folder]), SETTINGS, store)  # type: ignore[arg-type]
     return pickle.loads(pickle.dumps(made))
 
 
@@ -163,7 +163,7 @@ def test_types_are_those_of_label_columns(contents: LabelledContents) -> None:
 def test_a_bin_without_labels_has_no_targets(tmp_path_factory: pytest.TempPathFactory) -> None:
     store = store_of(tmp_path_factory.mktemp("tokens"), PROTEINS)
     empty = Labels(np.zeros(10, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
-    made = LabelledContents(Shelves([store.folder]), SETTINGS, write(store, {"y": empty}))  # type: ignore[arg-type]
+    made = LabelledContents(CorpusReader([store.folder]), SETTINGS, write(store, {"y": empty}))  # type: ignore[arg-type]
     batch = made.batch([bin_of([0, 1])], [0])
     assert batch.counts.tolist() == [0]
     assert [len(column) for column in batch.targets[0].columns] == [0] * 6
@@ -179,7 +179,7 @@ def test_a_bin_without_labels_of_residues_or_pairs_has_no_targets(
     one = np.zeros(1, np.int32), np.ones(1, np.float32), np.ones(1, np.int8)
     labels = Labels(pointers, *one, positions if width == 2 else positions[:, 0])
     written = write(store, {"y": labels})
-    made = LabelledContents(Shelves([store.folder]), SETTINGS, written)  # type: ignore[arg-type]
+    made = LabelledContents(CorpusReader([store.folder]), SETTINGS, written)  # type: ignore[arg-type]
     assert [made.batch([bin_of(records)], [0]).counts.tolist() for records in ([0, 1], [3])] == [[0], [1]]
 
 
@@ -191,7 +191,7 @@ def test_the_digest_covers_labels(contents: LabelledContents, tmp_path_factory: 
         values = labels.values.copy()
         values[0] += change
         changed = Labels(labels.pointers, labels.outputs, values, labels.censoring)
-        made = LabelledContents(Shelves([store.folder]), SETTINGS, write(store, {"y": changed}))  # type: ignore[arg-type]
+        made = LabelledContents(CorpusReader([store.folder]), SETTINGS, write(store, {"y": changed}))  # type: ignore[arg-type]
         digests.add(made.fill(bin_of([0, 1])).digest)
     assert len(digests) == 2
     assert isinstance(contents.store, LabelStore)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from finetune.labels.differing import OtherColumns
+from finetune.labels.differing import UnusedColumns
 from finetune.labels.reading import TaskLabels, read_task
 from finetune.labels.replicates import agreement
 from support.assays.labelled_rows import Cell, as_list, read, rows_of, task
@@ -15,7 +15,7 @@ def read_beside(columns: dict[str, list[Cell]], records: list[int], **values: ob
     from dataclasses import replace
 
     rows = rows_of(columns, records)
-    return read_task(replace(rows, others=OtherColumns.of(rows.table, {"y"})), task(**values))
+    return read_task(replace(rows, others=UnusedColumns.of(rows.table, {"y"})), task(**values))
 
 
 def test_means_of_rows_that_differ_in_a_condition_say_so() -> None:

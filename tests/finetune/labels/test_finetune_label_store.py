@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from finetune.labels.labels import Labels
-from finetune.labels.placed import Rows
+from finetune.labels.placed import TableRows
 from finetune.labels.reading import read_task
 from finetune.labels.store import LabelStore, write
 from finetune.tables.table import Table
@@ -26,13 +26,13 @@ COLUMNS = {"a": ["0", None, "<2.5", "1", "", *["NA"] * 6, "7"], "b": [None, "-1"
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return store_of(tmp_path_factory.mktemp("tokens"), PROTEINS)
 
 
 def read_ab() -> Labels:
     rows = rows_of(COLUMNS, [*range(11), 3])
-    return read_task(Rows(rows.table, rows.records, 12), task(columns=("a", "b"))).labels
+    return read_task(TableRows(rows.table, rows.records, 12), task(columns=("a", "b"))).labels
 
 
 def dense(share: float = 0.6, seed: int = 1) -> Labels:
@@ -56,7 +56,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_labels_come_back_as_they_were(tokens: Store) -> None:
+def test_labels_come_back_as_they_were(tokens: TokenStore) -> None:
     written = write(tokens, {"ab": read_ab(), "ss": dense()})
     store = pickle.loads(pickle.dumps(written))
     assert len(pickle.dumps(written)) < 1000
@@ -72,7 +72,7 @@ def test_labels_come_back_as_they_were(tokens: Store) -> None:
     ]
 
 
-def test_most_residues_lie_along_the_tokens_and_few_do_not(tokens: Store) -> None:
+def test_most_residues_lie_along_the_tokens_and_few_do_not(tokens: TokenStore) -> None:
     many, few = write(tokens, {"ss": dense()}), write(tokens, {"ss": dense(0.02)})
     assert set(files_of(many.folder)) == {"labels.json", "0-along.bin", "0-observed.bin"}
     assert (many.folder / "0-along.bin").stat().st_size == sum(LENGTHS)
@@ -84,7 +84,7 @@ def test_most_residues_lie_along_the_tokens_and_few_do_not(tokens: Store) -> Non
     same(few.labels(0), dense(0.02))
 
 
-def test_numbers_of_residues_and_pairs_come_back(tokens: Store) -> None:
+def test_numbers_of_residues_and_pairs_come_back(tokens: TokenStore) -> None:
     rng = np.random.default_rng(0)
     cells = [" ".join(f"{v:.3f}" if v > -1 else "-" for v in rng.normal(size=length)) for length in LENGTHS]
     along = read_task(rows_of({"y": cells}, lengths=LENGTHS), task(level="residue")).labels
@@ -95,7 +95,7 @@ def test_numbers_of_residues_and_pairs_come_back(tokens: Store) -> None:
     same(store.labels(1), pairs)
 
 
-def test_first_residues_are_places_in_the_token_store(tokens: Store) -> None:
+def test_first_residues_are_places_in_the_token_store(tokens: TokenStore) -> None:
     first = write(tokens, {"ss": dense(), "ab": read_ab()}).first_residues(np.array([11, 4, 5, 12]))
     assert first.tolist() == [sum(LENGTHS[:11]), sum(LENGTHS[:4]), sum(LENGTHS[:5]), sum(LENGTHS)]
 
@@ -104,14 +104,14 @@ def test_first_residues_are_places_in_the_token_store(tokens: Store) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["NaN", "1e9", "-", "what"])
-def test_a_missing_cell_may_hold_anything(tokens: Store, garbage: str) -> None:
+def test_a_missing_cell_may_hold_anything(tokens: TokenStore, garbage: str) -> None:
     """As text that means 'missing', and below the null of an Arrow array."""
     expected = write(tokens, {"ab": read_ab()})
     filled = {
         name: [garbage if cell in (None, "", "NA") else cell for cell in cells] for name, cells in COLUMNS.items()
     }
     rows = rows_of(filled, [*range(11), 3])
-    named = read_task(Rows(rows.table, rows.records, 12), task(columns=("a", "b"), missing=(garbage,))).labels
+    named = read_task(TableRows(rows.table, rows.records, 12), task(columns=("a", "b"), missing=(garbage,))).labels
     nulls = {
         name: pa.array(cells).filter(pa.array([True] * 12)) for name, cells in filled.items()
     }  # own buffers, which get a mask
@@ -124,7 +124,7 @@ def test_a_missing_cell_may_hold_anything(tokens: Store, garbage: str) -> None:
         )
         for name, array in nulls.items()
     }
-    masked = Rows(Table("t.csv", pa.table(hidden), 2), rows.records, 12)
+    masked = TableRows(Table("t.csv", pa.table(hidden), 2), rows.records, 12)
     below = read_task(masked, task(columns=("a", "b"))).labels
     for labels in (named, below):
         found = write(tokens, {"ab": labels})
@@ -148,7 +148,7 @@ def test_files_are_the_same_whatever_was_missing(tmp_path: Path) -> None:
 # Whole or not at all ------------------------------------------------------------------------------
 
 
-def test_it_is_written_once_and_found_again(tokens: Store) -> None:
+def test_it_is_written_once_and_found_again(tokens: TokenStore) -> None:
     first = write(tokens, {"x": dense()})
     before = (first.folder / "labels.json").stat().st_mtime_ns
     assert write(tokens, {"x": dense()}).folder == first.folder

@@ -5,7 +5,7 @@ import pytest
 
 from finetune.bundle.columns import list_cell
 from finetune.labels.labels import ABOVE, BELOW, EXACT
-from finetune.labels.placed import Rows
+from finetune.labels.placed import TableRows
 from finetune.labels.reading import read_task
 from finetune.tables.proteins import proteins_of
 from finetune.tables.settings import TableSettings, TooLong
@@ -70,12 +70,12 @@ def test_rows_without_a_record_are_not_read() -> None:
     assert as_list(read_task(rows, task()).labels) == [(0, 0, 1.0), (1, 0, 3.0)]
 
 
-def together(*tables: Rows) -> Rows:
+def together(*tables: TableRows) -> TableRows:
     """The rows of several tables, which all have a column x, as rows of one."""
     bases = np.cumsum([0, *(each.num_records for each in tables)])
     records = np.concatenate([each.records + base for each, base in zip(tables, bases, strict=False)])
     table = joined([each.table for each in tables], TableSettings(sequence=("x",)))
-    return Rows(table, records, int(bases[-1]))
+    return TableRows(table, records, int(bases[-1]))
 
 
 def test_records_and_classes_are_those_of_all_tables() -> None:
@@ -238,7 +238,7 @@ def test_labels_of_residues_that_were_cut_away_are_left_out(policy: TooLong, kep
     cells = {"sequence": ["MKVLAC", "MKV"], "y": ["0 1 2 3 4 5", "7 8 9"], "c": ["1-6:1 2-3:2", None]}
     table = rows_of(cells).table
     proteins = proteins_of(table, TableSettings(too_long=policy), crop_tokens=6)
-    rows = Rows(table, proteins.record_of_row, proteins.num_records, proteins)
+    rows = TableRows(table, proteins.record_of_row, proteins.num_records, proteins)
     labels = read_task(rows, task(level="residue")).labels
     assert labels.positions is not None
     found = [(*label[::2], place) for label, place in zip(as_list(labels), labels.positions.tolist(), strict=True)]

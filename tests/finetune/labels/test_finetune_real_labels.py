@@ -8,7 +8,7 @@ import pytest
 
 from finetune.labels.labels import ABOVE, BELOW
 from finetune.labels.objectives import counts_by_part, objectives
-from finetune.labels.placed import Rows
+from finetune.labels.placed import TableRows
 from finetune.labels.reading import TaskLabels, read_task
 from finetune.labels.store import write
 from finetune.tables.proteins import proteins_of
@@ -25,20 +25,20 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def rows_of_file(path: str) -> Rows:
+def rows_of_file(path: str) -> TableRows:
     """Each row as a record of its own."""
     table = read_table(str(DATA / path))
-    return Rows(table, np.arange(table.num_rows), table.num_rows)
+    return TableRows(table, np.arange(table.num_rows), table.num_rows)
 
 
-def together(rows: list[Rows]) -> Rows:
+def together(rows: list[TableRows]) -> TableRows:
     """The rows of several tables as rows of one."""
     total = sum(each.num_records for each in rows)
     column = rows[0].table.columns[0]
-    return Rows(joined([each.table for each in rows], TableSettings(sequence=(column,))), np.arange(total), total)
+    return TableRows(joined([each.table for each in rows], TableSettings(sequence=(column,))), np.arange(total), total)
 
 
-def part(rows: list[Rows], number: int) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def part(rows: list[TableRows], number: int) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     return np.repeat(np.arange(len(rows)) == number, [each.num_records for each in rows])
 
 
@@ -74,7 +74,7 @@ def test_unresolved_residues_of_ss3_have_no_label(tmp_path: Path) -> None:
     name = "token/flip_secondary_structure_splits.zip/splits/sequences.fasta?labels=sampled.fasta&mask=mask.fasta"
     table = read_table(str(DATA / name))
     proteins = proteins_of(table, TableSettings(), None)
-    rows = Rows(table, proteins.record_of_row, proteins.num_records, proteins)
+    rows = TableRows(table, proteins.record_of_row, proteins.num_records, proteins)
     found = read_task(rows, task(columns=("labels",), type="multiclass", level="residue"))
     residues = int(proteins.num_residues.sum())
     assert found.classes == ("C", "E", "H")

@@ -8,7 +8,7 @@ import pytest
 from data.homology import program
 from finetune.look.__main__ import _remark
 from finetune.look.__main__ import main as look
-from finetune.look.proposal import Proposal, Request, propose
+from finetune.look.proposal import LookOptions, RecipeDraft, propose
 from finetune.recipe import Recipe
 from support.assays.messy_tables import TABLES, lines, numbers, proteins, saved
 from support.inputs.written_runs import WrittenRun
@@ -52,10 +52,12 @@ EXPECTED: dict[str, tuple[list[tuple[str, str, dict[str, Any]]], str]] = {
 }
 
 
-def looked(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Proposal, Recipe]:
+def looked(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RecipeDraft, Recipe]:
     monkeypatch.setattr(program, "is_installed", lambda: False)
     table, *more = TABLES[name](folder)
-    found = propose(Request((table,), folder / "r.toml", more[1] if more else None, store_dir=str(folder / "stores")))
+    found = propose(
+        LookOptions((table,), folder / "r.toml", more[1] if more else None, store_dir=str(folder / "stores"))
+    )
     (folder / "r.toml").write_text(found.recipe)
     return found, read(Recipe, folder / "r.toml")
 
@@ -124,7 +126,7 @@ def test_a_recipe_is_written_over_only_if_nobody_changed_it(
 @pytest.mark.skipif(not BLAT.is_file(), reason="no real assays beside the project (shared/data/zeroshot)")
 def test_six_columns_of_blat_are_tasks(tmp_path: Path) -> None:
     variants = str(DATA / "zeroshot" / "P62593_BLAT_variants.fasta.gz")
-    found = propose(Request((str(BLAT),), tmp_path / "r.toml", variants, store_dir=str(tmp_path)))
+    found = propose(LookOptions((str(BLAT),), tmp_path / "r.toml", variants, store_dir=str(tmp_path)))
     tasks = [name for name, (role, _) in found.roles.items() if role == "task"]
     assert tasks == ["0", "39", "156", "625", "2500", "cefotaxime"]
 

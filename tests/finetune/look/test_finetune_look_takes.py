@@ -10,14 +10,14 @@ import pytest
 from data.homology import program
 from finetune.look import dividing, proposal, timing
 from finetune.look.__main__ import main as look
-from finetune.look.proposal import Request, propose
-from finetune.look.sizes import Sizes
+from finetune.look.proposal import LookOptions, propose
+from finetune.look.sizes import RunSizes
 from finetune.look.timing import bins_of_rows, expected, measured
 from finetune.recipe import Recipe
 from support.assays.messy_tables import lines, numbers, proteins, saved
 from zymogen.settings.toml_file import read
 
-SIZES = Sizes("lora", 64, 1024, 4, steps_per_pass=10, passes=6, patience=5, seconds=9.0, memory_bytes=5e8)
+SIZES = RunSizes("lora", 64, 1024, 4, steps_per_pass=10, passes=6, patience=5, seconds=9.0, memory_bytes=5e8)
 FOUND = {"rows": 100, "encoder_tokens_per_s": 1e3, "training_tokens_per_s": 200.0, "memory_bytes": 7, "device": "cpu"}
 
 
@@ -48,7 +48,7 @@ def test_what_is_known_is_said_before_relatives_are_looked_for(tmp_path: Path, m
     monkeypatch.setattr(proposal, "divided", stopped)
     (table,) = saved(tmp_path, lines("sequence,stability", proteins(12), numbers(12)))
     with pytest.raises(KeyboardInterrupt):
-        propose(Request((table,), tmp_path / "r.toml", store_dir=str(tmp_path)), said.extend)
+        propose(LookOptions((table,), tmp_path / "r.toml", store_dir=str(tmp_path)), said.extend)
     assert [line.split()[:2] for line in said if "sequence  " in line or "task  " in line] == [
         *(["sequence", "sequence"], ["stability", "task"], ["task", "stability:"]),
     ]
@@ -64,7 +64,7 @@ def test_relatives_that_take_too_long_to_find_are_left_to_the_run(
     monkeypatch.setattr(dividing, "related", never)
     monkeypatch.setattr(dividing, "_MOST_CLUSTERING_S", 3.0)
     (table,) = saved(tmp_path, lines("sequence,stability", proteins(1200), numbers(1200)))
-    found = propose(Request((table,), tmp_path / "r.toml", store_dir=str(tmp_path)))
+    found = propose(LookOptions((table,), tmp_path / "r.toml", store_dir=str(tmp_path)))
     (tmp_path / "r.toml").write_text(found.recipe)
     recipe = read(Recipe, tmp_path / "r.toml")
     assert (recipe.split.by, recipe.split.identity, recipe.split.folds) == ("homology", 0.3, 0)

@@ -14,7 +14,7 @@ from finetune.assays import Assays, open_assays, prepare
 from finetune.look import __main__ as command
 from finetune.look.column import columns_of
 from finetune.look.opened import proteins_for
-from finetune.look.proposal import Proposal
+from finetune.look.proposal import RecipeDraft
 from finetune.look.protein import place_of
 from finetune.look.roles import roles_of
 from finetune.recipe import Recipe
@@ -46,7 +46,7 @@ def test_table_is_understood(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(program, "is_installed", lambda: False)
-    proposals: list[Proposal] = []
+    proposals: list[RecipeDraft] = []
     propose = command.propose
     monkeypatch.setattr(command, "propose", lambda *given: proposals.append(propose(*given)) or proposals[0])
     write_case(case, tmp_path)

@@ -16,11 +16,11 @@ from finetune.losses.classes import balanced, focal
 from finetune.losses.loss import TaskLoss
 from finetune.losses.ordinal import cumulative
 from finetune.losses.regression import SCALE, squared
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from support.assays.labelled_batches import EVERY_TYPE, PAIR, targets, task
 
 
-def loss(objective: Objective, numbers: Tensor, of: Targets) -> Tensor:
+def loss(objective: Task, numbers: Tensor, of: Targets) -> Tensor:
     return TaskLoss(objective)(numbers, of.labels, LabelColumns(*of.columns))
 
 
@@ -160,14 +160,14 @@ def test_ordered_classes_far_out_are_finite(score: float) -> None:
 # All of them --------------------------------------------------------------------------------------
 
 
-def numbers_for(objective: Objective, count: int) -> Tensor:
+def numbers_for(objective: Task, count: int) -> Tensor:
     width = {"multiclass": len(objective.classes), "ordinal": len(objective.classes) - 1}.get(objective.settings.type)
     numbers = torch.linspace(1, -1, count * (width or 1))
     return numbers.view(count, width) if width else numbers
 
 
 @pytest.mark.parametrize("objective", [*EVERY_TYPE, PAIR], ids=lambda o: o.settings.name)
-def test_sums_of_parts_add_up_to_the_whole(objective: Objective) -> None:
+def test_sums_of_parts_add_up_to_the_whole(objective: Task) -> None:
     """However unevenly they are cut. Means of parts would not: (1, 1, 1, 9) in parts of 3 and 1 has mean 3, not 5."""
     labels = [1.0, 0.0, 1.0, 1.0]
     numbers, of = numbers_for(objective, 4), targets(range(4), labels)
@@ -177,7 +177,7 @@ def test_sums_of_parts_add_up_to_the_whole(objective: Objective) -> None:
 
 
 @pytest.mark.parametrize("objective", [*EVERY_TYPE, PAIR], ids=lambda o: o.settings.name)
-def test_without_a_target_the_sum_is_0_and_tied(objective: Objective) -> None:
+def test_without_a_target_the_sum_is_0_and_tied(objective: Task) -> None:
     numbers = numbers_for(objective, 4)[:0].requires_grad_()
     found = loss(objective, numbers, targets([], []))
     assert found == 0

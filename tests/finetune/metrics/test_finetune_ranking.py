@@ -8,14 +8,14 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from finetune.metrics import concordance
-from finetune.metrics.predictions import Predictions, Rows
+from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.scoring import score
 from finetune.metrics.validation import ranked
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings, TaskType
 
 
-def drawn(kind: TaskType, outputs: int, rows: int, seed: int) -> tuple[Objective, Predictions]:
+def drawn(kind: TaskType, outputs: int, rows: int, seed: int) -> tuple[Task, LabelPredictions]:
     """An objective of many outputs, some rare, constant or untrained, with ties and bounds."""
     rng = np.random.default_rng(seed)
     is_wide, is_number = kind in ("multiclass", "ordinal"), kind == "regression"
@@ -24,7 +24,7 @@ def drawn(kind: TaskType, outputs: int, rows: int, seed: int) -> tuple[Objective
     ones = np.ones(outputs)
     names = tuple(f"t{number}" for number in range(outputs))
     settings = TaskSettings(name="assay", type=kind)
-    objective = Objective(settings, names, classes, 0 * ones, ones, counts, "", rng.integers(0, 4, outputs))
+    objective = Task(settings, names, classes, 0 * ones, ones, counts, "", rng.integers(0, 4, outputs))
     of = np.sort(rng.integers(0, outputs, rows) * rng.integers(0, 2, rows))
     truth = rng.integers(0, max(2, len(classes)), rows).astype(np.float64)
     truth = np.where(of % 7 == 3, 1.0, truth)
@@ -36,7 +36,7 @@ def drawn(kind: TaskType, outputs: int, rows: int, seed: int) -> tuple[Objective
     if is_wide:
         prediction = np.round(rng.dirichlet(np.ones(4), rows), 1) / 2
     positions = np.arange(rows)
-    return objective, Predictions(Rows(np.arange(rows) // 3, of, truth, censoring, positions), prediction)
+    return objective, LabelPredictions(LabelRows(np.arange(rows) // 3, of, truth, censoring, positions), prediction)
 
 
 @pytest.mark.parametrize("kind", ["regression", "binary", "multilabel", "multiclass", "ordinal"])
@@ -61,8 +61,8 @@ def test_values_are_those_of_scipy_and_scikit_learn() -> None:
     def values(kind: TaskType, truth: Any, prediction: Any) -> list[float | None]:
         classes = () if kind == "regression" else tuple("abcd"[: 2 if prediction.ndim == 1 else 4])
         names, counts = tuple("uvwxyz"), np.ones((6, len(classes)))
-        objective = Objective(TaskSettings(name="y", type=kind), names, classes, np.zeros(6), np.ones(6), counts, "")
-        found = ranked(objective, Predictions(Rows(np.arange(200), outputs, truth), prediction))
+        objective = Task(TaskSettings(name="y", type=kind), names, classes, np.zeros(6), np.ones(6), counts, "")
+        found = ranked(objective, LabelPredictions(LabelRows(np.arange(200), outputs, truth), prediction))
         assert [task.task for task in found.tasks] == list(names)
         return [task.value for task in found.tasks]
 

@@ -13,10 +13,10 @@ from sklearn.metrics import average_precision_score, cohen_kappa_score, roc_auc_
 
 from finetune.heads.predicted import predicted
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
-from finetune.metrics.predictions import Predictions, Rows, rows_of
-from finetune.metrics.scores import Scores, TaskScore
+from finetune.metrics.predictions import LabelPredictions, LabelRows, rows_of
+from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings, TaskType
 
 Floats = NDArray[np.float64]
@@ -24,18 +24,18 @@ Floats = NDArray[np.float64]
 
 def objective(
     kind: TaskType, *outputs: str, classes: tuple[str, ...] = (), trained: object = None, **more: Any
-) -> Objective:
+) -> Task:
     counts = np.full((len(outputs), len(classes)), 5) if trained is None else np.asarray(trained)
     settings = TaskSettings(name="assay", type=kind, **more)
     ones = np.ones(len(outputs))
-    return Objective(settings, outputs, classes, 0 * ones, ones, counts.astype(np.int64))
+    return Task(settings, outputs, classes, 0 * ones, ones, counts.astype(np.int64))
 
 
-def table(truth: object, prediction: object, outputs: object = 0, censoring: object = None) -> Predictions:
+def table(truth: object, prediction: object, outputs: object = 0, censoring: object = None) -> LabelPredictions:
     values = np.asarray(truth, np.float64)
     of = np.broadcast_to(np.asarray(outputs, np.int64), len(values))
     bounds = None if censoring is None else np.asarray(censoring, np.int8)
-    return Predictions(Rows(np.arange(len(values)), of, values, bounds), np.asarray(prediction, np.float64))
+    return LabelPredictions(LabelRows(np.arange(len(values)), of, values, bounds), np.asarray(prediction, np.float64))
 
 
 def noisy(size: int, seed: int = 0) -> tuple[Floats, Floats]:
@@ -157,11 +157,11 @@ def test_censored_values_have_concordance() -> None:
 
 def test_residues_are_resampled_by_protein() -> None:
     truth, prediction = noisy(200)
-    rows = Rows(np.repeat(np.arange(10), 20), np.zeros(200, np.int64), truth, None, np.tile(np.arange(20), 10))
-    (by_protein,) = score(objective("regression", "a"), Predictions(rows, prediction)).tasks
+    rows = LabelRows(np.repeat(np.arange(10), 20), np.zeros(200, np.int64), truth, None, np.tile(np.arange(20), 10))
+    (by_protein,) = score(objective("regression", "a"), LabelPredictions(rows, prediction)).tasks
     assert (by_protein.labels, by_protein.groups) == (200, 10)
     groups = np.repeat((7, 3), 5)
-    (by_group,) = score(objective("regression", "a"), Predictions(rows, prediction), groups).tasks
+    (by_group,) = score(objective("regression", "a"), LabelPredictions(rows, prediction), groups).tasks
     assert by_group.groups == 2
 
 
@@ -272,7 +272,7 @@ def test_stopping_metric_is_the_mean_skill_of_defined_tasks() -> None:
         return TaskScore(name, "o", "binary", metric, value, None, None, 10, 10, undefined=why, **more)  # type: ignore[arg-type]
 
     rows = (task("a", "auroc", 0.9), task("b", "spearman", 0.2), task("c", "auroc", None), task("d", "kendall", -0.1))
-    scores = Scores((*rows, task("e", "auroc", 1.0, in_mean=False)))
+    scores = TaskScores((*rows, task("e", "auroc", 1.0, in_mean=False)))
     assert scores.stopping_metric == pytest.approx((0.8 + 0.2 - 0.1) / 3)
     assert scores.line() == "skill 0.300: a AUROC 0.900, b Spearman 0.200, d Kendall -0.100, e AUROC 1.000, 1 undefined"
 
@@ -282,29 +282,29 @@ def test_numbers_and_joined_scores() -> None:
     both = np.concatenate([truth, [1.0]]), np.concatenate([prediction, [1.0]])
     scores = score(objective("regression", "a", "b"), table(*both, outputs=[0] * 30 + [1]))
     assert scores.numbers()["a"]["labels"] == 30
-    joined = Scores.joined([scores, scores])
+    joined = TaskScores.joined([scores, scores])
     assert len(joined.tasks) == 4
 
 
 def test_a_number_that_is_not_finite_is_none_with_a_reason() -> None:
     (found,) = score(objective("regression", "a"), table(*noisy(20))).tasks
     lost = replace(found, values={**found.values, "rmse": math.inf})
-    (task,) = Scores.joined([Scores((lost,))]).tasks
+    (task,) = TaskScores.joined([TaskScores((lost,))]).tasks
     assert (task.value, task.notes) == (found.value, ("RMSE is no finite number",))
     assert task.values == {name: value for name, value in found.values.items() if name != "rmse"}
-    (task,) = Scores.joined([Scores((replace(found, value=math.nan, low=0.0, high=1.0),))]).tasks
+    (task,) = TaskScores.joined([TaskScores((replace(found, value=math.nan, low=0.0, high=1.0),))]).tasks
     assert (task.value, task.low, task.high) == (None, None, None)
     assert task.undefined == "its Spearman is no finite number"
-    assert Scores.joined([Scores((found,))]).tasks == (found,)
+    assert TaskScores.joined([TaskScores((found,))]).tasks == (found,)
 
 
 def test_order_of_rows_does_not_matter() -> None:
     truth, prediction = noisy(50)
     rows = table(truth, prediction, outputs=np.arange(50) % 2)
     shuffled = np.random.Generator(np.random.Philox(2)).permutation(50)
-    inner = Rows(*(getattr(rows.rows, name)[shuffled] for name in ("records", "outputs", "truth")))
+    inner = LabelRows(*(getattr(rows.rows, name)[shuffled] for name in ("records", "outputs", "truth")))
     of = objective("regression", "a", "b")
-    first, second = score(of, rows), score(of, Predictions(inner, rows.prediction[shuffled]))
+    first, second = score(of, rows), score(of, LabelPredictions(inner, rows.prediction[shuffled]))
     for one, other in zip(first.tasks, second.tasks, strict=True):
         assert one.value == pytest.approx(other.value, abs=1e-12)
         assert one.low == pytest.approx(other.low, abs=1e-12)

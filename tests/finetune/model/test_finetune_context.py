@@ -19,7 +19,7 @@ from finetune.heads.settings import HeadSettings, PoolingRequest
 from finetune.labels.columns import LabelColumns
 from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel
-from pretrain.model.context import Context
+from pretrain.model.context import ContextShard
 from support.assays.labelled_batches import EVERY_TYPE, gradient, labelled, wide, without_labels
 from support.context_ranks import Case, Ranks
 from support.inputs.flat_batches import perturb
@@ -58,7 +58,7 @@ def prepared(name: str) -> Batch:
     return {"labelled": batch, "no labels": without_labels(batch), "idle": batch.idle()}[name]
 
 
-def computed(case: Heads, context: Context | None) -> Found:
+def computed(case: Heads, context: ContextShard | None) -> Found:
     heads, losses = HeadSettings(pooling=case.pooling), LossSettings(weights="learned")
     model = FineTuneModel(case.model().shape, EVERY_TYPE, heads, losses, case.backend)
     perturb(model.encoder)

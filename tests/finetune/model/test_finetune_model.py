@@ -18,7 +18,7 @@ from finetune.heads.settings import HeadSettings, PoolingRequest
 from finetune.job import FineTuneJob
 from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel, head_name
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain.model.flops import encoder_flops
 from pretrain.model.initial import first_weights
 from pretrain.model.presets import PRESETS, EsmShape
@@ -31,7 +31,7 @@ POOLINGS: tuple[PoolingRequest, ...] = ("mean", "attention", "begin")
 FIXED, LEARNED = LossSettings(), LossSettings(weights="learned")
 
 
-def made(*objectives: Objective, losses: LossSettings = FIXED, shape: EsmShape = SHAPE, **heads: str) -> FineTuneModel:
+def made(*objectives: Task, losses: LossSettings = FIXED, shape: EsmShape = SHAPE, **heads: str) -> FineTuneModel:
     model = FineTuneModel(shape, objectives, HeadSettings(**heads), losses)  # type: ignore[arg-type]
     perturb(model.encoder)
     wide(model.heads)
@@ -312,7 +312,7 @@ def test_a_head_s_first_weights_depend_on_its_name_and_the_seed_alone() -> None:
     assert alone[weight]().std() > 0.01
 
 
-def made_only(*objectives: Objective) -> FineTuneModel:
+def made_only(*objectives: Task) -> FineTuneModel:
     return FineTuneModel(SHAPE, objectives, HeadSettings(), FIXED)
 
 

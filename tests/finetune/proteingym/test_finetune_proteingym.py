@@ -13,7 +13,7 @@ from benchmarks.scoring import written
 from finetune.proteingym.__main__ import main, work
 from finetune.proteingym.figures import figures_of, means
 from finetune.proteingym.reference import Assay, chosen, read_reference
-from finetune.score.model import Scorer
+from finetune.score.model import VariantScorer
 from finetune.score.schemes import Variant, variant_of
 
 ZEROSHOT = Path(__file__).resolve().parents[4] / "shared" / "data" / "zeroshot"
@@ -175,7 +175,7 @@ def test_columns_are_added_and_a_finished_assay_is_skipped(
     said = capsys.readouterr().out
     assert f"A_1, A_2: {FIT}: 5 forward passes" in said  # residues 2, 3, 7, 9, 11; residue 2 serves both
     assert f"B_1: {FIT}: 3 forward passes" in said
-    scorer = Scorer.open(models[0])
+    scorer = VariantScorer.open(models[0])
     for name, rows in before.items():
         target = OTHER if name.startswith("B") else TARGET
         variants: list[Variant] = [variant_of(target, row["mutated_sequence"]) for row in rows]
@@ -229,7 +229,9 @@ def test_insertions_are_scored_by_likelihood_and_have_empty_cells_otherwise(
     assert "2 variants without a score" in capsys.readouterr().out
     found = rows_of(place / "assays" / "A_1.csv")
     assert [row[f"small:{FIT}"] for row in found] == ["", ""]
-    expected = Scorer.open(models[0])(TARGET, [Variant(longer, None), Variant(TARGET[2:], None)], "pseudo-likelihood")
+    expected = VariantScorer.open(models[0])(
+        TARGET, [Variant(longer, None), Variant(TARGET[2:], None)], "pseudo-likelihood"
+    )
     assert [float(row[f"small:{WHOLE}"]) for row in found] == pytest.approx(list(expected.values), abs=1e-5)
 
 

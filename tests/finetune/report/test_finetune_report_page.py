@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.metrics.predictions import Predictions, Rows
-from finetune.metrics.scores import Scores
+from finetune.metrics.predictions import LabelPredictions, LabelRows
+from finetune.metrics.scores import TaskScores
 from finetune.metrics.scoring import score
 from finetune.report import page
 from finetune.report.pictures import MOST_TASKS, pictures
 from finetune.results.calibrated import checked, ends, fitted
-from finetune.results.joined import Joined, with_calibration
-from finetune.results.results import BaselineScores, CalibratedTask, Ceiling, MemberFacts, Results
+from finetune.results.joined import MergedPredictions, with_calibration
+from finetune.results.results import BaselineScores, EnsembleMemberFacts, ReplicateCeiling, Results, TaskCalibration
 from finetune.results.words import caveats
-from finetune.splits.audit import Audit, Comparison
-from finetune.tasks.objective import Objective
+from finetune.splits.audit import Overlap, SplitAudit
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
 from support.inputs.written_runs import WrittenRun
 from zymogen.keyed_random import hashes, key
@@ -33,14 +33,14 @@ def uniform(number: int, *shape: int) -> Any:
     return (hashes(key(number), np.arange(int(np.prod(shape)))) / 2.0**64).reshape(shape)
 
 
-def of_kind(kind: str, name: str, outputs: int = 1) -> tuple[Objective, Predictions]:
+def of_kind(kind: str, name: str, outputs: int = 1) -> tuple[Task, LabelPredictions]:
     """An objective, and predictions that know something."""
     classes = {"binary": ("no", "yes"), "multiclass": tuple("abcde")}.get(kind, ())
     names = (name,) if outputs == 1 else tuple(f"{name}{n}" for n in range(outputs))
     settings = TaskSettings(name=name, type=kind)  # type: ignore[arg-type]
     trained = np.full((outputs, len(classes)), 9)
     labels = np.full(outputs, 9)
-    objective = Objective(settings, names, classes, np.zeros(outputs), np.ones(outputs), trained, "", labels)
+    objective = Task(settings, names, classes, np.zeros(outputs), np.ones(outputs), trained, "", labels)
     of = np.repeat(np.arange(outputs), COUNT)
     truth = uniform(1, outputs * COUNT)
     guess = 0.6 * truth + 0.4 * uniform(2, outputs * COUNT)
@@ -50,34 +50,36 @@ def of_kind(kind: str, name: str, outputs: int = 1) -> tuple[Objective, Predicti
         truth = np.floor(5 * truth)
         near = np.exp(-((5 * guess[:, None] - 0.5 - np.arange(5)) ** 2))
         guess = near / near.sum(1, keepdims=True)
-    return objective, Predictions(Rows(np.tile(np.arange(COUNT), outputs), of, truth), guess)
+    return objective, LabelPredictions(LabelRows(np.tile(np.arange(COUNT), outputs), of, truth), guess)
 
 
-def results_of(*kinds: tuple[Objective, Predictions]) -> tuple[Results, list[Objective], list[Joined]]:
+def results_of(*kinds: tuple[Task, LabelPredictions]) -> tuple[Results, list[Task], list[MergedPredictions]]:
     objectives, joined, calibrations = [], [], []
     for objective, predictions in kinds:
         maps = fitted(objective, predictions)
         found = with_calibration(objective, predictions, None, maps)
         numbers = checked(objective, predictions, found.calibrated, *ends(objective, maps, predictions))
         calibrations += [
-            CalibratedTask(objective.settings.name, *each)
+            TaskCalibration(objective.settings.name, *each)
             for each in zip(objective.outputs, maps, numbers, strict=True)
         ]
         objectives.append(objective)
         joined.append(found)
-    scores = Scores.joined(score(o, j.predictions) for o, j in zip(objectives, joined, strict=True))
-    known = Comparison("train", COUNT, 900, 3, (0.3, 0.5), (40, 12), COUNT)
-    audit = Audit("f", "MMseqs2 14", False, (known,), None)
-    better = Scores(scores.tasks[:1])
+    scores = TaskScores.joined(score(o, j.predictions) for o, j in zip(objectives, joined, strict=True))
+    known = Overlap("train", COUNT, 900, 3, (0.3, 0.5), (40, 12), COUNT)
+    audit = SplitAudit("f", "MMseqs2 14", False, (known,), None)
+    better = TaskScores(scores.tasks[:1])
     results = Results(
         *("test", scores, None),
         baselines=(
             BaselineScores("ridge on residues", better, {}, {}, 2.0),
-            BaselineScores("nearest neighbour", Scores(()), {}, {o.settings.name: "too slow" for o in objectives}, 0.0),
+            BaselineScores(
+                "nearest neighbour", TaskScores(()), {}, {o.settings.name: "too slow" for o in objectives}, 0.0
+            ),
         ),
-        members=(MemberFacts("", 0, None, 20, "validation"),),
+        members=(EnsembleMemberFacts("", 0, None, 20, "validation"),),
         seeds=(),
-        ceilings=(Ceiling(objectives[0].settings.name, objectives[0].outputs[0], 12, 0.5, 0.81),),
+        ceilings=(ReplicateCeiling(objectives[0].settings.name, objectives[0].outputs[0], 12, 0.5, 0.81),),
         calibrations=tuple(calibrations),
         split="a random split, the optimistic one",
         split_fingerprint="f",
@@ -109,7 +111,7 @@ def test_pictures_follow_the_type_and_end_after_the_first_tasks() -> None:
 
 def test_one_range_for_both_axes_shows_that_predictions_hardly_vary() -> None:
     objective, predictions = of_kind("regression", "k")
-    flat = Predictions(predictions.rows, 0.5 + predictions.prediction / 1e6)
+    flat = LabelPredictions(predictions.rows, 0.5 + predictions.prediction / 1e6)
     results, objectives, joined = results_of((objective, flat))
     (((square,),)) = pictures(objectives[0], joined[0], results.scores, 0)
     assert square.ranges is not None
@@ -123,7 +125,9 @@ def test_the_page_says_what_the_model_is_worth(tmp_path: Path) -> None:
     root = WrittenRun(steps=40).write(tmp_path / "run")
     undefined, few = of_kind("regression", "scarce"), slice(0, 3)
     rows = undefined[1].rows
-    scarce = Predictions(Rows(rows.records[few], rows.outputs[few], rows.truth[few]), undefined[1].prediction[few])
+    scarce = LabelPredictions(
+        LabelRows(rows.records[few], rows.outputs[few], rows.truth[few]), undefined[1].prediction[few]
+    )
     results, objectives, joined = results_of(of_kind("binary", "<active>"), (undefined[0], scarce))
     results = replace(results, caveats=tuple(caveats(results)))
     assert page.write(root, root, results, objectives, joined) == str(root / "report.html")

@@ -9,44 +9,51 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.baselines.baseline import Baseline, Parts
+from finetune.baselines.baseline import PartRecords, TaskBaseline
 from finetune.ending import _calibrations
-from finetune.held_out import Fold
+from finetune.held_out import FoldPredictions
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
-from finetune.metrics.predictions import Predictions, Rows
-from finetune.metrics.scores import Scores, TaskScore
+from finetune.metrics.predictions import LabelPredictions, LabelRows
+from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
 from finetune.results import beside as of_beside
 from finetune.results import predictions_file, sections, words
 from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, beside
 from finetune.results.calibrated import Calibration, calibrated, checked, ends, fitted
-from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds, over_seeds
-from finetune.results.results import BaselineScores, CalibratedTask, Ceiling, MemberFacts, Results, SeedScores
-from finetune.splits.audit import PRETRAINING, Audit, Comparison
+from finetune.results.joined import MergedPredictions, joined_predictions, objective_of_folds, over_folds, over_seeds
+from finetune.results.results import (
+    BaselineScores,
+    EnsembleMemberFacts,
+    ReplicateCeiling,
+    Results,
+    SeedScores,
+    TaskCalibration,
+)
+from finetune.splits.audit import PRETRAINING, Overlap, SplitAudit
 from finetune.splits.parts import TEST, VALIDATION
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
 
 NO_VECTORS = "more than adaptation.cache_gb"
 
 
-def objective(kind: str = "regression", outputs: int = 1, classes: int = 0, **settings: object) -> Objective:
+def objective(kind: str = "regression", outputs: int = 1, classes: int = 0, **settings: object) -> Task:
     counts = np.full((outputs, classes), 5, np.int64)
     of = TaskSettings(name="t", type=kind, **settings)  # type: ignore[arg-type]
     names = tuple(f"t{number}" for number in range(outputs))
     unit = str(settings.get("unit", ""))
     trained = np.full(outputs, 5)
     words_of = tuple("abcdef"[:classes])
-    return Objective(of, names, words_of, np.zeros(outputs), np.ones(outputs), counts, unit, trained)
+    return Task(of, names, words_of, np.zeros(outputs), np.ones(outputs), counts, unit, trained)
 
 
-def rows(records: list[int], truth: list[float], outputs: list[int] | None = None) -> Rows:
-    return Rows(np.array(records), np.array(outputs or [0] * len(records)), np.array(truth, np.float64))
+def rows(records: list[int], truth: list[float], outputs: list[int] | None = None) -> LabelRows:
+    return LabelRows(np.array(records), np.array(outputs or [0] * len(records)), np.array(truth, np.float64))
 
 
 def test_seeds_are_averaged_with_the_spread_of_the_class_that_is_called() -> None:
     of, three = objective("multiclass", classes=3), rows([0], [1.0])
-    each = [Predictions(three, np.array([p])) for p in ([0.2, 0.5, 0.3], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2])]
+    each = [LabelPredictions(three, np.array([p])) for p in ([0.2, 0.5, 0.3], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2])]
     mean, spread = over_seeds(of, each)
     np.testing.assert_allclose(mean.prediction, [[0.3, 0.5, 0.2]])
     assert spread is not None
@@ -56,9 +63,9 @@ def test_seeds_are_averaged_with_the_spread_of_the_class_that_is_called() -> Non
 
 def test_folds_are_joined_in_the_order_of_records_places_and_outputs() -> None:
     place = np.array([[4], [2], [2]])
-    one = Rows(np.array([5, 5, 5]), np.array([0, 1, 0]), np.array([1.0, 2.0, 3.0]), None, place[:, 0])
-    two = Rows(np.array([3]), np.array([0]), np.array([4.0]), np.array([BELOW], np.int8), np.array([9]))
-    each = [Predictions(one, np.array([10.0, 20.0, 30.0])), Predictions(two, np.array([40.0]))]
+    one = LabelRows(np.array([5, 5, 5]), np.array([0, 1, 0]), np.array([1.0, 2.0, 3.0]), None, place[:, 0])
+    two = LabelRows(np.array([3]), np.array([0]), np.array([4.0]), np.array([BELOW], np.int8), np.array([9]))
+    each = [LabelPredictions(one, np.array([10.0, 20.0, 30.0])), LabelPredictions(two, np.array([40.0]))]
     found = joined_predictions(each, [objective(outputs=2)] * 2)
     assert found.rows.records.tolist() == [3, 5, 5, 5]
     assert found.rows.truth.tolist() == [4.0, 3.0, 2.0, 1.0]
@@ -72,11 +79,11 @@ def test_folds_are_joined_in_the_order_of_records_places_and_outputs() -> None:
 def test_a_fold_is_calibrated_by_the_out_of_fold_errors_of_the_others() -> None:
     """Errors of 1, 10 and 100 in three folds of 20: the half width of each is the 90 % rank of the other two."""
 
-    def fold(number: int) -> Joined:
+    def fold(number: int) -> MergedPredictions:
         records = list(range(number, 60, 3))
-        predictions = Predictions(rows(records, [10.0**number] * 20), np.zeros(20))
+        predictions = LabelPredictions(rows(records, [10.0**number] * 20), np.zeros(20))
         own = ends(objective(), (Calibration(20, half_width=0.5),), predictions)
-        return Joined(predictions, predictions.prediction, *own, np.full(20, number / 10))
+        return MergedPredictions(predictions, predictions.prediction, *own, np.full(20, number / 10))
 
     found = over_folds([fold(number) for number in range(3)], [objective()] * 3)
     assert found.predictions.rows.records.tolist() == list(range(60))
@@ -102,8 +109,10 @@ def test_the_mean_of_each_fold_ranks_at_chance_and_one_model_everywhere_as_it_do
         of = replace(of, mean=np.array([training.mean()]), class_counts=shares[None].astype(np.int64))
         probabilities = np.tile(shares / 40, (20, 1))
         constant = np.full(20, training.mean()) if classes in (0, 2) else probabilities
-        constants.append(Predictions(tested, constant))
-        models.append(Predictions(tested, constant + 0.01 * np.sin(np.arange(constant.size)).reshape(constant.shape)))
+        constants.append(LabelPredictions(tested, constant))
+        models.append(
+            LabelPredictions(tested, constant + 0.01 * np.sin(np.arange(constant.size)).reshape(constant.shape))
+        )
         objectives.append(of)
     whole = objective_of_folds(objectives)
     (task,) = score(whole, joined_predictions(constants, objectives)).tasks
@@ -120,7 +129,7 @@ def test_the_mean_of_each_fold_ranks_at_chance_and_one_model_everywhere_as_it_do
 def test_out_of_fold_scores_have_intervals_of_twice_the_variance() -> None:
     rng = np.random.default_rng(8)
     truth = rng.normal(size=100)
-    alone = Predictions(rows(list(range(100)), truth.tolist()), 0.1 * truth + rng.normal(size=100))
+    alone = LabelPredictions(rows(list(range(100)), truth.tolist()), 0.1 * truth + rng.normal(size=100))
     of, folds = objective(), replace(alone, relative=alone.prediction)
     (one,), (several,) = score(of, alone).tasks, score(of, folds).tasks
     assert one.value == several.value
@@ -137,24 +146,24 @@ def test_a_class_that_one_fold_lacks_is_not_trained_in_all_folds_together() -> N
 
 def test_half_widths_of_numbers_and_their_coverage_by_hand() -> None:
     of, nineteen = objective(), list(range(19))
-    validation = Predictions(rows(nineteen, [float(n) for n in nineteen]), np.zeros(19))
+    validation = LabelPredictions(rows(nineteen, [float(n) for n in nineteen]), np.zeros(19))
     (found,) = fitted(of, validation)
     assert found == Calibration(19, half_width=17.0)  # rank ceil(20 * 0.9) = 18 of the errors 0, 1, ..., 18
-    tested = Predictions(rows([0, 1, 2, 3], [16.0, -17.0, 18.0, 30.0]), np.zeros(4))
+    tested = LabelPredictions(rows([0, 1, 2, 3], [16.0, -17.0, 18.0, 30.0]), np.zeros(4))
     low, high = ends(of, [found], tested)
     assert checked(of, tested, tested.prediction, low, high) == [{"coverage": 0.5, "width": 34.0}]
-    (few,) = fitted(of, Predictions(rows([0], [1.0]), np.zeros(1)))
+    (few,) = fitted(of, LabelPredictions(rows([0], [1.0]), np.zeros(1)))
     assert few.half_width is None
     assert few.why_not == "too few validation labels to promise 90%: 1"
 
 
 def test_a_calibration_is_not_judged_by_the_labels_it_was_fitted_on() -> None:
     of, nineteen = objective(), list(range(19))
-    predicted = Predictions(rows(nineteen, [float(n) for n in nineteen]), np.zeros(19))
+    predicted = LabelPredictions(rows(nineteen, [float(n) for n in nineteen]), np.zeros(19))
     maps = fitted(of, predicted)
-    joined = Joined(predicted, predicted.prediction, *ends(of, maps, predicted), None)
+    joined = MergedPredictions(predicted, predicted.prediction, *ends(of, maps, predicted), None)
     for part, judged in ((TEST, {"coverage": 18 / 19, "width": 34.0}), (VALIDATION, {})):
-        fold = Fold(None, (of,), part, (), (joined,), (joined,), (maps,), ())  # type: ignore[arg-type]
+        fold = FoldPredictions(None, (of,), part, (), (joined,), (joined,), (maps,), ())  # type: ignore[arg-type]
         (found,) = _calibrations([fold], [of], [joined])
         assert (found.calibration.half_width, found.on_part) == (17.0, judged)
 
@@ -162,11 +171,13 @@ def test_a_calibration_is_not_judged_by_the_labels_it_was_fitted_on() -> None:
 def test_labels_that_did_not_choose_the_checkpoint_calibrate_where_there_are_twenty() -> None:
     records = list(range(60))
     errors = np.where(np.arange(60) < 30, 1.0, 2.0)  # those of the half that chose are smaller
-    validation = Predictions(rows(records, errors.tolist()), np.zeros(60))
+    validation = LabelPredictions(rows(records, errors.tolist()), np.zeros(60))
     for apart, width, labels, chose in ((30, 2.0, 30, False), (41, 2.0, 60, True), (60, 2.0, 60, True)):
         (found,) = fitted(objective(), validation, np.arange(60) >= apart)
         assert found == Calibration(labels, half_width=width, chose=chose)
-    (found,) = fitted(objective(), Predictions(rows(records, errors[::-1].tolist()), np.zeros(60)), np.arange(60) >= 30)
+    (found,) = fitted(
+        objective(), LabelPredictions(rows(records, errors[::-1].tolist()), np.zeros(60)), np.arange(60) >= 30
+    )
     assert (found.half_width, found.chose) == (1.0, False)
 
 
@@ -178,11 +189,11 @@ def test_a_calibration_that_harms_on_labels_apart_is_not_used(kind: str) -> None
     said, is_even = rng.uniform(0.55, 0.95, 400), np.arange(400) % 2 == 0
     truth = np.where(is_even, said > 0.7, said < 0.7).astype(np.float64)
     prediction = said if kind == "binary" else np.stack([1 - said, said], 1)
-    (harmful,) = fitted(of, Predictions(rows(list(range(400)), truth.tolist()), prediction))
+    (harmful,) = fitted(of, LabelPredictions(rows(list(range(400)), truth.tolist()), prediction))
     assert harmful.why_not == "made of half of the labels, it does not improve the probabilities of the others"
     assert (harmful.temperature, harmful.labels) == (None, 400)
     right = (rng.random(400) < said**3).astype(np.float64)
-    (useful,) = fitted(of, Predictions(rows(list(range(400)), right.tolist()), prediction))
+    (useful,) = fitted(of, LabelPredictions(rows(list(range(400)), right.tolist()), prediction))
     assert useful.temperature is not None
 
 
@@ -191,8 +202,8 @@ def test_bounds_do_not_widen_an_interval() -> None:
     truth[18] = 1e6
     censoring = np.zeros(19, np.int8)
     censoring[18] = ABOVE
-    labels = Rows(np.arange(19), np.zeros(19, np.int64), truth, censoring)
-    (found,) = fitted(objective(), Predictions(labels, np.zeros(19)))
+    labels = LabelRows(np.arange(19), np.zeros(19, np.int64), truth, censoring)
+    (found,) = fitted(objective(), LabelPredictions(labels, np.zeros(19)))
     assert found == Calibration(18, half_width=17.0)  # rank ceil(19 * 0.9) = 18 of 18 exact ones
 
 
@@ -200,12 +211,12 @@ def test_temperature_below_1000_labels_a_rising_map_from_there_and_each_output_b
     of = objective("multilabel", 3, 2)
     count = 1000
     truth = np.tile([0.0, 1.0, 1.0, 1.0], count // 4)
-    many = Rows(np.arange(count), np.zeros(count, np.int64), truth)
-    few = Rows(np.arange(20), np.ones(20, np.int64), truth[:20])
-    each = [Predictions(many, truth), Predictions(few, truth[:20])]
-    both = Predictions(joined_predictions(each, [of] * 2).rows, np.zeros(0))
+    many = LabelRows(np.arange(count), np.zeros(count, np.int64), truth)
+    few = LabelRows(np.arange(20), np.ones(20, np.int64), truth[:20])
+    each = [LabelPredictions(many, truth), LabelPredictions(few, truth[:20])]
+    both = LabelPredictions(joined_predictions(each, [of] * 2).rows, np.zeros(0))
     prediction = np.where(both.rows.outputs == 0, 0.3, np.where(both.rows.truth == 1, 0.6, 0.5))
-    predictions = Predictions(both.rows, prediction)
+    predictions = LabelPredictions(both.rows, prediction)
     first, second, third = fitted(of, predictions)
     assert first.isotonic is not None
     assert first.temperature is None
@@ -225,9 +236,9 @@ def test_temperature_below_1000_labels_a_rising_map_from_there_and_each_output_b
 
 def test_predictions_are_written_in_the_unit_of_the_table_with_bounds_the_right_way_round(tmp_path: Path) -> None:
     of = objective(unit="nM", transform="p")
-    labels = Rows(np.array([0, 1]), np.zeros(2, np.int64), np.array([7.0, 6.0]), np.array([EXACT, BELOW], np.int8))
-    joined = Joined(
-        Predictions(labels, np.array([8.0, 6.0])), np.zeros(2), *np.array([[7.0, np.nan], [9.0, np.nan]]), None
+    labels = LabelRows(np.array([0, 1]), np.zeros(2, np.int64), np.array([7.0, 6.0]), np.array([EXACT, BELOW], np.int8))
+    joined = MergedPredictions(
+        LabelPredictions(labels, np.array([8.0, 6.0])), np.zeros(2), *np.array([[7.0, np.nan], [9.0, np.nan]]), None
     )
     predictions_file.write(tmp_path / "p.csv", [("test", [of], [joined])], "protein {}".format)
     assert list(csv.reader((tmp_path / "p.csv").open())) == [
@@ -240,10 +251,10 @@ def test_predictions_are_written_in_the_unit_of_the_table_with_bounds_the_right_
 def test_classes_are_written_by_name_with_their_calibrated_probability(tmp_path: Path) -> None:
     of = objective("multiclass", classes=3)
     of.class_counts[0, 0] = 0  # never trained, so never called
-    labels = Rows(np.array([4]), np.zeros(1, np.int64), np.array([2.0]), None, np.array([[2, 16]]))
+    labels = LabelRows(np.array([4]), np.zeros(1, np.int64), np.array([2.0]), None, np.array([[2, 16]]))
     nothing = np.full(1, np.nan)
-    joined = Joined(
-        Predictions(labels, np.array([[0.8, 0.15, 0.05]])),
+    joined = MergedPredictions(
+        LabelPredictions(labels, np.array([[0.8, 0.15, 0.05]])),
         np.array([[0.5, 0.3, 0.2]]),
         nothing,
         nothing,
@@ -258,15 +269,15 @@ def test_classes_are_written_by_name_with_their_calibrated_probability(tmp_path:
 def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baseline() -> None:
     positions = np.array([[0, 5], [1, 6], [0, 5], [2, 7]], np.int32)
     labels = Labels(np.arange(5), np.zeros(4, np.int32), np.array([0, 1, 1, 0], np.float32), None, positions)
-    parts = Parts(np.arange(0, 3), np.zeros(0, np.int64), np.arange(3, 4))
+    parts = PartRecords(np.arange(0, 3), np.zeros(0, np.int64), np.arange(3, 4))
     contacts = objective("binary", classes=2, level="pair")
     found = dict(beside(contacts, labels, parts, ["A" * 9] * 4, NO_VECTORS, of_beside.time.monotonic(), pytest.fail))
     prevalence = found[CONSTANT]
-    assert isinstance(prevalence, Baseline)
+    assert isinstance(prevalence, TaskBaseline)
     assert prevalence.predictions.prediction.tolist() == [pytest.approx(2 / 3)]
     assert {found[name] for name in (RESIDUES, FROZEN, NEAREST)} == {"it is not defined for pairs of residues"}
     reasons = {"contact": str(found[NEAREST])}
-    lacking = tuple(BaselineScores(name, Scores(()), {}, reasons, 0.0) for name in (FROZEN, NEAREST))
+    lacking = tuple(BaselineScores(name, TaskScores(()), {}, reasons, 0.0) for name in (FROZEN, NEAREST))
     assert words.missing(replace(results(), baselines=lacking)) == [
         "contact has no ridge on encoder, no nearest neighbour: it is not defined for pairs of residues."
     ]
@@ -279,23 +290,20 @@ def scored(task: str, value: float | None, low: float | None = None, **fields: o
 
 def results() -> Results:
     rising = Calibration(50, isotonic=((0.1, 0.9), (0.2, 1.0)))
-    audit = Audit("f", "mmseqs2", False, (Comparison("train", 40, 80, 1, (0.3,), (4,), 40),), None)
-    model = Scores(
+    audit = SplitAudit("f", "mmseqs2", False, (Overlap("train", 40, 80, 1, (0.3,), (4,), 40),), None)
+    model = TaskScores(
         (scored("a", 0.8, 0.7), scored("b", 0.5, 0.3), scored("c", 0.2, 0.1), scored("d", None, undefined="no label"))
     )
-    ridge = Scores((scored("a", 0.6), scored("b", 0.45), scored("c", 0.2), scored("d", None, undefined="no label")))
+    ridge = TaskScores((scored("a", 0.6), scored("b", 0.45), scored("c", 0.2), scored("d", None, undefined="no label")))
     return Results(
         part="test",
         scores=model,
         validation=None,
         baselines=(BaselineScores("ridge on residues", ridge, {"t": "ridge"}, {}, 1.5),),
-        members=(MemberFacts("seed-0", 0, None, 20, "validation"), MemberFacts("seed-1", 1, None, 40, "validation")),
-        seeds=tuple(SeedScores(n, Scores((scored("a", value),))) for n, value in enumerate((0.6, 0.8))),
-        ceilings=(Ceiling("t", "a", 12, 0.5, 0.81),),
-        calibrations=(CalibratedTask("t", "a", rising, {"coverage": 0.85}),),
-        split="a random split",
-        split_fingerprint="f",
-        audit=audit,
+        members=(EnsembleMemberFacts("seed-0", 0, None, 20, "validation"), EnsembleMemberFacts("seed-1", 1, None, 40,
+        "validation")), seeds=tuple(SeedScores(n, TaskScores((scored("a", value),))) for n, value in enumerate((0.6,
+        0.8))), ceilings=(ReplicateCeiling("t", "a", 12, 0.5, 0.81),), calibrations=(TaskCalibration("t", "a", rising,
+        {"coverage": 0.85}),), split="a random split", split_fingerprint="f", audit=audit,
     )  # fmt: skip
 
 
@@ -314,7 +322,7 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_never_written_as_scores(tmp_path: Path) -> None:
-    wrong = replace(results(), scores=Scores((replace(scored("a", 0.8), values={"pearson": math.nan}),)))
+    wrong = replace(results(), scores=TaskScores((replace(scored("a", 0.8), values={"pearson": math.nan}),)))
     with pytest.raises(ValueError, match=r"scores\.tasks\.0\.values\.pearson: .*; report this"):
         wrong.write(tmp_path / "scores.json")
     assert not list(tmp_path.iterdir())
@@ -334,7 +342,7 @@ def test_somebody_elses_scores_have_a_value_or_a_reason(tmp_path: Path) -> None:
 
 
 def test_no_folder_of_a_machine_is_in_a_table(tmp_path: Path) -> None:
-    found = Comparison(f"{PRETRAINING}{tmp_path / 'u50'}", 40, 80, 1, (0.3,), (4,), 40)
+    found = Overlap(f"{PRETRAINING}{tmp_path / 'u50'}", 40, 80, 1, (0.3,), (4,), 40)
     audit = replace(results().audit, comparisons=(found,))
     (table, *_) = sections.split(replace(results(), audit=audit)).sheets
     assert {row[0] for row in table.rows} == {"pretraining u50"}
@@ -350,23 +358,23 @@ def test_sentences_on_calibration_are_of_tasks_that_have_a_score() -> None:
         "c": (Calibration(40, temperature=2.0), errors),
         "d": (Calibration(1, why_not="too few"), {"calibration_error_before": 0.6, "calibration_error_after": 0.6}),
     }
-    calibrations = tuple(CalibratedTask("t", name, *of) for name, of in fits.items())
-    base = Results("test", Scores(tasks), None, (), (), (), (), calibrations, "random", "5" * 32, None)
+    calibrations = tuple(TaskCalibration("t", name, *of) for name, of in fits.items())
+    base = Results("test", TaskScores(tasks), None, (), (), (), (), calibrations, "random", "5" * 32, None)
     intervals, probabilities = words.calibrated(base)
     assert intervals == "Intervals that promise 90 % hold 90% of the truth in test."
     assert probabilities == (
         "Calibration made probabilities worse: they are off by 0.250 before and 0.330 after their calibration "
         "(mean calibration error in test)."
     )
-    better = CalibratedTask("t", "e", Calibration(40, temperature=2.0), {**errors, "calibration_error_after": 0.05})
+    better = TaskCalibration("t", "e", Calibration(40, temperature=2.0), {**errors, "calibration_error_after": 0.05})
     _, probabilities = words.calibrated(
-        replace(base, scores=Scores((*tasks, scored("e", 0.6))), calibrations=(*calibrations, better))
+        replace(base, scores=TaskScores((*tasks, scored("e", 0.6))), calibrations=(*calibrations, better))
     )
     assert probabilities == (
         "Probabilities are off by 0.250 before and 0.190 after their calibration (mean calibration error in test; "
         "worse in c)."
     )
-    near = CalibratedTask("t", "c", Calibration(40, temperature=2.0), {**errors, "calibration_error_after": 0.2503})
+    near = TaskCalibration("t", "c", Calibration(40, temperature=2.0), {**errors, "calibration_error_after": 0.2503})
     _, probabilities = words.calibrated(replace(base, calibrations=(calibrations[0], near)))
     assert probabilities.startswith("Probabilities are off by 0.250 before and 0.250 after")
     chose = replace(calibrations[0], calibration=Calibration(40, half_width=1.0, chose=True))
@@ -388,7 +396,7 @@ def test_the_closing_words_say_where_the_model_loses_and_what_is_undefined() -> 
         "Intervals that promise 90 % hold 85% of the truth in test.",
         "Split: a random split.",
     ]
-    few = Scores((scored("a", None, undefined="5 labels, fewer than 10"),))
+    few = TaskScores((scored("a", None, undefined="5 labels, fewer than 10"),))
     said = "Checkpoints are chosen by the loss in validation: no task has enough labels there for its metric."
     assert said in words.caveats(replace(results(), validation=few))
     assert said not in words.caveats(replace(results(), validation=results().scores))

@@ -17,15 +17,15 @@ from sklearn.metrics import (
 
 from finetune.bundle.columns import task_columns
 from finetune.compare.paired import compare
-from finetune.compare.predicted import Predicted, _tasks
-from finetune.metrics.predictions import Predictions, Rows
-from finetune.metrics.scores import Scores, TaskScore
+from finetune.compare.predicted import TestPredictions, _tasks
+from finetune.metrics.predictions import LabelPredictions, LabelRows
+from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
 from finetune.results import predictions_file
 from finetune.results.calibrated import Calibration, fitted
-from finetune.results.joined import Joined, joined_predictions, over_folds, with_calibration
+from finetune.results.joined import MergedPredictions, joined_predictions, over_folds, with_calibration
 from finetune.results.results import Results
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
 
 SIZE = 1300
@@ -35,14 +35,14 @@ CLASSES = {"regression": (), "binary": ("no", "yes"), "multiclass": ("in", "out"
 COMPARED = {"regression": "spearman", "binary": "auroc", "multiclass": "macro_auroc", "ordinal": "kendall"}
 
 
-def objective(kind: str) -> Objective:
+def objective(kind: str) -> Task:
     classes = CLASSES[kind]
     settings = TaskSettings(name="t", type=kind, transform="p" if kind == "regression" else "none")  # type: ignore[arg-type]
     counts = np.full((1, len(classes)), 9, np.int64)
-    return Objective(settings, ("t",), classes, np.array([6.0]), np.ones(1), counts, "nM", np.array([9]))
+    return Task(settings, ("t",), classes, np.array([6.0]), np.ones(1), counts, "nM", np.array([9]))
 
 
-def predictions(kind: str, first: int = 0, size: int = SIZE) -> Predictions:
+def predictions(kind: str, first: int = 0, size: int = SIZE) -> LabelPredictions:
     """Predictions of a model that is too sure, in float32 as a model gives them."""
     signal, noise = RNG.normal(size=(2, size))
     guess = signal + noise
@@ -54,11 +54,11 @@ def predictions(kind: str, first: int = 0, size: int = SIZE) -> Predictions:
         truth = np.digitize(signal, (-0.5, 0.5)).astype(np.float64)
         away = np.exp(-3 * (guess[:, None] - np.array([-1.0, 0, 1])) ** 2)
         prediction = away / away.sum(1, keepdims=True)
-    rows = Rows(np.arange(first, first + size), np.zeros(size, np.int64), truth)
-    return Predictions(rows, prediction.astype(np.float32).astype(np.float64))
+    rows = LabelRows(np.arange(first, first + size), np.zeros(size, np.int64), truth)
+    return LabelPredictions(rows, prediction.astype(np.float32).astype(np.float64))
 
 
-def written(folder: Path, of: Objective, joined: Joined) -> list[dict[str, str]]:
+def written(folder: Path, of: Task, joined: MergedPredictions) -> list[dict[str, str]]:
     predictions_file.write(folder / "predictions.csv", [("test", [of], [joined])], str)
     with (folder / "predictions.csv").open() as file:
         return list(csv.DictReader(file))
@@ -87,7 +87,7 @@ def recomputed(kind: str, lines: list[dict[str, str]]) -> dict[str, float]:
     return found | {"kendall": stats.kendalltau(index, ranks[:, 0]).statistic, "quadratic_kappa": kappa}
 
 
-def joined_of(kind: str, folds: bool) -> tuple[Objective, Joined, Calibration | None]:
+def joined_of(kind: str, folds: bool) -> tuple[Task, MergedPredictions, Calibration | None]:
     of = objective(kind)
     if folds:
         each = [predictions(kind, 1000 * fold, 600) for fold in range(3)]
@@ -111,10 +111,10 @@ def test_scores_are_those_of_predictions_csv_and_of_compare(kind: str, folds: bo
     assert difference.values[0] == pytest.approx(task.value, abs=1e-6)
 
 
-def _run(folder: Path, of: Objective, task: TaskScore) -> Predicted:
-    results = Results("test", Scores((task,)), None, (), (), (), (), (), "random", "5" * 32, None)
+def _run(folder: Path, of: Task, task: TaskScore) -> TestPredictions:
+    results = Results("test", TaskScores((task,)), None, (), (), (), (), (), "random", "5" * 32, None)
     tasks = _tasks(folder / "predictions.csv", {str(number): str(number) for number in range(5000)})
-    return Predicted(folder, results, (of,), tasks, {name: name for name, _ in tasks["t"]})
+    return TestPredictions(folder, results, (of,), tasks, {name: name for name, _ in tasks["t"]})
 
 
 @pytest.mark.parametrize("kind", list(CLASSES))

@@ -14,7 +14,7 @@ import pytest
 from data.order.plan import Cursor
 from finetune.assays import Assays, open_assays, prepare
 from finetune.members import members
-from finetune.metrics.scores import Scores, TaskScore
+from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import PASSES, PEAK_LR, WARMUP, Recipe
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
@@ -177,7 +177,7 @@ def scores(*values: float | None, **losses: float) -> FineTuneScores:
         TaskScore(f"t{i}", "o", "binary", "auroc", value, None, None, 9, 9, undefined="" if value else "one class")
         for i, value in enumerate(values)
     ]
-    return FineTuneScores(Scores(tuple(each)), losses, "validation")
+    return FineTuneScores(TaskScores(tuple(each)), losses, "validation")
 
 
 def test_a_better_ranking_is_a_lower_number() -> None:

@@ -14,7 +14,7 @@ from finetune.assays import Assays, open_assays, prepare
 from finetune.evaluate import evaluate, predict, predict_together
 from finetune.heads.predicted import predicted
 from finetune.labels.columns import LabelColumns
-from finetune.metrics.scores import Scores
+from finetune.metrics.scores import TaskScores
 from finetune.metrics.scoring import score
 from finetune.metrics.validation import FineTuneScores
 from finetune.model import FineTuneModel
@@ -126,7 +126,7 @@ def test_an_objective_without_a_label_has_no_loss_and_the_others_still_choose_a_
     records = assays.records(TEST)[is_free[assays.records(TEST)]]
     _, losses = predict_together(model, assays, assays.objectives, records, Rank(0, 1, []))
     assert [*losses] == ["affinity", "binds", "place", "grade"]
-    metric = FineTuneScores(Scores(()), losses, "test").rank_metric
+    metric = FineTuneScores(TaskScores(()), losses, "test").rank_metric
     assert metric == pytest.approx(sum(losses.values()))
     assert np.isfinite(metric)
 
@@ -135,7 +135,7 @@ def test_a_validation_takes_the_ranking_metric_alone(model: FineTuneModel, assay
     given = model, assays, assays.objectives, assays.records(TEST)
     found = evaluate(*given, "test", Rank(0, 1, []))  # type: ignore[arg-type]
     predictions, losses = predict_together(*given, Rank(0, 1, []))  # type: ignore[arg-type]
-    full = Scores.joined(score(o, p, intervals=False) for o, p in zip(assays.objectives, predictions, strict=True))
+    full = TaskScores.joined(score(o, p, intervals=False) for o, p in zip(assays.objectives, predictions, strict=True))
     assert [task.value for task in found.tasks.tasks] == [task.value for task in full.tasks]
     assert not any(task.values for task in found.tasks.tasks)
     assert found.losses == losses

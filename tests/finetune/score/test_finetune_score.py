@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from benchmarks.embedding import DATA
 from benchmarks.scoring import ASSAY, Loop, blat, by_hash, difference, drawn, substituted, written
 from finetune.score import plan as plans
-from finetune.score.model import Scorer
+from finetune.score.model import VariantScorer
 from finetune.score.plan import plan_of
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, Variant, variant_of
 from finetune.score.windows import common_window
@@ -32,7 +32,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_scores_are_those_of_the_loop(folder: Path, scheme: Scheme) -> None:
-    ours, theirs = Scorer.open(folder, bin_tokens=256), Loop(folder)
+    ours, theirs = VariantScorer.open(folder, bin_tokens=256), Loop(folder)
     variants = [*SINGLES[:6], *MULTIPLE, variant_of(TARGET, TARGET)]
     if scheme == "pseudo-likelihood":
         variants = [SINGLES[0], MULTIPLE[-1], *INDELS, SINGLES[0]]
@@ -45,7 +45,7 @@ def test_scores_are_those_of_the_loop(folder: Path, scheme: Scheme) -> None:
 
 
 def test_the_schemes_differ_where_they_should(folder: Path) -> None:
-    scorer = Scorer.open(folder)
+    scorer = VariantScorer.open(folder)
     filled, joint, seen = (
         scorer(TARGET, [*SINGLES, *MULTIPLE], scheme).values
         for scheme in ("masked-marginal-wt-fill", "masked-marginal-joint", "wt-marginal")
@@ -57,7 +57,7 @@ def test_the_schemes_differ_where_they_should(folder: Path) -> None:
 
 
 def test_each_position_passes_once(folder: Path) -> None:
-    scorer = Scorer.open(folder)
+    scorer = VariantScorer.open(folder)
     places = {at for variant in SINGLES for at in variant.mutated or ()}
     sets = {variant.mutated for variant in MULTIPLE}
     assert scorer(TARGET, [*SINGLES, *SINGLES], "wt-marginal").num_documents == 1
@@ -67,7 +67,7 @@ def test_each_position_passes_once(folder: Path) -> None:
 
 
 def test_chunks_change_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scorer = Scorer.open(folder)
+    scorer = VariantScorer.open(folder)
     variants = [*INDELS, *MULTIPLE[:3], *INDELS]
     schemes: tuple[Scheme, ...] = ("masked-marginal-joint", "pseudo-likelihood")
     whole = [scorer(TARGET, variants, scheme) for scheme in schemes]
@@ -106,7 +106,7 @@ def test_a_long_target_is_read_in_windows(folder: Path, scheme: Scheme) -> None:
     """A window of the plan is a sequence of its own: its scores are those of its tokens alone."""
     variants = [Variant("W" + TARGET[1:], (0,)), Variant(TARGET[:20] + "WW" + TARGET[22:], (20, 21))]
     variants = [variant_of(TARGET, variant.sequence) for variant in variants]
-    whole, cut = Scorer.open(folder, window_tokens=None), Scorer.open(folder, window_tokens=16)
+    whole, cut = VariantScorer.open(folder, window_tokens=None), VariantScorer.open(folder, window_tokens=16)
     assert plan_of(TARGET, variants, scheme, None).lengths.max() == 42
     assert set(plan_of(TARGET, variants, scheme, 16).lengths) == {16}
     found = cut(TARGET, variants, scheme).values
@@ -124,7 +124,7 @@ def test_a_long_target_is_read_in_windows(folder: Path, scheme: Scheme) -> None:
 
 def test_what_a_window_cannot_mask_at_once_is_noted(folder: Path) -> None:
     far = [variant_of(TARGET, "W" + TARGET[1:-1] + "W"), variant_of(TARGET, "W" + TARGET[1:])]
-    found = Scorer.open(folder, window_tokens=16)(TARGET, far, "masked-marginal-joint")
+    found = VariantScorer.open(folder, window_tokens=16)(TARGET, far, "masked-marginal-joint")
     assert list(found.notes) == [0]
     assert found.notes[0].startswith("residues 1 and 40 are further apart than a window of 16 tokens")
     assert np.isnan(found.values).tolist() == [True, False]
@@ -137,7 +137,7 @@ def test_weights_that_are_no_numbers_are_refused(folder: Path, tmp_path: Path) -
     weights["esm.encoder.layer.0.intermediate.dense.weight"][0, 0] = float("nan")
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"intermediate\.dense\.weight"):
-        Scorer.open(tmp_path)
+        VariantScorer.open(tmp_path)
 
 
 @pytest.mark.prove
@@ -145,7 +145,7 @@ def test_weights_that_are_no_numbers_are_refused(folder: Path, tmp_path: Path) -
 def test_scores_of_a_beta_lactamase_are_those_of_the_loop(folder: Path) -> None:
     """All 4,996 mutants under `wt-marginal`, 200 of them and 200 multiple ones under the masked schemes, 5 and 5."""
     target, variants = blat(DATA)
-    ours, theirs = Scorer.open(folder), Loop(folder)
+    ours, theirs = VariantScorer.open(folder), Loop(folder)
     assert (len(variants), len(target)) == (4996, 286)
     assert ours(target, variants, "wt-marginal").num_documents == 1
     assert ours(target, variants, "masked-marginal-wt-fill").num_documents == 263

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.scoring import written
 from finetune.score.__main__ import main
-from finetune.score.model import Scorer
+from finetune.score.model import VariantScorer
 from finetune.score.schemes import SCHEMES, variant_of
 from support.launching import torchrun_variables
 
@@ -40,7 +40,7 @@ def test_input_columns_stay_and_each_scheme_is_a_column(model: Path, tmp_path: P
     found = rows_of(tmp_path / "out.csv")
     assert list(found[0]) == ["mutant", "note", "dose", *(f"small:{scheme}" for scheme in SCHEMES), "note_scored"]
     assert [row["note"] for row in found] == ["a, b", "", "", ""]
-    scorer = Scorer.open(model)
+    scorer = VariantScorer.open(model)
     sequences = ["MRTAYIAKQRQISFVKSHFSRQ", "MRTAYIAKQRAISFVKSHFSRQ", TARGET, TARGET]
     for scheme in SCHEMES:
         expected = scorer(TARGET, [variant_of(TARGET, each) for each in sequences], scheme).values
@@ -54,7 +54,7 @@ def test_targets_by_name_and_sequences_instead_of_mutations(model: Path, tmp_pat
     words = ("--wild-type", str(tmp_path / "two.fasta"))
     assert run(model, tmp_path, text, *words, "--scheme", "wt-marginal", "--leave-out") == 0
     found = rows_of(tmp_path / "out.csv")
-    scorer = Scorer.open(model)
+    scorer = VariantScorer.open(model)
     own = [
         scorer(target, [variant_of(target, row["mutated_sequence"])], "wt-marginal").values[0]
         for target, row in zip((TARGET, TARGET[:10]), found[:2], strict=True)
@@ -68,7 +68,7 @@ def test_the_target_of_each_row_and_mutations_in_three_columns(model: Path, tmp_
     text = f"wild,old,at,new\n{TARGET},K,2,R\n{TARGET[:10]},T,3,S\n,T,3,S\n"
     words = ("--target-sequences", "wild", "--mutations", "old", "at", "new", "--leave-out", "--scheme", "wt-marginal")
     assert run(model, tmp_path, text, *words) == 0
-    found, scorer = rows_of(tmp_path / "out.csv"), Scorer.open(model)
+    found, scorer = rows_of(tmp_path / "out.csv"), VariantScorer.open(model)
     for row, target, mutant in zip(
         found, (TARGET, TARGET[:10]), ("MR" + TARGET[2:], "MKS" + TARGET[3:10]), strict=False
     ):
@@ -83,7 +83,7 @@ def test_a_column_of_wild_types_is_found_and_one_of_residues_is_none(
     words = [str(model), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv"), "--scheme", "wt-marginal"]
     (tmp_path / "in.csv").write_text(f"Wild_Type,mutation\n{TARGET},K2R\n{TARGET[:10]},T3S\n")
     assert main(words) == 0
-    scorer = Scorer.open(model)
+    scorer = VariantScorer.open(model)
     for row, letters in zip(rows_of(tmp_path / "out.csv"), ("MR" + TARGET[2:], "MKS" + TARGET[3:10]), strict=True):
         own = scorer(row["Wild_Type"], [variant_of(row["Wild_Type"], letters)], "wt-marginal").values
         assert float(row["small:wt-marginal"]) == pytest.approx(own[0], abs=1e-6)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.splits.audit import Audit, Comparison, Conditions, audit
-from finetune.splits.divide import Division, divide
-from finetune.splits.parts import Parts, parts_of
+from finetune.splits.audit import ConditionOverlap, Overlap, SplitAudit, audit
+from finetune.splits.divide import Split, divide
+from finetune.splits.parts import SplitParts, parts_of
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import to_nearest
 from finetune.splits.words import in_words
@@ -150,7 +150,7 @@ def test_conditions_are_counted_with_proteins(tmp_path: Path) -> None:
     labelled = {"y, ligand C": np.array([0, 1, 2, 3]), "y, ligand CC": np.array([2, 4])}
     parts = parts_of(records.digests, np.array([0, 0, 2, 2, 2]))
     found = audit(records.store, parts, labelled, conditioned=labelled.keys())
-    assert found.conditions == Conditions(labels=4, condition=2, protein=2, both=1)
+    assert found.conditions == ConditionOverlap(labels=4, condition=2, protein=2, both=1)
     said = in_words(SplitSettings(by="random"), divide(SplitSettings(by="random"), records), found)
     assert said.endswith(
         "; of 4 tested pairs of a protein and a condition, 2 have a condition that trains too, 2 a protein with a "
@@ -195,7 +195,7 @@ def test_variants_are_counted_by_mutations(tmp_path: Path) -> None:
     found = audit(records.store, parts_of(records.digests, np.array([0, 0, 0, 2, 2, 2])))
     # 1 to mutant(1), 2 to mutant(2), 3 to the parent.
     assert found.distances == (0, 1, 1, 1)
-    assert found.of_training == Comparison("train", 3, 3, 0)
+    assert found.of_training == Overlap("train", 3, 3, 0)
     division = divide(SplitSettings(by="random"), records)
     assert in_words(SplitSettings(by="random"), division, found) == (
         "a random split, the optimistic one: relatives of tested sequences may train (drawn at random); variants of "
@@ -218,16 +218,16 @@ def test_the_nearest_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> No
 
 def made(
     similar: int, equal: int = 0, approximate: bool = False, searchable: int = 100, of_task: tuple[int, int] = (100, 0)
-) -> Audit:
-    comparison = Comparison("train", 100, 900, equal, (0.3, 0.5, 0.9), (similar, 2, 0), searchable)
+) -> SplitAudit:
+    comparison = Overlap("train", 100, 900, equal, (0.3, 0.5, 0.9), (similar, 2, 0), searchable)
     labels, related = of_task
-    task = Comparison("rare", labels, 900, 0, (0.3, 0.5, 0.9), (related, 0, 0), labels)
-    return Audit("f", "MMseqs2 14", approximate, (comparison,), None, tasks=(task,))
+    task = Overlap("rare", labels, 900, 0, (0.3, 0.5, 0.9), (related, 0, 0), labels)
+    return SplitAudit("f", "MMseqs2 14", approximate, (comparison,), None, tasks=(task,))
 
 
-def division(approximate: bool = False) -> Division:
-    parts: Parts = parts_of(named_records("ab").digests, np.array([0, 2]))
-    return Division(parts, "MMseqs2 14: identity 0.3", approximate, ())
+def division(approximate: bool = False) -> Split:
+    parts: SplitParts = parts_of(named_records("ab").digests, np.array([0, 2]))
+    return Split(parts, "MMseqs2 14: identity 0.3", approximate, ())
 
 
 HOMOLOGY = SplitSettings(by="homology")
@@ -255,7 +255,7 @@ HOMOLOGY = SplitSettings(by="homology")
     ],
 )
 def test_only_a_clean_split_is_called_a_homology_split(
-    settings: SplitSettings, of: Division, found: Audit | None, holds: bool
+    settings: SplitSettings, of: Split, found: SplitAudit | None, holds: bool
 ) -> None:
     said = in_words(settings, of, found)
     assert said.startswith("a homology split at") is holds
@@ -275,7 +275,7 @@ def test_the_words_have_the_figures() -> None:
     assert in_words(HOMOLOGY, division(), made(0, searchable=0)).endswith(
         "of 100 tested sequences, the search can find none, so that nothing is known of their relatives in training"
     )
-    pretrained = Comparison("pretraining stores/u50", 100, 5_000, 58)
+    pretrained = Overlap("pretraining stores/u50", 100, 5_000, 58)
     both = replace(made(0), comparisons=(*made(0).comparisons, pretrained))
     assert in_words(HOMOLOGY, division(), both).endswith("identity; 58 of 100 are in the pretraining corpus")
     assert "optimistic" in in_words(SplitSettings(by="random"), division(), None)

@@ -8,7 +8,7 @@ import pytest
 
 from finetune.splits import split_file
 from finetune.splits.deal import deal
-from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION, Parts, in_order_of_first, parts_of
+from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION, SplitParts, in_order_of_first, parts_of
 from finetune.splits.settings import SplitSettings
 from zymogen.keyed_random import hashes
 
@@ -81,7 +81,7 @@ def test_the_fingerprint_covers_content_parts_folds_and_groups() -> None:
     assert whole.counts() == {"train": 1, "validation": 1, "test": 1, "unused": 1}
 
 
-def folded() -> Parts:
+def folded() -> SplitParts:
     fold = np.array([0, 1, 2, 0, 1, 2, -1, -1])
     return parts_of(DIGESTS[:8], np.array([0, 0, 0, 0, 0, 0, TRAIN, UNUSED]), None, fold)
 
@@ -97,7 +97,7 @@ def test_each_record_is_tested_in_one_fold_and_validates_in_another() -> None:
 
 
 @pytest.mark.parametrize("parts", [folded(), parts_of(DIGESTS[:8], np.array([0, 1, 2, -1] * 2), np.arange(8) % 4)])
-def test_what_is_written_comes_back(tmp_path: Path, parts: Parts) -> None:
+def test_what_is_written_comes_back(tmp_path: Path, parts: SplitParts) -> None:
     ids = ["a,b", 'q"uote', "c\nd", *"efghi"]
     split_file.write(tmp_path / "split.csv", ids, parts)
     back, notes = split_file.read(tmp_path / "split.csv", ids, DIGESTS[:8])

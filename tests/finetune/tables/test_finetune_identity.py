@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from data.sources.tables import TableSource
-from finetune.labels.placed import Rows
+from finetune.labels.placed import TableRows
 from finetune.labels.reading import read_task
-from finetune.tables.proteins import Proteins, proteins_of
+from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
@@ -28,7 +28,7 @@ def table(**columns: list[str]) -> Table:
     return Table("x.csv", pa.table({name: pa.array(cells, pa.string()) for name, cells in columns.items()}), 2)
 
 
-def variants(folder: Path, mutations: list[str], is_part: bool = False, **settings: Any) -> Proteins:
+def variants(folder: Path, mutations: list[str], is_part: bool = False, **settings: Any) -> TableProteins:
     (folder / "wt.fasta").write_text(f">P\n{LONG}\n")
     chosen = TableSettings(**{"mutation": "m", "wild_type": str(folder / "wt.fasta"), "too_long": "window", **settings})
     return proteins_of(table(m=mutations), chosen, READ + 2, is_part=is_part)
@@ -98,7 +98,7 @@ def test_labels_of_residues_find_them_in_a_window(tmp_path: Path) -> None:
     rows = table(m=cells, y=[" ".join(map(str, range(140)))] * 2)
     settings = TableSettings(mutation="m", wild_type=str(tmp_path / "wt.fasta"), too_long="window")
     proteins = proteins_of(rows, settings, READ + 2)
-    labels = read_task(Rows(rows, proteins.record_of_row, 2, proteins), task(level="residue")).labels
+    labels = read_task(TableRows(rows, proteins.record_of_row, 2, proteins), task(level="residue")).labels
     assert labels.positions is not None
     first, second = np.split(labels.values, [labels.pointers[1]])
     assert first.tolist() == list(range(READ))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from finetune.tables.mutations import NoSubstitution, Variants, substitutions, variants
+from finetune.tables.mutations import NotASubstitutionError, VariantSequences, substitutions, variants
 from finetune.tables.table import Table
 from finetune.tables.wild_types import Substitution, named_wild_types, own_wild_types, read_wild_types
 
@@ -18,7 +18,7 @@ def table(*mutations: str | None, **columns: list[str]) -> Table:
     return Table("x.csv", pa.table(cells), 2)
 
 
-def of(*mutations: str | None, **options: object) -> Variants:
+def of(*mutations: str | None, **options: object) -> VariantSequences:
     given = table(*mutations)
     return variants(given, ["mutant"], named_wild_types(given, None, {"P": WILD_TYPE}, "P.fasta"), **options)  # type: ignore[arg-type]
 
@@ -70,7 +70,7 @@ def test_every_way_to_write_a_substitution(text: str, expected: list[tuple[str, 
     ],
 )
 def test_other_changes_are_refused_by_name(text: str, kind: str) -> None:
-    with pytest.raises(NoSubstitution, match=f"is {kind}; only substitutions"):
+    with pytest.raises(NotASubstitutionError, match=f"is {kind}; only substitutions"):
         substitutions(text)
     assert of("A4C", "K2R", "T3S", text).unusable.keys() == {3}
     assert of("A4C", "K2R", "T3S", text).sequences[3] is None

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from finetune.tables.numbers import Decimal, NotOneColumn, Numbers, is_number, parse
+from finetune.tables.numbers import Decimal, MixedColumnError, ParsedNumbers, is_number, parse
 from finetune.tables.units import is_unit, molar_factor, name_and_unit
 from support.assays.labelled_rows import as_list, read
 
 
-def parsed(*cells: str, unit: str = "", decimal: Decimal | None = None) -> Numbers:
+def parsed(*cells: str, unit: str = "", decimal: Decimal | None = None) -> ParsedNumbers:
     return parse(cells, unit=unit, decimal=decimal)
 
 
@@ -74,10 +74,12 @@ def test_decimal_commas_are_decided_by_the_column() -> None:
 
 
 def test_contradictions_are_refused_with_their_row() -> None:
-    with pytest.raises(NotOneColumn, match=r"'1,234' is a decimal number or .* set data\.decimal") as caught:
+    with pytest.raises(MixedColumnError, match=r"'1,234' is a decimal number or .* set data\.decimal") as caught:
         parsed("7", "1,234", "2,345")
     assert caught.value.index == 1
-    with pytest.raises(NotOneColumn, match=r"'3\.5' has a decimal point, and other cells .* a decimal comma") as caught:
+    with pytest.raises(
+        MixedColumnError, match=r"'3\.5' has a decimal point, and other cells .* a decimal comma"
+    ) as caught:
         parsed("1,5", "2,5", "3.5")
     assert caught.value.index == 2
 
@@ -88,13 +90,13 @@ def test_units_in_cells() -> None:
     assert (found.unit, found.censoring.tolist()) == ("nM", [0, 0, 1, 0])
     assert "values in uM are converted to nM: 1" in found.said
     assert parsed("12", "0.5 uM", unit="nM").values.tolist() == pytest.approx([12.0, 500.0], rel=1e-15)
-    with pytest.raises(NotOneColumn, match="the value has no unit, and 2 others") as caught:
+    with pytest.raises(MixedColumnError, match="the value has no unit, and 2 others") as caught:
         parsed("1 nM", "2", "3 nM")
     assert caught.value.index == 1
-    with pytest.raises(NotOneColumn, match="the value is in nM, and 2 others of the column have no unit") as caught:
+    with pytest.raises(MixedColumnError, match="the value is in nM, and 2 others of the column have no unit") as caught:
         parsed("1", "2", "3 nM")
     assert caught.value.index == 2
-    with pytest.raises(NotOneColumn, match="the unit is 'ug/mL', and that of the column is 'nM'") as caught:
+    with pytest.raises(MixedColumnError, match="the unit is 'ug/mL', and that of the column is 'nM'") as caught:
         parsed("1 nM", "2 ug/mL", "3 nM")
     assert caught.value.index == 1
 

@@ -10,7 +10,7 @@ import pytest
 from data.alphabet import decode
 from data.settings import IngestSettings
 from data.store.build import open_or_build
-from finetune.tables.proteins import Proteins, proteins_of
+from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 
@@ -23,7 +23,7 @@ def table(**columns: list[str | None]) -> Table:
 
 def of(
     crop_tokens: int | None = None, settings: TableSettings | None = None, /, **columns: list[str | None]
-) -> Proteins:
+) -> TableProteins:
     return proteins_of(table(**columns), settings or TableSettings(), crop_tokens)
 
 
@@ -195,11 +195,11 @@ def test_record_i_of_the_store_is_record_i(tmp_path: Path) -> None:
     assert sum(len(block.lengths) for block in blocks) == found.num_records - 7
 
 
-def replace_position(found: Proteins) -> object:
-    from data.sources.block import Position
+def replace_position(found: TableProteins) -> object:
+    from data.sources.block import SourcePosition
 
     assert found.num_records > 7
-    return Position(7)
+    return SourcePosition(7)
 
 
 def test_unknown_letters_are_counted_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from finetune.assays import divided_and_read
 from finetune.labels.reading import TaskLabels
-from finetune.recipe import AssaySettings, MemberRunSettings, Recipe
-from finetune.splits.divide import Division
+from finetune.recipe import AssaySettings, EnsembleRunSettings, Recipe
+from finetune.splits.divide import Split
 from finetune.splits.parts import NAMES
 from finetune.splits.settings import SplitSettings
-from finetune.tables.proteins import Proteins, proteins_of
+from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.table import Table
 from finetune.tasks.settings import TaskSettings
 from pretrain.model.settings import ModelSettings
@@ -124,7 +124,7 @@ def expected(case: Case) -> tuple[dict[tuple[str, str], float], dict[str, str]]:
 # What the program makes of it ---------------------------------------------------------------------
 
 
-def read(case: Case, folder: Path, order: Any = None) -> tuple[Proteins, Division, TaskLabels]:
+def read(case: Case, folder: Path, order: Any = None) -> tuple[TableProteins, Split, TaskLabels]:
     rows = case.rows if order is None else case.rows.iloc[order]
     cells = {name: pa.array(rows[name].tolist(), pa.string()) for name in rows.columns}
     where: dict[str, Any] = {"sequence": ("protein",)}
@@ -138,7 +138,7 @@ def read(case: Case, folder: Path, order: Any = None) -> tuple[Proteins, Divisio
     split = {"by": "random", "fractions": (0.5, 0.0, 0.5)} if case.by == "random" else split
     task_: dict[str, Any] = {"replicates": case.replicates, "conditions": case.conditions}
     recipe = Recipe(
-        run=MemberRunSettings(directory=str(folder)),
+        run=EnsembleRunSettings(directory=str(folder)),
         model=ModelSettings(preset="esm2_60k"),
         data=data,
         tasks=(TaskSettings(name="y", type="regression", **task_),),
@@ -151,7 +151,7 @@ def read(case: Case, folder: Path, order: Any = None) -> tuple[Proteins, Divisio
     return proteins, division, task
 
 
-def by_name(proteins: Proteins, task: TaskLabels, case: Case) -> dict[tuple[str, str], float]:
+def by_name(proteins: TableProteins, task: TaskLabels, case: Case) -> dict[tuple[str, str], float]:
     letters: dict[int, str] = {}
     for row, record in enumerate(proteins.record_of_row.tolist()):
         cell = case.rows["protein"][row]

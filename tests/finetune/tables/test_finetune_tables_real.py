@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.tables.numbers import Numbers, parse
+from finetune.tables.numbers import ParsedNumbers, parse
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
@@ -32,7 +32,7 @@ def test_deeploc_has_ten_locations_and_a_membrane_letter() -> None:
     assert set(read_table(f"{DATA}/assay/deeploc_setHARD.fasta.gz").column("membrane")) == {None}
 
 
-def numbers(table: Table, column: str) -> Numbers:
+def numbers(table: Table, column: str) -> ParsedNumbers:
     """The numbers of all cells in which something was measured."""
     return parse([cell for cell in table.column(column) if cell and cell.lower() not in ("na", "nan", "-")])
 

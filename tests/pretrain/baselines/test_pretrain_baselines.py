@@ -16,10 +16,10 @@ from data.corpus.prepare import open_corpora, prepare
 from data.order.plan import Bin
 from pretrain.baselines import measured
 from pretrain.baselines.__main__ import main
-from pretrain.baselines.composition import Composition, fitted
-from pretrain.baselines.hidden import FEATURES_EACH, LETTERS, NUM_LETTERS, Hidden, hidden_of
+from pretrain.baselines.composition import CompositionModel, fitted
+from pretrain.baselines.hidden import FEATURES_EACH, LETTERS, NUM_LETTERS, HiddenResidues, hidden_of
 from pretrain.baselines.measured import measure
-from pretrain.baselines.neighbours import Neighbours
+from pretrain.baselines.neighbours import NeighbourModel
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.evaluate import evaluate, unigram_losses, validation_set
 from support.jobs.finished_runs import model_of, settings_of
@@ -43,7 +43,7 @@ def documents(*texts: str, select_prob: float = 0.15, pass_index: int = 0) -> tu
     return Bin(np.arange(count), np.full(count, pass_index), np.zeros(count, np.int64), lengths), contents
 
 
-def hidden(*texts: str, select_prob: float = 0.15, pass_index: int = 0) -> Hidden:
+def hidden(*texts: str, select_prob: float = 0.15, pass_index: int = 0) -> HiddenResidues:
     return hidden_of(*documents(*texts, select_prob=select_prob, pass_index=pass_index))
 
 
@@ -79,11 +79,11 @@ def test_the_composition_is_the_posterior_mean_of_a_dirichlet() -> None:
     found = hidden("AAAAAAAAAAAAAAAACCCC")
     frequencies = EVEN.copy()
     of = found.counts[0]
-    logs = Composition(frequencies, 5.0).log_probabilities(found)[0]
+    logs = CompositionModel(frequencies, 5.0).log_probabilities(found)[0]
     seen = of.sum()
     assert np.exp(logs[place("A")]) == pytest.approx((of[place("A")] + 5 / NUM_LETTERS) / (seen + 5), rel=1e-12)
     assert np.exp(logs).sum() == pytest.approx(1, abs=1e-12)
-    losses = Composition(frequencies, 5.0).losses(found)
+    losses = CompositionModel(frequencies, 5.0).losses(found)
     assert losses == pytest.approx([-logs[truth] for truth in found.truths], abs=1e-12)
 
 
@@ -114,11 +114,11 @@ def test_neighbours_learn_what_the_letters_beside_say_and_invent_nothing() -> No
         for texts, least, most in ((chain, 0.0, 0.2), (chance, np.log(20) - 0.05, np.log(22))):
             tuning = hidden(*texts[100:])
             composition = fitted(EVEN, tuning)
-            model = Neighbours(composition, width)
+            model = NeighbourModel(composition, width)
             before = model.losses(tuning).mean()
             assert before == pytest.approx(composition.losses(tuning).mean(), abs=1e-6)
 
-            def in_pass(number: int, texts: list[str] = texts) -> Hidden:
+            def in_pass(number: int, texts: list[str] = texts) -> HiddenResidues:
                 return hidden(*texts[:100], pass_index=number)
 
             model.fit(in_pass, tuning)
@@ -146,7 +146,7 @@ def test_the_residues_that_are_scored_are_those_of_a_validation(
     # What is fitted never sees a held-out protein.
     seen: list[NDArray[np.int64]] = []
 
-    def looked(bin_: Bin, contents: MaskedContents) -> Hidden:
+    def looked(bin_: Bin, contents: MaskedContents) -> HiddenResidues:
         if contents.seed == 1:
             seen.append(bin_.samples)
         return hidden_of(bin_, contents)

@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard
 
 from pretrain.__main__ import main
 from pretrain.card import text as card_text
-from pretrain.card.pretrained import Exported, text, write_card
+from pretrain.card.pretrained import ExportFacts, text, write_card
 from pretrain.card.text import FOLDER, hub_model
 from pretrain.evaluation.scores import shown
 from pretrain.report.figures import loss_figure
@@ -115,7 +115,7 @@ def unknown(card: str, root: Path) -> list[str]:
 def card_of(root: Path, step: int | None = None, contacts: str = NOT_FITTED) -> str:
     history = read_history(root)
     step = history.course.steps if step is None else step
-    exported = Exported(step=step, tokens=step * TOKENS_A_STEP, is_modern=False, dtype="float32", contacts=contacts)
+    exported = ExportFacts(step=step, tokens=step * TOKENS_A_STEP, is_modern=False, dtype="float32", contacts=contacts)
     loss = loss_figure(history)
     pictures = {"loss.svg": loss} if loss else {}
     return text(root.name, read_history(root, step), exported, pictures, read(root, {WEIGHTS}))
@@ -221,7 +221,7 @@ def test_the_card_of_an_earlier_step_knows_nothing_later(tmp_path: Path) -> None
 
 # Measured after the end of the run ----------------------------------------------------------------
 
-MEASURED = Exported(
+MEASURED = ExportFacts(
     step=100, tokens=800_000, is_modern=False, dtype="float32", contacts="", weights=frozenset({WEIGHTS})
 )
 PICTURES = ("perplexity-length", "perplexity-identity", "contacts", "contact-map", "assays-0")
@@ -359,7 +359,7 @@ def test_without_a_library_to_draw_with_the_card_is_written(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     root = WrittenRun().write(tmp_path / "run")
     (tmp_path / "out").mkdir()
-    exported = Exported(step=100, tokens=800_000, is_modern=False, dtype="float32", contacts="")
+    exported = ExportFacts(step=100, tokens=800_000, is_modern=False, dtype="float32", contacts="")
     card = write_card(root, exported, tmp_path / "out").read_text()
     assert "loss.svg" not in card
     assert "| mask-all |" in card

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pretrain.loop
 from pretrain.__main__ import main
 from pretrain.checkpoint import StorageError, commit, find, saves, sweep, verify, writer
-from pretrain.checkpoint.staging import Staged, Staging, stored_as
-from pretrain.checkpoint.writer import Write
+from pretrain.checkpoint.staging import StagedState, StagingBuffer, stored_as
+from pretrain.checkpoint.writer import BackgroundWrite
 from pretrain.engine.named_state import TorchState
 from pretrain.step import train_step
 from support.checkpoint_run import assert_same, build, everything, plan_of, restore, saves_of, shares, train, trainer_at
@@ -36,13 +36,13 @@ EACH_STEP = ("run.checkpoint_every=1", "run.keep_checkpoints=50", "run.log_every
 def test_a_save_holds_what_was_there_when_it_began(tmp_path: Path) -> None:
     model, optimizer = build()
     train(model, optimizer, 0, 3)
-    state, staging, begin = TorchState(model, optimizer), Staging(), threading.Event()
+    state, staging, begin = TorchState(model, optimizer), StagingBuffer(), threading.Event()
     before = everything(model, optimizer)
     for step in (3, 4):  # in the same buffers
         staged = staging.stage(state)
         plan = plan_of(tmp_path, step)
         begin.clear()
-        write = Write(lambda _, plan=plan, staged=staged: (begin.wait(20), commit(plan, staged)), 0)
+        write = BackgroundWrite(lambda _, plan=plan, staged=staged: (begin.wait(20), commit(plan, staged)), 0)
         before = everything(model, optimizer)
         train(model, optimizer, step, step + 1)
         begin.set()
@@ -57,7 +57,7 @@ def test_a_save_holds_what_was_there_when_it_began(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("num_bytes", "nice"), [(1 << 24, 0), ((1 << 24) + 1, 15)])
 def test_a_large_save_asks_for_few_turns_beside_training(num_bytes: int, nice: int) -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    write = Write(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), num_bytes)
+    write = BackgroundWrite(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), num_bytes)
     assert write.wait(20)
     assert (write.result, os.getpriority(os.PRIO_PROCESS, 0)) == (nice or before, before)
 
@@ -72,7 +72,7 @@ def test_a_save_ends_where_its_thread_may_not_make_way(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "setpriority", refused)
     monkeypatch.setattr(writer, "_SMALL", 0)
-    write = Write(lambda _: "written", 1)
+    write = BackgroundWrite(lambda _: "written", 1)
     assert write.wait(20)
     assert (write.result, write.error, len(asked)) == ("written", None, 1)
 
@@ -80,7 +80,7 @@ def test_a_save_ends_where_its_thread_may_not_make_way(monkeypatch: pytest.Monke
 def test_the_memory_of_a_save_is_there_before_the_first_one(tmp_path: Path) -> None:
     model, optimizer = build()
     train(model, optimizer, 0, 1)
-    state, staging = TorchState(model, optimizer), Staging()
+    state, staging = TorchState(model, optimizer), StagingBuffer()
     staging.make_ready(state.pieces())
     kept = staging._flat.data_ptr()
     staged = staging.stage(state)
@@ -107,7 +107,7 @@ def test_a_save_has_one_buffer_of_exactly_its_bytes(bits: int | None) -> None:
     """Whatever part of the state a rank stores, and however often it does."""
     model, optimizer = build()
     train(model, optimizer, 0, 1)
-    state, staging = TorchState(model, optimizer), Staging()
+    state, staging = TorchState(model, optimizer), StagingBuffer()
     pieces = [piece for index, piece in enumerate(state.pieces()) if bits is None or index % 2 == bits % 2]
     state.pieces = lambda: pieces  # type: ignore[method-assign]
     with Allocations(at_least=16) as made:
@@ -127,7 +127,7 @@ def test_a_save_has_one_buffer_of_exactly_its_bytes(bits: int | None) -> None:
 def test_a_save_of_another_size_leaves_the_one_that_is_written_as_it_was() -> None:
     """The optimizer has no moments before the first step."""
     model, optimizer = build()
-    staging = Staging()
+    staging = StagingBuffer()
     first = staging.stage(TorchState(model, optimizer))
     before = {name: piece.live.clone() for name, piece in first.pieces["model"].items()}
     train(model, optimizer, 0, 1)
@@ -230,7 +230,7 @@ def test_rank_0_publishes_what_all_ranks_have_written(tmp_path: Path) -> None:
     model, optimizer = build()
     train(model, optimizer, 0, 2)
     parts, plan = shares(TorchState(model, optimizer), 3), plan_of(tmp_path, 2, ranks=3)
-    first = Write(lambda is_given_up: commit(plan, parts[0], is_given_up=is_given_up), 0)
+    first = BackgroundWrite(lambda is_given_up: commit(plan, parts[0], is_given_up=is_given_up), 0)
     assert commit(plan, parts[2], rank=2) is None
     assert not first.wait(0.2)
     assert commit(plan, parts[1], rank=1) is None
@@ -250,7 +250,9 @@ def test_a_save_whose_other_part_never_comes_is_given_up(tmp_path: Path) -> None
     model, optimizer = build()
     train(model, optimizer, 0, 2)
     parts = shares(TorchState(model, optimizer), 2)
-    first = Write(lambda is_given_up: commit(plan_of(tmp_path, 2, ranks=2), parts[0], is_given_up=is_given_up), 0)
+    first = BackgroundWrite(
+        lambda is_given_up: commit(plan_of(tmp_path, 2, ranks=2), parts[0], is_given_up=is_given_up), 0
+    )
     assert not first.wait(0.2)
     first.give_up()
     assert first.wait(20)
@@ -303,7 +305,7 @@ def test_a_kill_of_either_rank_before_each_change_of_the_disk(tmp_path: Path) ->
 
 
 def save_with_a_kill(
-    run: Path, parts: Sequence[Staged], step: int, *, attempt: int, victim: int, fatal: int
+    run: Path, parts: Sequence[StagedState], step: int, *, attempt: int, victim: int, fatal: int
 ) -> list[int]:
     """How both ranks of a save end, the victim first, which is killed before its call of this number."""
     gone = run.with_suffix(".gone")

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pretrain.checkpoint import InvalidCheckpoint, find
-from pretrain.checkpoint.best import Best, best_valid, still_there
+from pretrain.checkpoint import InvalidCheckpointError, find
+from pretrain.checkpoint.best import BestCheckpoint, best_valid, still_there
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import build, flip, full_disk, save, train, trainer_at
 from support.jobs import best_job
@@ -21,7 +21,7 @@ from support.jobs.best_job import BestJob
 from support.kept_runs import CONSTANT, config
 from support.launching import lines
 from support.rank_pool import RankPool
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 
 # At this rate the score jumps up and down, and its minimum is not at the end.
 SETTINGS = ("schedule.peak_lr=2e-2", CONSTANT, "run.evaluate_every=2", "run.checkpoint_every=5")
@@ -29,7 +29,7 @@ ALL_17 = ("schedule.total_tokens=11_800", *SETTINGS)
 
 
 def test_only_a_lower_and_finite_score_is_better() -> None:
-    best, trace = Best(), []
+    best, trace = BestCheckpoint(), []
     for step, score in enumerate((math.nan, 3.0, 3.0, math.inf, 2, -math.inf, 2.5), start=1):
         best = best.after(step, score)
         trace.append((best.score, best.step, best.since, best.validated))
@@ -40,14 +40,14 @@ def test_only_a_lower_and_finite_score_is_better() -> None:
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:
-    best = Best(score=0.1, step=12, since=2, validated=16)
+    best = BestCheckpoint(score=0.1, step=12, since=2, validated=16)
     trainer = trainer_at(16)
-    assert Best.of(trainer) == Best()
+    assert BestCheckpoint.of(trainer) == BestCheckpoint()
     trainer.entries["best"] = asdict(best)  # type: ignore[index]
-    assert Best.of(trainer) == best
+    assert BestCheckpoint.of(trainer) == best
     trainer.entries["best"] = {**asdict(best), "since": "2"}  # type: ignore[index]
-    with pytest.raises(InvalidCheckpoint, match=r"trainer\.entries\.best: since: .*, got '2'"):
-        Best.of(trainer)
+    with pytest.raises(InvalidCheckpointError, match=r"trainer\.entries\.best: since: .*, got '2'"):
+        BestCheckpoint.of(trainer)
 
 
 def test_a_best_checkpoint_that_is_damaged_is_forgotten_and_never_published(
@@ -56,12 +56,12 @@ def test_a_best_checkpoint_that_is_damaged_is_forgotten_and_never_published(
     model, optimizer = build()
     train(model, optimizer, 0, 3)
     path = save(tmp_path, TorchState(model, optimizer), 3)
-    best = Best(score=0.5, step=3, since=4, validated=9)
+    best = BestCheckpoint(score=0.5, step=3, since=4, validated=9)
     assert still_there(best, tmp_path) == best
     with pytest.raises(FloatingPointError, match="no validation of this run had a score that is a finite number"):
         best_valid(tmp_path)
     flip(path / "model/00000.safetensors", 100)
-    assert still_there(best, tmp_path) == Best(score=None, step=0, since=4, validated=9)
+    assert still_there(best, tmp_path) == BestCheckpoint(score=None, step=0, since=4, validated=9)
     assert "the best checkpoint is not whole, and is forgotten" in capsys.readouterr().err
 
 
@@ -109,7 +109,10 @@ def test_the_best_outlives_the_newest_and_training_ends_without_a_better_one(who
     assert found[6] > found[4]
     assert kept(run) == [12, 15, 16]  # the newest two, and the best
     best = best_valid(run / "checkpoints")
-    assert (best.trainer.step, Best.of(best.trainer)) == (12, Best(score=found[12], step=12, validated=12))
+    assert (best.trainer.step, BestCheckpoint.of(best.trainer)) == (
+        12,
+        BestCheckpoint(score=found[12], step=12, validated=12),
+    )
     assert (run / "export/best").read_text() == "step-000000012"
     trainer = json.loads((run / "checkpoints/step-000000016/trainer.json").read_text())
     assert trainer["entries"]["best"] == {"score": found[12], "step": 12, "since": 2, "validated": 16}
@@ -169,9 +172,9 @@ def interrupts() -> None:
     ("fault", "error", "left"),
     [
         pytest.param(in_evaluation(4, fails), RuntimeError, [4, 5, 6], id="killed while it validates"),
-        pytest.param(in_evaluation(4, interrupts), Stopped, [4, 6, 8], id="stopped while it validates"),
+        pytest.param(in_evaluation(4, interrupts), Interrupted, [4, 6, 8], id="stopped while it validates"),
         pytest.param(
-            in_evaluation(8, interrupts), Stopped, [12, 15, 16], id="stopped while it validates the last step"
+            in_evaluation(8, interrupts), Interrupted, [12, 15, 16], id="stopped while it validates the last step"
         ),
     ],
 )
@@ -205,4 +208,4 @@ def test_killed_on_two_ranks_it_ends_with_the_same_best(pool: RankPool, recipe_i
     resumed = pool.run(2, config(engine), words[1], program=best_job.__name__)
     assert resumed.status == 0, resumed.output
     assert content(run) == content(whole)
-    assert Best.of(best_valid(run / "checkpoints").trainer).since == 0
+    assert BestCheckpoint.of(best_valid(run / "checkpoints").trainer).since == 0

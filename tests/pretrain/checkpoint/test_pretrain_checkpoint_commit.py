@@ -15,7 +15,7 @@ import pytest
 
 from pretrain.checkpoint import (
     CheckpointError,
-    Manifest,
+    CheckpointManifest,
     find,
     newest_valid,
     retain,
@@ -248,7 +248,7 @@ def test_another_result_supersedes_and_keeps_the_old(two: Path) -> None:
     new = verify(save(two, TorchState(model, optimizer), 4, attempt=2, parent="2" * 64))
     assert (new.path, new.manifest.attempt) == (old.path, 2)
     kept = two / ".quarantine/step-000000004-superseded"
-    assert Manifest.from_bytes((kept / "manifest.json").read_bytes(), kept) == old.manifest
+    assert CheckpointManifest.from_bytes((kept / "manifest.json").read_bytes(), kept) == old.manifest
     train(model, optimizer, 4, 5)
     with pytest.raises(CheckpointError, match="attempt 2 wrote this step, and this is attempt 1"):
         save(two, TorchState(model, optimizer), 4, attempt=1)

@@ -14,10 +14,10 @@ import pytest
 
 from pretrain.checkpoint import (
     CheckpointError,
-    InvalidCheckpoint,
-    Manifest,
-    OtherVersion,
+    CheckpointManifest,
+    InvalidCheckpointError,
     Topology,
+    UnsupportedVersionError,
     commit,
     find,
     newest_valid,
@@ -27,7 +27,7 @@ from pretrain.checkpoint import (
 from pretrain.checkpoint.canonical import canonical
 from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.manifest import FileEntry, TrainerState
-from pretrain.checkpoint.staging import Staging
+from pretrain.checkpoint.staging import StagingBuffer
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import (
     build,
@@ -52,7 +52,7 @@ def test_every_flipped_byte_is_detected(two: Path) -> None:
             changed = bytearray(raw)
             changed[offset] ^= 1 << draw.randrange(8)
             file.write_bytes(changed)
-            with pytest.raises(InvalidCheckpoint):
+            with pytest.raises(InvalidCheckpointError):
                 verify(path)
         file.write_bytes(raw)
     assert verify(path).manifest.step == 4
@@ -81,10 +81,10 @@ def damaged_at_random(folder: Path, seed: int, count: int) -> None:
                 with file.open("r+b") as changed:
                     changed.seek(offset)
                     changed.write(bytes([raw[offset] ^ 1 << draw.randrange(8)]))
-            with pytest.raises(InvalidCheckpoint):
+            with pytest.raises(InvalidCheckpointError):
                 verify(path)
             if file.suffix == ".safetensors":
-                with pytest.raises(InvalidCheckpoint):
+                with pytest.raises(InvalidCheckpointError):
                     restore(good, state)
             file.write_bytes(raw)
             done += 1
@@ -109,7 +109,7 @@ def test_whitespace_in_the_manifest_is_an_edit(two: Path) -> None:
     raw = file.read_bytes()
     for changed in (raw[:-1] + b"\t", raw[:-1], json.dumps(json.loads(raw)).encode()):
         file.write_bytes(changed)
-        with pytest.raises(InvalidCheckpoint, match="not canonical"):
+        with pytest.raises(InvalidCheckpointError, match="not canonical"):
             verify(file.parent)
 
 
@@ -198,7 +198,7 @@ def test_path_that_leaves_the_checkpoint_is_refused(two: Path, path: str) -> Non
         manifest["files"][-1]["path"] = path
 
     rewrite_manifest(two / "step-000000004", name_it, sign=True)
-    with pytest.raises(InvalidCheckpoint, match="allowed is a relative path") as caught:
+    with pytest.raises(InvalidCheckpointError, match="allowed is a relative path") as caught:
         verify(two / "step-000000004")
     assert caught.value.reason == "path"
     assert repr(path) in str(caught.value)
@@ -229,17 +229,17 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 def test_manifest_is_parsed_strictly(two: Path, change: str) -> None:
     edit, message = CHANGES[change]
     rewrite_manifest(two / "step-000000004", edit, sign=True)
-    with pytest.raises(InvalidCheckpoint if change == "duplicate" else OtherVersion, match=message):
+    with pytest.raises(InvalidCheckpointError if change == "duplicate" else UnsupportedVersionError, match=message):
         verify(two / "step-000000004")
     if change != "duplicate":  # the same without a hash that vouches for it is damage
         rewrite_manifest(two / "step-000000004", lambda m: m.update(self_sha256="0" * 64), sign=False)
-        with pytest.raises(InvalidCheckpoint, match="self_sha256: says 000"):
+        with pytest.raises(InvalidCheckpointError, match="self_sha256: says 000"):
             verify(two / "step-000000004")
 
 
 def test_manifest_round_trip_and_not_json() -> None:
     entry = FileEntry(path="model/a.safetensors", size=3, sha256=("0" * 64,))
-    manifest = Manifest(
+    manifest = CheckpointManifest(
         step=7,
         attempt=2,
         parent="1" * 64,
@@ -250,10 +250,10 @@ def test_manifest_round_trip_and_not_json() -> None:
         files=(entry,),
         digest="2" * 64,
     )
-    assert Manifest.from_bytes(manifest.to_bytes(), Path("step")) == manifest
+    assert CheckpointManifest.from_bytes(manifest.to_bytes(), Path("step")) == manifest
     for raw in (b"", b"{", b"[]\n", b'{"schema": NaN}', b"\xff", b"[" * 100_000):
-        with pytest.raises(InvalidCheckpoint):
-            Manifest.from_bytes(raw, Path("step"))
+        with pytest.raises(InvalidCheckpointError):
+            CheckpointManifest.from_bytes(raw, Path("step"))
 
 
 @pytest.mark.parametrize(
@@ -274,20 +274,20 @@ def test_trainer_is_parsed_strictly(change: Callable[[dict[str, Any]], object], 
     content = json.loads(trainer_at(3).to_bytes())
     assert TrainerState.from_bytes(canonical(content)) == trainer_at(3)
     change(content)
-    with pytest.raises(InvalidCheckpoint, match=message):
+    with pytest.raises(InvalidCheckpointError, match=message):
         TrainerState.from_bytes(canonical(content))
 
 
 def test_no_state_is_written_that_no_reader_takes(tmp_path: Path) -> None:
     """A save that would make such a checkpoint publishes nothing."""
     wrong = replace(trainer_at(3), tokens_seen=-1)
-    with pytest.raises(InvalidCheckpoint, match=r"tokens_seen: .*, got -1"):
+    with pytest.raises(InvalidCheckpointError, match=r"tokens_seen: .*, got -1"):
         wrong.to_bytes()
     model, optimizer = build()
     for changes in ({"trainer": wrong}, {"parent": "abc"}):
         plan = replace(plan_of(tmp_path, 3), **changes)
-        with pytest.raises(InvalidCheckpoint, match=r"got (-1|'abc')"):
-            commit(plan, Staging().stage(TorchState(model, optimizer)))
+        with pytest.raises(InvalidCheckpointError, match=r"got (-1|'abc')"):
+            commit(plan, StagingBuffer().stage(TorchState(model, optimizer)))
         assert find(tmp_path) == []
         assert list(tmp_path.iterdir()) == []
 

@@ -10,9 +10,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from pretrain.checkpoint import Verified, verify
+from pretrain.checkpoint import VerifiedCheckpoint, verify
 from pretrain.checkpoint.frozen import fill_frozen, read_whole
-from pretrain.checkpoint.manifest import ENTRIES, OtherVersion
+from pretrain.checkpoint.manifest import ENTRIES, UnsupportedVersionError
 from pretrain.engine.named_state import TorchState, Weights
 from support.checkpoint_run import Tiny, everything, identity_by_hand, restore, rewrite_trainer, save, train
 
@@ -38,7 +38,7 @@ def weights_of(model: Tiny) -> Weights:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Verified:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> VerifiedCheckpoint:
     """Step 3 of a run on the frozen parameters of seed 0."""
     model, state = half()
     train(model, state._optimizer, 0, 3)
@@ -48,20 +48,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Verified:
     return verify(path)
 
 
-def test_the_file_holds_what_is_trained(checkpoint: Verified) -> None:
+def test_the_file_holds_what_is_trained(checkpoint: VerifiedCheckpoint) -> None:
     with safe_open(checkpoint.path / "model/00000.safetensors", "pt") as file:
         assert sorted(file.keys()) == ["head.bias", "layers.0.bias", "layers.0.weight", "layers.1.weight"]
     index = json.loads((checkpoint.path / "model/index.json").read_text())
     assert index["aliases"] == {"head.weight": "embed.weight"}
 
 
-def test_the_hash_is_of_names_shapes_and_values(checkpoint: Verified) -> None:
+def test_the_hash_is_of_names_shapes_and_values(checkpoint: VerifiedCheckpoint) -> None:
     model = Tiny(0)
     expected = identity_by_hand({name: model.get_parameter(name).detach() for name in FROZEN})
     assert checkpoint.manifest.fingerprints["frozen"] == expected
 
 
-def test_a_run_goes_on_with_the_frozen_parameters_filled_in(checkpoint: Verified) -> None:
+def test_a_run_goes_on_with_the_frozen_parameters_filled_in(checkpoint: VerifiedCheckpoint) -> None:
     model, state = half(seed=5)
     found = fill_frozen(state, weights_of(Tiny(0)), alone)
     restore(checkpoint, state, found)
@@ -72,7 +72,7 @@ def test_a_run_goes_on_with_the_frozen_parameters_filled_in(checkpoint: Verified
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_other_frozen_parameters_are_refused_before_anything_is_restored(checkpoint: Verified) -> None:
+def test_other_frozen_parameters_are_refused_before_anything_is_restored(checkpoint: VerifiedCheckpoint) -> None:
     model, state = half(seed=5)
     found = fill_frozen(state, weights_of(Tiny(1)), alone)
     before = everything(model, state._optimizer)
@@ -92,7 +92,7 @@ def test_ranks_must_read_the_same_frozen_parameters() -> None:
     assert fill_frozen(TorchState(model, torch.optim.AdamW(model.parameters())), {}, alone) is None
 
 
-def test_whole_weights_are_those_of_the_checkpoint_and_the_frozen_ones(checkpoint: Verified) -> None:
+def test_whole_weights_are_those_of_the_checkpoint_and_the_frozen_ones(checkpoint: VerifiedCheckpoint) -> None:
     names = [name for name, _ in Tiny(0).named_parameters()]
     whole = read_whole(checkpoint, [*names, "head.weight"], weights_of(Tiny(0)))
     twin, of_twin = half()
@@ -125,6 +125,8 @@ def test_a_job_goes_on_from_the_entries_that_it_names(two: Path) -> None:
     rewrite_trainer(path, lambda trainer: trainer.update(entries={"best/score": {"loss": 2.5}}))
     model = Tiny(3)
     state = TorchState(model, torch.optim.AdamW(model.parameters()))
-    with pytest.raises(OtherVersion, match=r"has the entries \['best/score'\], known are \['corpus/consumed', 'loss_"):
+    with pytest.raises(
+        UnsupportedVersionError, match=r"has the entries \['best/score'\], known are \['corpus/consumed', 'loss_"
+    ):
         restore(verify(path), state)
     assert restore(verify(path), state, known=ENTRIES | {"best/score"}).entries == {"best/score": {"loss": 2.5}}

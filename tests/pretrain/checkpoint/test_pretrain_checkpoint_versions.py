@@ -12,7 +12,7 @@ import pretrain.checkpoint.manifest
 from pretrain.__main__ import main
 from pretrain.checkpoint import (
     CheckpointError,
-    InvalidCheckpoint,
+    InvalidCheckpointError,
     TrainerState,
     find,
     newest_valid,
@@ -136,7 +136,7 @@ def test_entries_are_kept_by_name() -> None:
         ({"ema": 3}, r"trainer: entries\.ema: Input should be .*, got 3"),
         ({"../x": {}}, r"trainer: entries\.\.\./x.*pattern.*, got '\.\./x'"),
     ):
-        with pytest.raises(InvalidCheckpoint, match=message):
+        with pytest.raises(InvalidCheckpointError, match=message):
             TrainerState.from_bytes(canonical({**fields, "entries": wrong}))
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint import CheckpointError, StorageError, commit, verify
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.files.tensors import PRIVATE
 from pretrain.checkpoint.object_store import stored
-from pretrain.checkpoint.object_store.objects import Objects
-from pretrain.checkpoint.object_store.stored import RECORDS_FILE, Bucket
+from pretrain.checkpoint.object_store.objects import ObjectStore
+from pretrain.checkpoint.object_store.stored import RECORDS_FILE, CheckpointBucket
 from pretrain.engine.named_state import TorchState
 from pretrain.run.settings import RunSettings
 from support.checkpoint_run import build, plan_of, save, shares, train
@@ -33,11 +33,11 @@ def server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def bucket(server: S3Server) -> Bucket:
-    return Bucket(server.new_url())
+def bucket(server: S3Server) -> CheckpointBucket:
+    return CheckpointBucket(server.new_url())
 
 
-def saved(folder: Path, bucket: Bucket, *steps: int, **changes: Any) -> list[Path]:
+def saved(folder: Path, bucket: CheckpointBucket, *steps: int, **changes: Any) -> list[Path]:
     model, optimizer = build()
     paths = []
     for step in steps:
@@ -47,7 +47,7 @@ def saved(folder: Path, bucket: Bucket, *steps: int, **changes: Any) -> list[Pat
     return paths
 
 
-def fetched(bucket: Bucket, folder: Path, number: int = 0) -> Path:
+def fetched(bucket: CheckpointBucket, folder: Path, number: int = 0) -> Path:
     found = [each for each in bucket.saves() if each.is_whole][number]
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / found.prefix.partition("-a")[0]
@@ -59,11 +59,11 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def steps(bucket: Bucket) -> list[int]:
+def steps(bucket: CheckpointBucket) -> list[int]:
     return [each.step for each in bucket.saves() if each.is_whole]
 
 
-def test_what_is_fetched_is_what_was_saved(bucket: Bucket, tmp_path: Path) -> None:
+def test_what_is_fetched_is_what_was_saved(bucket: CheckpointBucket, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}\n")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"st')
     three, four = saved(tmp_path, bucket, 3, 4)
@@ -76,7 +76,7 @@ def test_what_is_fetched_is_what_was_saved(bucket: Bucket, tmp_path: Path) -> No
     assert bucket.records(bucket.saves()[0]) == {"run.json": "{}\n", "metrics.jsonl": '{"step": 1}\n{"step": 2}\n'}
 
 
-def test_each_rank_stores_its_part(bucket: Bucket, tmp_path: Path) -> None:
+def test_each_rank_stores_its_part(bucket: CheckpointBucket, tmp_path: Path) -> None:
     model, optimizer = build()
     train(model, optimizer, 0, 3)
     plan = plan_of(tmp_path / "checkpoints", 3, 2, bucket=bucket)
@@ -96,26 +96,26 @@ def test_a_save_that_is_killed_at_any_request_is_none(
 ) -> None:
     """Before the request, or after the store has answered it: only the last one makes a checkpoint."""
     url = server.new_url()
-    saved(tmp_path, Bucket(url), 3)
-    at = Objects._at
+    saved(tmp_path, CheckpointBucket(url), 3)
+    at = ObjectStore._at
     for number in range(1, REQUESTS_OF_A_SAVE + 1):
 
         def save_and_die(last: int = number) -> None:
             calls = [0]
 
-            class Mortal(Objects):
+            class Mortal(ObjectStore):
                 def _at(self, name: str) -> Any:
                     calls[0] += 1
                     if calls[0] == last + is_answered:
                         os.kill(os.getpid(), signal.SIGKILL)
                     return at(self, name)
 
-            monkeypatch.setattr(Objects, "_at", Mortal._at)
-            saved(tmp_path, Bucket(url), 4, attempt=2, number=last)
+            monkeypatch.setattr(ObjectStore, "_at", Mortal._at)
+            saved(tmp_path, CheckpointBucket(url), 4, attempt=2, number=last)
 
         assert status_of(forked(save_and_die)) == (0 if is_answered and number == 8 else -signal.SIGKILL)
-        assert steps(Bucket(url)) == ([4, 3] if is_answered and number == 8 else [3])
-    bucket = Bucket(url)
+        assert steps(CheckpointBucket(url)) == ([4, 3] if is_answered and number == 8 else [3])
+    bucket = CheckpointBucket(url)
     assert len(bucket.saves()) > 2
     five = saved(tmp_path, bucket, 5, attempt=3)[0]
     bucket.retain("step-000000005-a3-00000005", keep=2, kept=lambda step: False)
@@ -123,7 +123,7 @@ def test_a_save_that_is_killed_at_any_request_is_none(
     assert content(fetched(bucket, tmp_path / "elsewhere")) == content(five)
 
 
-def test_of_what_earlier_saves_put_there_the_newest_and_the_chosen_stay(bucket: Bucket) -> None:
+def test_of_what_earlier_saves_put_there_the_newest_and_the_chosen_stay(bucket: CheckpointBucket) -> None:
     of_a_save = ("manifest.json", "trainer.json", "model/00000.safetensors")
     prefixes = [f"step-00000000{step}-a1-0000000{step}" for step in range(1, 6)]
     names = [f"{prefix}/{name}" for prefix in prefixes for name in of_a_save]
@@ -138,7 +138,7 @@ def test_of_what_earlier_saves_put_there_the_newest_and_the_chosen_stay(bucket: 
 
 
 @pytest.mark.slow
-def test_the_newest_the_best_and_what_is_not_ours_stay(bucket: Bucket, tmp_path: Path) -> None:
+def test_the_newest_the_best_and_what_is_not_ours_stay(bucket: CheckpointBucket, tmp_path: Path) -> None:
     saved(tmp_path, bucket, 1, 2, 3, 4, 5, 6)
     mine = ("step-000000001-a1-00000001/mine.txt", "mine/a", "step-000000009")
     for name in mine:
@@ -150,7 +150,7 @@ def test_the_newest_the_best_and_what_is_not_ours_stay(bucket: Bucket, tmp_path:
     assert {name for name in bucket._objects.names() if name.endswith(("mine.txt", "mine/a", "009"))} == set(mine)
 
 
-def test_an_earlier_start_saves_no_more(bucket: Bucket, tmp_path: Path) -> None:
+def test_an_earlier_start_saves_no_more(bucket: CheckpointBucket, tmp_path: Path) -> None:
     bucket.claim(1)
     saved(tmp_path, bucket, 3)
     bucket.claim(2)
@@ -160,10 +160,10 @@ def test_an_earlier_start_saves_no_more(bucket: Bucket, tmp_path: Path) -> None:
     assert steps(bucket) == [3]
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000003"]
     with pytest.raises(CheckpointError, match="another start of the run has the number 2, too"):
-        Bucket(bucket.url).claim(2)
+        CheckpointBucket(bucket.url).claim(2)
 
 
-def test_a_request_that_is_repeated_is_no_conflict(bucket: Bucket) -> None:
+def test_a_request_that_is_repeated_is_no_conflict(bucket: CheckpointBucket) -> None:
     """The store answers 412 where the first request did succeed and its answer was lost."""
     assert bucket._objects.create("a", b"1")
     assert bucket._objects.create("a", b"1")
@@ -172,14 +172,14 @@ def test_a_request_that_is_repeated_is_no_conflict(bucket: Bucket) -> None:
 
 
 def test_a_save_stores_what_is_new_of_the_metrics(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: CheckpointBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part once, whatever process saves; a machine that lost the last lines goes on from those that are stored."""
     monkeypatch.setattr(stored, "PART_BYTES", 1000)
     metrics, written = tmp_path / "metrics.jsonl", list[str]()
-    write = Objects.write
+    write = ObjectStore.write
 
-    def counted(self: Objects, name: str, content: bytes) -> None:
+    def counted(self: ObjectStore, name: str, content: bytes) -> None:
         written.append(name)
         write(self, name, content)
 
@@ -187,8 +187,8 @@ def test_a_save_stores_what_is_new_of_the_metrics(
         with path.open("a") as file:
             file.writelines(f'{{"step": {step}, "loss": {"9" * 200}}}\n' for step in range(first, last))
 
-    monkeypatch.setattr(Objects, "write", counted)
-    processes = [Bucket(bucket.url) for _ in range(3)]
+    monkeypatch.setattr(ObjectStore, "write", counted)
+    processes = [CheckpointBucket(bucket.url) for _ in range(3)]
     for step in range(1, 13):
         log(metrics, 10 * step, 10 * step + 10)
         saved(tmp_path, processes[step // 5], step)
@@ -202,40 +202,42 @@ def test_a_save_stores_what_is_new_of_the_metrics(
     other.mkdir()
     (other / "metrics.jsonl").write_text(bucket.records(before)["metrics.jsonl"])
     log(other / "metrics.jsonl", 1000, 1030)
-    saved(other, Bucket(bucket.url), 13, attempt=2, number=1)
+    saved(other, CheckpointBucket(bucket.url), 13, attempt=2, number=1)
     assert bucket.records(bucket.saves()[0])["metrics.jsonl"] == (other / "metrics.jsonl").read_text()
     assert bucket.records(newest)["metrics.jsonl"] == metrics.read_text()
     bucket._objects.write(parts[0], gzip.compress(b"{}"))
-    with pytest.raises(InvalidCheckpoint, match=r"metrics/000000-.* not a part of metrics\.jsonl as it was stored"):
+    with pytest.raises(
+        InvalidCheckpointError, match=r"metrics/000000-.* not a part of metrics\.jsonl as it was stored"
+    ):
         bucket.records(newest)
 
 
-def test_damage_is_noticed(bucket: Bucket, tmp_path: Path) -> None:
+def test_damage_is_noticed(bucket: CheckpointBucket, tmp_path: Path) -> None:
     saved(tmp_path, bucket, 3)
     prefix = bucket.saves()[0].prefix
     for name in ("model/00000.safetensors", "trainer.json", "manifest.json"):
         raw = bucket._objects.read(f"{prefix}/{name}")
         for number, damaged in enumerate((raw[:-1], raw[:40] + bytes([raw[40] ^ 1]) + raw[41:])):
             bucket._objects.write(f"{prefix}/{name}", damaged)
-            with pytest.raises(InvalidCheckpoint):
+            with pytest.raises(InvalidCheckpointError):
                 verify(fetched(bucket, tmp_path / f"{number}-{name[:4]}"))
         bucket._objects.write(f"{prefix}/{name}", raw)
     bucket._objects.write(f"{prefix}/{RECORDS_FILE}", gzip.compress(json.dumps({}).encode())[:-4])
-    with pytest.raises(InvalidCheckpoint, match=RECORDS_FILE):
+    with pytest.raises(InvalidCheckpointError, match=RECORDS_FILE):
         bucket.records(bucket.saves()[0])
     bucket._objects.remove([f"{prefix}/trainer.json"])
-    with pytest.raises(InvalidCheckpoint, match=r"trainer\.json is not in the object store"):
+    with pytest.raises(InvalidCheckpointError, match=r"trainer\.json is not in the object store"):
         fetched(bucket, tmp_path / "gone")
 
 
 def test_a_store_that_refuses_costs_the_save(server: S3Server, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"step 3 was not saved: s3://none/run/step-.*bucket does not exist"):
-        saved(tmp_path, Bucket("s3://none/run"), 3)
+        saved(tmp_path, CheckpointBucket("s3://none/run"), 3)
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def test_a_store_that_refuses_costs_no_checkpoint_of_the_step(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: CheckpointBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an earlier attempt, which a save of the same step replaces only when the store has that one whole."""
     (earlier,) = saved(tmp_path, bucket, 3)
@@ -246,7 +248,7 @@ def test_a_store_that_refuses_costs_no_checkpoint_of_the_step(
 
     model, optimizer = build()
     train(model, optimizer, 0, 3)
-    monkeypatch.setattr(Bucket, "publish", refused)
+    monkeypatch.setattr(CheckpointBucket, "publish", refused)
     with pytest.raises(StorageError, match=rf"no rights; see that {bucket.url} answers and may be written; the checkp"):
         save(tmp_path / "checkpoints", TorchState(model, optimizer), 3, bucket=bucket, number=1, attempt=2)
     assert verify(earlier).manifest.attempt == 1

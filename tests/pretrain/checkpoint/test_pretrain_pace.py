@@ -12,8 +12,8 @@ import pytest
 
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, pace, retain, verify
-from pretrain.checkpoint.pace import SaveDue
-from pretrain.checkpoint.saves import Cost
+from pretrain.checkpoint.pace import SaveSchedule
+from pretrain.checkpoint.saves import SaveCost
 from pretrain.engine.named_state import TorchState
 from pretrain.run import due
 from pretrain.run.settings import RunSettings
@@ -70,7 +70,7 @@ def test_the_slowdown_beside_a_save_is_measured(monkeypatch: pytest.MonkeyPatch)
     """Steps of 1 s alone and 1.25 s beside a save; some in which a save begins or ends, and one of validation."""
     now, saves = 0.0, _Saves()
     monkeypatch.setattr(pace, "monotonic", lambda: now)
-    save_due: Any = SaveDue(settings(), saves, 1, lambda _: None)  # type: ignore[arg-type]
+    save_due: Any = SaveSchedule(settings(), saves, 1, lambda _: None)  # type: ignore[arg-type]
     assert save_due._slowdown() == 0.0
     for step in range(200):
         saves.is_writing = step % 20 >= 12
@@ -88,14 +88,14 @@ def test_the_interval_lies_between_what_may_be_lost_and_what_a_save_takes() -> N
 
 
 class _Saves:
-    cost: Cost | None = None
+    cost: SaveCost | None = None
     is_writing = due = False
 
 
 def test_saves_are_due_at_the_pace_of_the_latest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     now, said, saves = 0.0, [], _Saves()
     monkeypatch.setattr(due, "monotonic", lambda: now)
-    save_due: Any = SaveDue(settings(gpu_hours_per_failure=1.0), saves, 2, said.append)  # type: ignore[arg-type]
+    save_due: Any = SaveSchedule(settings(gpu_hours_per_failure=1.0), saves, 2, said.append)  # type: ignore[arg-type]
 
     def first_due() -> float:
         """When the next save is due, and is made."""
@@ -108,17 +108,17 @@ def test_saves_are_due_at_the_pace_of_the_latest_ones(monkeypatch: pytest.Monkey
 
     assert first_due() == 60  # before anything was measured
     assert said == []
-    saves.cost = Cost(1.0, 2.0, 86_000_000)
+    saves.cost = SaveCost(1.0, 2.0, 86_000_000)
     assert first_due() == 60  # the root of 2 x 1 s x 1,800 s
     assert said == [
         "checkpoint every 1:00 (auto): a save stalls training for 1 s, takes 2 s and makes steps 0% longer meanwhile, "
         "a failure is expected every 0 h; expected loss 0.034 of the time, at most 1:02 of training at a failure; "
         "86 MB each, 5.16 GB written an hour"
     ]
-    saves.cost = Cost(1.2, 2.0, 86_000_000)
+    saves.cost = SaveCost(1.2, 2.0, 86_000_000)
     assert first_due() == 66
     assert len(said) == 1, "told again for a change of a tenth"
-    saves.cost = Cost(4.0, 2.0, 86_000_000)
+    saves.cost = SaveCost(4.0, 2.0, 86_000_000)
     assert first_due() == 120
     assert len(said) == 2
 
@@ -137,7 +137,7 @@ def test_a_run_chooses_its_pace(recipe_in, tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_step_that_stays_is_saved_in_any_case_and_never_removed(tmp_path: Path) -> None:
     of_three = settings(keep_checkpoints_every=3)
-    save_due = SaveDue(of_three, _Saves(), 1, print)  # type: ignore[arg-type]
+    save_due = SaveSchedule(of_three, _Saves(), 1, print)  # type: ignore[arg-type]
     assert [step for step in range(1, 8) if save_due.at(step)] == [3, 6]
     state = TorchState(*build())
     for step in range(2, 8):

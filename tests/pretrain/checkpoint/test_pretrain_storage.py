@@ -18,7 +18,7 @@ import pretrain.loop
 from pretrain.__main__ import main
 from pretrain.checkpoint import StorageError, find, verify, writer
 from pretrain.checkpoint.free_space import require_room
-from pretrain.checkpoint.manifest import Manifest, Topology
+from pretrain.checkpoint.manifest import CheckpointManifest, Topology
 from pretrain.checkpoint.writer import SaveFailures
 from pretrain.engine.named_state import TorchState
 from pretrain.optimizer.build import build_optimizer, num_stored
@@ -253,9 +253,9 @@ def test_time_without_a_save_adds_up_over_starts(tmp_path: Path, monkeypatch: py
     """A kill after 59 minutes, again and again; the time between two starts is none, and a checkpoint ends it."""
     run, now = RunDirectory(tmp_path), [0.0]
     monkeypatch.setattr(writer, "monotonic", lambda: now[0])
-    newest = Manifest(step=5, attempt=1, **MANIFEST)
+    newest = CheckpointManifest(step=5, attempt=1, **MANIFEST)
 
-    def fails(attempt: int, *minutes: float, newest: Manifest | None = newest) -> float:
+    def fails(attempt: int, *minutes: float, newest: CheckpointManifest | None = newest) -> float:
         """Hours for which saves have failed after they did at these minutes of an attempt."""
         failures = SaveFailures(run, attempt, newest)
         now[0] += 1e6  # the machine was gone for long
@@ -269,7 +269,7 @@ def test_time_without_a_save_adds_up_over_starts(tmp_path: Path, monkeypatch: py
     long = SaveFailures(run, 4, newest)
     assert [long.before_s, long.note(12, 600.0), SaveFailures(run, 5, newest).before_s] == [5400.0, 6000.0, 6000.0]
     for later in ({"step": 13, "attempt": 4}, {"step": 3, "attempt": 5}):  # saved in that start, or in a later one
-        assert fails(6, 5, newest=Manifest(**later, **MANIFEST)) == 0.0
+        assert fails(6, 5, newest=CheckpointManifest(**later, **MANIFEST)) == 0.0
         assert fails(4, 5, 65, newest=newest) == 1.0
     failures = SaveFailures(run, 6, newest)
     failures.succeeded()

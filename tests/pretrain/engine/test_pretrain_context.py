@@ -27,7 +27,7 @@ from pretrain.model.attention.exchange import scatter_sum
 from pretrain.model.attention.layout import Layout, layout_of
 from pretrain.model.attention.rotary import rotation
 from pretrain.model.compilation import compile_layers
-from pretrain.model.context import Context, Exchange
+from pretrain.model.context import ContextShard, Exchange
 from pretrain.model.encoder import Checkpointing, Encoder
 from pretrain.model.presets import PRESETS
 from support.context_ranks import BATCHES, WORLD, Case, Ranks, varlen_kernel
@@ -49,7 +49,7 @@ Found = tuple[float, dict[str, NDArray[np.float64]], NDArray[np.float64]]
 """Loss, gradients and logits of all slots that were computed."""
 
 
-def computed(case: Case, context: Context | None) -> Found:
+def computed(case: Case, context: ContextShard | None) -> Found:
     model, batch = case.model(), BATCHES[case.batch]()
     model.encoder.context = context
     own = batch.share(context.rank, context.size) if context else batch
@@ -94,7 +94,7 @@ def errors(found: Found, truth: Found) -> tuple[float, float, float]:
 # Ways to do it wrong, and stand-ins for a GPU -----------------------------------------------------
 
 
-def _cut_at_shares(batch: Batch, backend: Backend, context: Context | None) -> Layout:
+def _cut_at_shares(batch: Batch, backend: Backend, context: ContextShard | None) -> Layout:
     """Documents end where a rank's share does."""
     assert context
     layout = layout_of(batch, backend, context)
@@ -193,7 +193,7 @@ def test_dropout_and_checkpointing(ranks: Ranks, exchange: Exchange, backend: Ba
         assert max(errors(together(ranks, case), alone(dropped))) < 1e-13
 
 
-def _gradients_of_each(case: Case, context: Context) -> tuple[float, dict[str, float]]:
+def _gradients_of_each(case: Case, context: ContextShard) -> tuple[float, dict[str, float]]:
     """Loss, and the largest magnitude in each parameter's gradient; -1 where it has none."""
     model, batch = case.model(), BATCHES[case.batch]()
     model.encoder.context = context
@@ -224,7 +224,7 @@ def test_every_parameter_has_a_gradient_on_every_rank(
 # What it is for -----------------------------------------------------------------------------------
 
 
-def _kept_bytes(case: Case, context: Context | None) -> int:
+def _kept_bytes(case: Case, context: ContextShard | None) -> int:
     model, batch = case.model(), BATCHES[case.batch]()
     model.encoder.context = context
     return saved_bytes(model, batch.share(context.rank, context.size) if context else batch)
@@ -245,7 +245,7 @@ def test_each_of_two_ranks_keeps_half(
     assert ratios["flash_cpu"] < 1.15
 
 
-def _checked_operators(case: Case, context: Context) -> None:
+def _checked_operators(case: Case, context: ContextShard) -> None:
     batch, group = BATCHES["packed"](), context.name
     first, end = context.span(960)
     cos, sin = rotation(batch.positions, PRESETS["esm2_60k"])
@@ -265,7 +265,7 @@ def test_operators_pass_torch_s_own_checks(ranks: Ranks) -> None:
     ranks.run(Case(), _checked_operators)
 
 
-def _summed_halves(case: Case, context: Context) -> Tensor:
+def _summed_halves(case: Case, context: ContextShard) -> Tensor:
     gradient = torch.full((WORLD, 2, 1, 1), 1.0 if context.rank == 0 else 2.0**-9, dtype=torch.bfloat16)
     return scatter_sum(gradient, context.name).float().flatten()
 
@@ -276,7 +276,7 @@ def test_gradients_of_gathered_keys_are_summed_in_float32(ranks: Ranks) -> None:
         assert found.tolist() == [1 + 2**-7] * 2
 
 
-def _compiled(case: Case, context: Context) -> tuple[float, int, int]:
+def _compiled(case: Case, context: ContextShard) -> tuple[float, int, int]:
     """Largest relative difference of a parameter's gradient to that without compilation; graphs, graph breaks."""
     from torch._dynamo.utils import counters
 
@@ -311,7 +311,7 @@ def test_compiled_layers_are_whole_graphs(
         assert breaks == 0
 
 
-def _contexts(case: Case, context: Context) -> None:
+def _contexts(case: Case, context: ContextShard) -> None:
     assert context.span(960) == (context.rank * 480, context.rank * 480 + 480)
     model = case.model()
     model.encoder.context = context

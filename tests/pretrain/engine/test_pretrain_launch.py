@@ -15,7 +15,7 @@ from pretrain.__main__ import main
 from pretrain.engine import request
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import _check
-from pretrain.engine.request import LaunchRequest, requested
+from pretrain.engine.request import LaunchConfig, requested
 from pretrain.engine.settings import ParallelSettings
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.settings import OptimizerSettings
@@ -36,8 +36,8 @@ NOTHING_ASKED = (
 )
 
 
-def asked(distributed_type: str = "MULTI_GPU", precision: str = "no", **config: object) -> LaunchRequest:
-    return LaunchRequest(2, distributed_type, precision, "accelerate launch --config_file x.yaml", config)
+def asked(distributed_type: str = "MULTI_GPU", precision: str = "no", **config: object) -> LaunchConfig:
+    return LaunchConfig(2, distributed_type, precision, "accelerate launch --config_file x.yaml", config)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from pretrain.model.presets import PRESETS
 from support.launching import launch_environments
 from support.pages.shown import README, commands, recipe_of
 from support.places import ROOT
-from zymogen.unsupported import Obstacle
+from zymogen.unsupported import UnsupportedFeature
 
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 DOCUMENTED = [
@@ -66,7 +66,7 @@ class Machine:
     triton: bool = True
     headers: bool = True
     compiler: bool = True
-    first_step: Obstacle | None = None
+    first_step: UnsupportedFeature | None = None
     """What keeps compiled layers from working although everything is there."""
 
     def stand_in(self, patch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_what_a_machine_lacks_for_compiling_is_said(lacks: dict[str, bool], said
 
 
 def test_a_first_step_that_fails_is_said(resolve: Resolve) -> None:
-    failed = Obstacle("a first compiled step failed (CalledProcessError)", "compute.compile=off")
+    failed = UnsupportedFeature("a first compiled step failed (CalledProcessError)", "compute.compile=off")
     assert resolve(DOCUMENTED[0], replace(A100, first_step=failed)).compute[1:] == [f"compile: off, because {failed}"]
 
 
@@ -274,7 +274,7 @@ def test_what_a_launch_on_the_cpu_asks_of_gpus_is_nothing(flags: list[str], monk
     (variables,) = launch_environments(single, 1, ["--mixed_precision", "bf16", *flags])
     monkeypatch.setenv("ACCELERATE_USE_CPU", variables["ACCELERATE_USE_CPU"])
     replace(T4, gpus=1).stand_in(monkeypatch)
-    asked = request.LaunchRequest(1, "NO", "bf16", "accelerate launch", {})
+    asked = request.LaunchConfig(1, "NO", "bf16", "accelerate launch", {})
     for processes, said in ((1, "asks for mixed_precision bf16, and Tesla T4"), (2, "2 processes were started")):
         with nullcontext() if flags else pytest.raises(ValueError, match=said):
             launch._check_devices(asked, processes)

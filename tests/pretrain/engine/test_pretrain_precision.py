@@ -22,10 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pretrain.loop
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
-from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
+from pretrain.checkpoint.canonical import InvalidCheckpointError, canonical
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
@@ -36,13 +36,13 @@ from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe
-from pretrain.recovery.numerical import NumericalFault
+from pretrain.recovery.numerical import NumericalFaultError
 from pretrain.step import Outcome, Reading, train_step
 from support.checkpoint_run import trainer_at
 from support.inputs.raw_store import Records, plan_over, write_store
 from support.inputs.whole_models import build_model
 from support.launching import bit_equal, end_of, lines
-from zymogen.processes.errors import Rollback
+from zymogen.processes.errors import RollbackError
 from zymogen.settings.toml_file import read
 
 BINS = 7
@@ -54,7 +54,7 @@ DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def steps(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Iterator[Step]]:
     """The first steps of a stream, anew at each call."""
     lengths = np.random.default_rng(0).integers(1, 110, 200)
-    shelves = Shelves([write_store(tmp_path_factory.mktemp("precision"), lengths)])
+    shelves = CorpusReader([write_store(tmp_path_factory.mktemp("precision"), lengths)])
     settings = DataSettings(sources=("-",), crop_tokens=128, bin_tokens=128, bins_per_step=BINS, bins_per_forward=3)
 
     def first(number: int) -> Iterator[Step]:
@@ -356,10 +356,10 @@ def test_a_run_ends_three_steps_after_its_scale_is_1(
 
     monkeypatch.setattr(pretrain.loop, "train_step", poisoned)
     recipe = recipe_in(tmp_path)
-    with pytest.raises(Rollback, match=r"not finite in 3 steps in a row, up to step 8; the run rolls back once"):
+    with pytest.raises(RollbackError, match=r"not finite in 3 steps in a row, up to step 8; the run rolls back once"):
         run_fp16(recipe, scale=2.0**5)
     gc.collect()  # the lock of the run: its process would be another one
-    with pytest.raises(NumericalFault, match=r"not finite in 3 steps in a row, up to step 8, where it was met"):
+    with pytest.raises(NumericalFaultError, match=r"not finite in 3 steps in a row, up to step 8, where it was met"):
         run_fp16(recipe, scale=2.0**5)
     scales = [line["loss_scale"] for line in lines(tmp_path / "run/metrics.jsonl")]
     assert scales == [32, 16, 8, 4, 2, 1, 0.5] * 2  # the last step is not logged: it ends the attempt
@@ -382,5 +382,5 @@ def test_the_trainers_record_with_and_without_a_scale() -> None:
         ({"scale": 0.0, "growth_tracker": 0}, r"scale: .*greater than 0, got 0\.0"),
         ({"scale": 1e39, "growth_tracker": 0}, r"scale: .*less than.*, got 1e\+39"),
     ):
-        with pytest.raises(InvalidCheckpoint, match=message):
+        with pytest.raises(InvalidCheckpointError, match=message):
             TrainerState.from_bytes(canonical({**fields, "entries": {"loss_scale": wrong}}))

@@ -26,7 +26,7 @@ from support.forked import forked, status_of
 from support.launching import exits, fork_server, started, torchrun_variables, until
 from zymogen.processes import signals
 from zymogen.processes.fresh_process import ROLLBACKS
-from zymogen.processes.launcher import World
+from zymogen.processes.launcher import LaunchedWorld
 
 LIMIT = timedelta(seconds=8)
 
@@ -174,7 +174,7 @@ def test_rank_0_answers_a_thousand_ranks_in_one_message() -> None:
 
     for rank in range(1, 1024):
         kept.append("words", f"{rank:032}")
-    name, answer = _agreed(Counted(), World(0, 1024, 8, 128, "127.0.0.1", 29500), LIMIT)
+    name, answer = _agreed(Counted(), LaunchedWorld(0, 1024, 8, 128, "127.0.0.1", 29500), LIMIT)
     answer()
     answer()
     assert kept.multi_get([f"answer-{rank:032}" for rank in range(1, 1024)]) == [name.encode()] * 1023

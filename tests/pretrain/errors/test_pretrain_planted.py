@@ -36,7 +36,7 @@ from support.planted import (
     planted,
     secrets_in,
 )
-from zymogen.command_line.parser import Parser
+from zymogen.command_line.parser import CommandParser
 from zymogen.console.safe_text import WHOLE, whole
 from zymogen.processes.launcher import command_line
 
@@ -196,7 +196,7 @@ def test_the_command_line_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_words_lose_their_secrets_before_trackers_send_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["pretrain", f"data.sources=https://host/x.fasta?{SIGNED}"])
-    parser = Parser()
+    parser = CommandParser()
     parser.add_argument("words", nargs="+")
     assert parser.parse_intermixed_args().words == sys.argv[1:]
     assert SECRET not in sys.argv[1]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pretrain.evaluation.course import course, lasting, level, trend, trend_of_validations
-from pretrain.run.attempts import AttemptRecords, Start, starts
+from pretrain.run.attempts import Attempt, AttemptRecords, starts
 
 
 def step(number: int, loss: float | None, attempt: int = 1, **more: Any) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def step(number: int, loss: float | None, attempt: int = 1, **more: Any) -> dict
 BEGUN = {"time": "2026-11-01T08:00:00+00:00", "world_size": 1}
 
 
-def starts_of(lines: list[dict[str, Any]]) -> list[Start]:
+def starts_of(lines: list[dict[str, Any]]) -> list[Attempt]:
     return starts(AttemptRecords(lines, [], []))
 
 

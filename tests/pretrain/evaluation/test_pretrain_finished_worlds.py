@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.evaluation.figures import ALL, Figures
+from pretrain.evaluation.figures import ALL, EvaluationResult
 from support.kept_runs import Trained, config
 from support.launching import lines
 from support.rank_pool import RankPool
@@ -22,7 +22,7 @@ def test_one_and_two_processes_give_the_figure_of_the_run(trained: Trained, pool
         words = [run, "--training", "none", "-o", out, *more]
         done = pool.run(processes, config(engine), words, program="pretrain.evaluate")
         assert done.status == 0, done.output
-        found.append(json_file.read(Figures, out, "file of figures", ""))
+        found.append(json_file.read(EvaluationResult, out, "file of figures", ""))
     assert found[0].set == found[1].set
     for figures in found:
         whole = {row.corruption: row for row in figures.rows if row.by == ALL}

@@ -6,20 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pretrain.evaluation.course import Course, Point
-from pretrain.evaluation.scores import Evaluation, HeldOut
+from pretrain.evaluation.course import Point, TrainingCurve
+from pretrain.evaluation.scores import CorruptionScores, HeldOutUnit
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 
-BETTER = Evaluation(9.0, 8.5, 9.5, 18.0, 0.693, 0.6, 0.8, None, 40, 900)
+BETTER = CorruptionScores(9.0, 8.5, 9.5, 18.0, 0.693, 0.6, 0.8, None, 40, 900)
 UNDECIDED = replace(BETTER, gain=0.01, gain_low=-0.05, gain_high=0.07)
 WORSE = replace(BETTER, perplexity=25.0, gain=-0.33, gain_low=-0.4, gain_high=-0.2)
 TOKENS = range(10_000, 1_000_001, 10_000)
 
 
 def judged(
-    scores: Evaluation,
-    course: Course = Course(),  # noqa: B008
-    held_out: HeldOut = HeldOut.CLUSTERS,
+    scores: CorruptionScores,
+    course: TrainingCurve = TrainingCurve(),  # noqa: B008
+    held_out: HeldOutUnit = HeldOutUnit.CLUSTERS,
 ) -> Verdict:
     return verdict(scores, course, held_out)
 
@@ -34,8 +34,8 @@ def line(at_half: float, at_end: float, noise: float = 0.0, start: float | None 
     return tuple((t, loss + away) for t, loss, away in zip(TOKENS, losses, drawn.tolist(), strict=True))
 
 
-def course(*, skipped: int = 0, training: tuple[Point, ...] = (), validations: tuple[Point, ...] = ()) -> Course:
-    return Course(training, validations, validations, steps=len(TOKENS), skipped_steps=skipped)
+def course(*, skipped: int = 0, training: tuple[Point, ...] = (), validations: tuple[Point, ...] = ()) -> TrainingCurve:
+    return TrainingCurve(training, validations, validations, steps=len(TOKENS), skipped_steps=skipped)
 
 
 # What the scores show -----------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def course(*, skipped: int = 0, training: tuple[Point, ...] = (), validations: t
         (replace(WORSE, gain=-math.inf, gain_low=-math.inf, gain_high=math.nan), Judgement.WORSE),
     ],
 )
-def test_the_judgement_follows_from_the_interval_of_the_gain(scores: Evaluation, judgement: Judgement) -> None:
+def test_the_judgement_follows_from_the_interval_of_the_gain(scores: CorruptionScores, judgement: Judgement) -> None:
     assert judged(scores).judgement is judgement
 
 
@@ -75,7 +75,7 @@ def test_each_finding_is_said_only_where_it_holds() -> None:
     )
     alone = replace(BETTER, gain_low=math.nan, gain_high=math.nan)
     assert judged(alone).finding.startswith("All validation proteins are of one cluster, so there is no interval and")
-    one = judged(alone, held_out=HeldOut.SEQUENCES).finding
+    one = judged(alone, held_out=HeldOutUnit.SEQUENCES).finding
     assert one.startswith("All validation proteins are one sequence, so there is")
     assert "diverged" in judged(replace(WORSE, gain=math.nan)).finding
 
@@ -89,10 +89,10 @@ def test_what_was_learned_little_of_is_named_with_every_caveat() -> None:
         assert any("no better than random weights" in each for each in found.sentences) == is_little
         assert not judged(replace(BETTER, gain=gain, gain_low=low, floor=4.5)).is_little
     assert not judged(replace(WORSE, gain=math.nan)).is_little  # it has diverged
-    assert judged(BETTER, held_out=HeldOut.SEQUENCES).caveats[0].startswith("Relatives of these proteins may have")
-    flattered = verdict(BETTER, Course(), HeldOut.CLUSTERS, replace(BETTER, perplexity=18.1))
+    assert judged(BETTER, held_out=HeldOutUnit.SEQUENCES).caveats[0].startswith("Relatives of these proteins may have")
+    flattered = verdict(BETTER, TrainingCurve(), HeldOutUnit.CLUSTERS, replace(BETTER, perplexity=18.1))
     assert flattered.caveats[0].startswith("80/10/10 is above residue frequencies because")
-    assert verdict(BETTER, Course(), HeldOut.CLUSTERS, BETTER).caveats == ()
+    assert verdict(BETTER, TrainingCurve(), HeldOutUnit.CLUSTERS, BETTER).caveats == ()
 
 
 def test_the_share_of_what_can_be_learned() -> None:
@@ -165,7 +165,7 @@ FALLS, FLAT, RISES = line(2.3, 2.2), line(2.2, 2.198), line(2.2, 2.3)
     ],
 )
 def test_the_advice_follows_from_the_course(
-    scores: Evaluation, course_of_run: Course, advice: Advice | None, said: str
+    scores: CorruptionScores, course_of_run: TrainingCurve, advice: Advice | None, said: str
 ) -> None:
     found = judged(scores, course_of_run)
     assert (found.advice, said in found.reason) == (advice, True), found.reason
@@ -197,9 +197,9 @@ TRAINED = line(2.2, 2.2, 0.01)
     ],
 )
 def test_where_nothing_is_held_out_the_training_loss_alone_is_spoken_of(
-    scores: Evaluation, course_of_run: Course, begins: str, advice: Advice | None, said: str
+    scores: CorruptionScores, course_of_run: TrainingCurve, begins: str, advice: Advice | None, said: str
 ) -> None:
-    found = judged(scores, course_of_run, HeldOut.NOTHING)
+    found = judged(scores, course_of_run, HeldOutUnit.NOTHING)
     assert (found.finding.startswith(begins), found.advice, said in found.reason) == (True, advice, True), found
     assert "validation" not in " ".join(found.sentences)
     is_worse = scores.gain_high < 0 or math.isnan(scores.gain)

@@ -24,8 +24,8 @@ from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
 from data.order.plan import Cursor
 from pretrain.__main__ import main
-from pretrain.engine.ranks import Told
-from pretrain.step import Ahead, Outcome, Reading
+from pretrain.engine.ranks import StepFlags
+from pretrain.step import InFlightSteps, Outcome, Reading
 from support.jobs.numerical_faults import not_finite_once
 from support.kept_runs import STEPS_12, STEPS_16, Trained, config
 from support.launching import End, bit_equal, end_of, lines, with_rollbacks
@@ -90,14 +90,14 @@ class Queued:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDevice]:
-    slow, train_step, save = SlowDevice(), pretrain.loop.train_step, pretrain.loop.Training.save
+    slow, train_step, save = SlowDevice(), pretrain.loop.train_step, pretrain.loop.Trainer.save
 
-    def saving(self: pretrain.loop.Training, **how: Any) -> bool:
+    def saving(self: pretrain.loop.Trainer, **how: Any) -> bool:
         slow.said.append(("save", self.state.step))
         return save(self, **how)
 
     monkeypatch.setattr(pretrain.loop, "train_step", lambda *given, **how: slow.queued(train_step(*given, **how)))
-    monkeypatch.setattr(pretrain.loop.Training, "save", saving)
+    monkeypatch.setattr(pretrain.loop.Trainer, "save", saving)
     thread = threading.Thread(target=slow.take)
     thread.start()
     yield slow
@@ -144,7 +144,7 @@ def step_in(memory: np.ndarray) -> Step:
 
 def outcome_of_a_step(**told: int) -> Outcome:
     floats = torch.tensor([0, 0, 0, 1], dtype=torch.float64)  # norm, scale, skipped, and the loss
-    return Outcome(torch.cat([torch.tensor([1, 1, *Told(**told)]), floats.view(torch.int64)]), 1, len(floats))
+    return Outcome(torch.cat([torch.tensor([1, 1, *StepFlags(**told)]), floats.view(torch.int64)]), 1, len(floats))
 
 
 def test_memory_of_batches_is_held_until_their_step_is_read() -> None:
@@ -152,7 +152,7 @@ def test_memory_of_batches_is_held_until_their_step_is_read() -> None:
     memories = [np.arange(32) for _ in range(3)]
     held = [weakref.ref(memory) for memory in memories]
     found: list[list[bool]] = []
-    ahead = Ahead(1, lambda step, outcome, rate: None)
+    ahead = InFlightSteps(1, lambda step, outcome, rate: None)
     while memories:
         ahead.add(step_in(memories.pop(0)), outcome_of_a_step(), 0.1)
         gc.collect()
@@ -224,11 +224,11 @@ def test_a_device_that_takes_a_step_late_copies_what_was_queued(
 @pytest.mark.parametrize("asked", ["stop", "save", "validate"])
 def test_what_a_step_asks_for_is_done_when_no_step_is_queued(asked: str) -> None:
     read: list[float] = []
-    ahead = Ahead(1, lambda step, outcome, rate: read.append(rate))
+    ahead = InFlightSteps(1, lambda step, outcome, rate: read.append(rate))
     for rate in (0.1, 0.2):
         ahead.add(step_in(np.arange(32)), outcome_of_a_step(writing=1, **({asked: 1} if rate == 0.1 else {})), rate)
     assert (len(ahead), ahead.num_tokens) == (2, 16)
-    assert ahead.read(all_of_them=False) == Told(writing=2)._replace(**{asked: 1})
+    assert ahead.read(all_of_them=False) == StepFlags(writing=2)._replace(**{asked: 1})
     assert (read, len(ahead)) == ([0.1, 0.2], 0)
 
 

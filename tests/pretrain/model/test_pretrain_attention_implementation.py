@@ -21,7 +21,7 @@ from pretrain.model.attention.implementation import disagreement, samples, take,
 from pretrain.model.attention.layout import Layout
 from pretrain.model.attention.sdpa import per_document
 from pretrain.model.attention.varlen import varlen
-from zymogen.unsupported import Obstacle
+from zymogen.unsupported import UnsupportedFeature
 
 CPU = torch.device("cpu")
 EPS = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
@@ -188,7 +188,7 @@ def test_the_best_that_agrees_is_active_from_then_on(kernels: dict[str, Any], ho
 
 
 def test_one_that_fails_on_another_rank_is_taken_by_none(kernels: dict[str, Any]) -> None:
-    failed = Obstacle("FA3 failed on the first batch (RuntimeError: no kernel image)", "take varlen_fa2")
+    failed = UnsupportedFeature("FA3 failed on the first batch (RuntimeError: no kernel image)", "take varlen_fa2")
     assert take("auto", [{"FA3": None, "FA4": None}, {"FA3": failed, "FA4": None}]) == ("FA4", ())
     chosen, (line,) = take("auto", [{"FA3": None}, {"FA3": failed}])
     assert (chosen, registry.current_flash_attention_impl()) == ("FA2", "FA4")

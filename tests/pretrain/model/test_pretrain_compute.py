@@ -26,7 +26,7 @@ from pretrain.model.settings import ComputeSettings
 from pretrain.recipe import Recipe
 from support.inputs.flat_batches import document, gradients, mixed_bins, pack, perturb
 from zymogen.settings.toml_file import read
-from zymogen.unsupported import Obstacle
+from zymogen.unsupported import UnsupportedFeature
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 PYTHON = "python{}.{}".format(*sys.version_info[:2])
@@ -213,7 +213,7 @@ def test_generated_code_computes_the_same_and_a_compiler_that_fails_is_said(
 
 
 def test_a_first_step_that_fails_on_one_rank_leaves_all_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = Obstacle("a first compiled step failed (CalledProcessError)", "compute.compile=off")
+    failed = UnsupportedFeature("a first compiled step failed (CalledProcessError)", "compute.compile=off")
     for finder in ("find_spec", "which"):
         monkeypatch.setattr(compilation, finder, lambda name: name)
     monkeypatch.setattr(compilation, "has_headers", lambda: True)
@@ -222,7 +222,7 @@ def test_a_first_step_that_fails_on_one_rank_leaves_all_uncompiled(monkeypatch: 
         compiled: list[object] = []
         monkeypatch.setattr(compute, "compile_layers", compiled.append)
         encoder = MaskedLanguageModel(PRESETS["esm2_800k"]).encoder
-        answers = {Obstacle: theirs, type(None): theirs, dict: {}}
+        answers = {UnsupportedFeature: theirs, type(None): theirs, dict: {}}
 
         def gather(value: object, answers: dict = answers) -> list[object]:
             return [value, answers[type(value)]]
@@ -237,7 +237,7 @@ def test_a_first_step_that_fails_on_one_rank_leaves_all_uncompiled(monkeypatch: 
 
 
 def test_all_ranks_call_one_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = Obstacle("FA3 failed on the first batch", "take compute.attention=varlen_fa2")
+    failed = UnsupportedFeature("FA3 failed on the first batch", "take compute.attention=varlen_fa2")
     monkeypatch.setattr(compute, "tried", lambda *_: {"FA3": None})
     encoder = MaskedLanguageModel(PRESETS["esm2_800k"]).encoder
 
@@ -286,7 +286,7 @@ def test_what_cannot_be_had_is_refused(settings: dict[str, str], dropout: float,
 
 def test_an_engine_may_be_in_the_way_of_compiling() -> None:
     encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder
-    obstacle = Obstacle("ZeRO-3 gathers parameters in hooks", "fsdp2.yaml is compiled")
+    obstacle = UnsupportedFeature("ZeRO-3 gathers parameters in hooks", "fsdp2.yaml is compiled")
     said = f"compute.compile is 'on', but {obstacle.reason}; set it to 'off' or 'auto', or: {obstacle.remedy}"
     with pytest.raises(ValueError, match=said):
         configure(encoder, ComputeSettings(compile="on"), CPU, torch.float32, obstacle)

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from pretrain.checkpoint import verify
 from pretrain.checkpoint.files.blocks import BLOCK_BYTES
 from pretrain.checkpoint.load import unread
-from pretrain.checkpoint.staging import Staging
+from pretrain.checkpoint.staging import StagingBuffer
 from pretrain.engine.named_state import TorchState
 from pretrain.model.attention.rotary import rotate, rotation
 from pretrain.model.build import without_memory
@@ -210,7 +210,7 @@ def saves_and_reads(index: int, folder: Path) -> None:
         return TorchState(model, optimizer)
 
     state = sharded(1.0, stepped=True)
-    staging = Staging()
+    staging = StagingBuffer()
     first = rise(lambda: save(folder / "run", state, 1, staging=staging))
     assert first < 3 * own + slack, first  # weights and two moments
     second = rise(lambda: save(folder / "run", state, 2, staging=staging))

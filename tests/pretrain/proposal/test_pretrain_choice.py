@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
-from pretrain.proposal.choice import Proposal, choose
+from pretrain.proposal.choice import ProposedRecipe, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
-from pretrain.proposal.plan import Plan
+from pretrain.proposal.plan import TrainingPlan
 from pretrain.proposal.written import told
 from pretrain.run.settings import RunSettings
 from support.places import ROOT
@@ -45,7 +45,7 @@ def split_of(proteins: int) -> SplitFacts:
     return SplitFacts(share, rules.SPLIT_IDENTITY, max(1, int(share * proteins)), "by clusters", proteins)
 
 
-def proposed(proteins: int, machine: Machine, seconds: float = HOUR, **given: object) -> Proposal:
+def proposed(proteins: int, machine: Machine, seconds: float = HOUR, **given: object) -> ProposedRecipe:
     named = {name.replace("__", "."): value for name, value in given.items()}
     return choose(corpus_of(proteins), split_of(proteins), machine, seconds, named)
 
@@ -128,7 +128,7 @@ def test_a_timed_speed_corrects_the_estimates_of_other_sizes() -> None:
     assert choose(*facts, {"modern_60k": 1000.0}).plan.tokens_per_s == 1000.0
 
 
-def reason(found: Proposal, name: str) -> str:
+def reason(found: ProposedRecipe, name: str) -> str:
     (said,) = (choice.reason for choice in found.choices if choice.name == name)
     return said
 
@@ -189,7 +189,7 @@ def test_ten_minutes_are_validated_five_times() -> None:
 def test_intervals_that_are_given_are_counted_and_fit_into_the_time() -> None:
     corpus = corpus_of(10**6)
 
-    def one_validation_s(plan: Plan) -> float:
+    def one_validation_s(plan: TrainingPlan) -> float:
         """Two corruptions of each protein, whose tokens take 0.4 of the time that they take in training."""
         tokens = plan.scored * corpus.pass_tokens(plan.crop_tokens) / corpus.num_records
         return 2 * 0.4 * tokens / plan.tokens_per_s

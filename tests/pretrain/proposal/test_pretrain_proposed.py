@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.proposal.request import Request
+from pretrain.proposal.request import ProposalOptions
 from pretrain.recipe import Recipe
 from support.kept_runs import config
 from support.launching import bit_equal, end_of, lines
@@ -165,7 +165,7 @@ def test_a_directory_of_other_sources_is_refused(started, pool: RankPool, tmp_pa
     ],
 )
 def test_a_run_is_named_after_its_source(sources: tuple[str, ...], name: str) -> None:
-    assert Request(sources, (), None).directory == f"runs/{name}"
+    assert ProposalOptions(sources, (), None).directory == f"runs/{name}"
 
 
 @pytest.mark.slow

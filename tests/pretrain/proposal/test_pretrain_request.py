@@ -14,16 +14,16 @@ import pytest
 from pretrain import proposed
 from pretrain.__main__ import main
 from pretrain.proposal import machine, rules
-from pretrain.proposal.choice import Proposal, choose
+from pretrain.proposal.choice import ProposedRecipe, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine, seen
-from pretrain.proposal.request import Request
+from pretrain.proposal.request import ProposalOptions
 from pretrain.proposal.written import promise, recipe_text, times_of, told
 from pretrain.proposed import about_existing, first_recipe
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from support.launching import torchrun_variables
-from zymogen.console.progress import WorkLine
+from zymogen.console.progress import ProgressBar
 from zymogen.settings.toml_file import check
 
 LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
@@ -31,16 +31,16 @@ CORPUS = CorpusFacts(np.array([340]), np.array([5_605]), None)
 SPLIT = SplitFacts(0.1, 0.5, 500, "by clusters", 5_000)
 
 
-def request(*overrides: str, budget_s: float | None = None) -> Request:
-    return Request(("your.fasta.gz",), overrides, budget_s)
+def request(*overrides: str, budget_s: float | None = None) -> ProposalOptions:
+    return ProposalOptions(("your.fasta.gz",), overrides, budget_s)
 
 
-def proposal_of(typed: Request, corpus: CorpusFacts = CORPUS) -> Proposal:
+def proposal_of(typed: ProposalOptions, corpus: CorpusFacts = CORPUS) -> ProposedRecipe:
     given = {"run.directory": typed.directory, "data.sources": list(typed.sources), **typed.given}
     return choose(corpus, SPLIT, LAPTOP, typed.budget_s or rules.DEFAULT_BUDGET_S, given)
 
 
-def text_of(typed: Request, corpus: CorpusFacts = CORPUS) -> str:
+def text_of(typed: ProposalOptions, corpus: CorpusFacts = CORPUS) -> str:
     program = ".venv/bin/accelerate launch -m pretrain"
     return recipe_text(proposal_of(typed, corpus), program, typed.words(), corpus, LAPTOP, typed.directory)
 
@@ -172,10 +172,10 @@ def test_a_mistyped_file_is_missed_before_its_run_is_blamed(kept: CorpusFacts, h
     (here / "your.fasta.gz").write_text(">a\nMKV\n")
     said = "on the command line: your.fasta: No such file or directory; .*; the nearest is 'your.fasta.gz'"
     with pytest.raises(ValueError, match=said):
-        first_recipe(Request(("your.fasta",), (), None))
+        first_recipe(ProposalOptions(("your.fasta",), (), None))
     (here / "your.fasta").write_text(">a\nMKV\n")
     with pytest.raises(ValueError, match=re.escape("runs/your is the directory of a run on your.fasta.gz: choose")):
-        first_recipe(Request(("your.fasta",), (), None))
+        first_recipe(ProposalOptions(("your.fasta",), (), None))
 
 
 def test_a_mistyped_setting_is_no_mistake_of_the_recipe_that_is_kept(kept: CorpusFacts) -> None:
@@ -325,7 +325,7 @@ def test_every_size_that_is_timed_is_named_while_it_is(
 ) -> None:
     work: list[str] = []
 
-    class Line(WorkLine):
+    class Line(ProgressBar):
         def __init__(self, text: str, **how: bool) -> None:
             work.append(text)
             super().__init__(text, **how)
@@ -334,7 +334,7 @@ def test_every_size_that_is_timed_is_named_while_it_is(
         work.append(recipe.model.preset)
         return 1e6
 
-    monkeypatch.setattr(proposed, "WorkLine", Line)
+    monkeypatch.setattr(proposed, "ProgressBar", Line)
     monkeypatch.setattr("pretrain.timing.timed_tokens_per_s", timed)
     (here / "your.fasta.gz").write_text("".join(f">{n}\nMK{'A' * n}\n" for n in range(60)))
     text = proposed.propose(request("data.split_identity=none"), OneProcess(), planned=planned)

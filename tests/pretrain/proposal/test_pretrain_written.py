@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from finetune.look.written import recipe_text as looked
-from pretrain.proposal.reasons import Choice
+from pretrain.proposal.reasons import SettingChoice
 from pretrain.proposal.written import comment, toml_value
 from zymogen.console.safe_text import printable
 
@@ -28,7 +28,7 @@ def test_every_control_character_may_stand_in_acomment(letter: str) -> None:
     text = f"by: python -m pretrain 'a{letter}b.fasta'"
     written = "\n".join([*comment(text), f"a = {toml_value(text)}"])
     assert tomllib.loads(written) == {"a": text}
-    recipe = looked([text], [("[data]", text, [Choice("table", text, text)])])
+    recipe = looked([text], [("[data]", text, [SettingChoice("table", text, text)])])
     assert tomllib.loads(recipe) == {"data": {"table": text}}
 
 

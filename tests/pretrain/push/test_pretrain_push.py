@@ -10,7 +10,7 @@ from huggingface_hub import HfApi, constants, snapshot_download
 
 from pretrain.push.__main__ import main
 from pretrain.push.commit import push
-from pretrain.push.failure import Refused, TagTaken, Unavailable, wait_s
+from pretrain.push.failure import HubRefusedError, HubUnavailableError, TagExistsError, wait_s
 from pretrain.push.folder import LIST
 from support.hub.client import TOKEN, api, local_hub
 from support.hub.faults import RESET_S, Fault
@@ -112,7 +112,7 @@ def test_a_tag_stays_where_it_is(hub: Hub, tmp_path: Path) -> None:
     folder = write_export(tmp_path / "export")
     first = push(folder, NAME, tag="v1", api=api(hub))
     (folder / "config.json").write_text("{}")
-    with pytest.raises(TagTaken, match=f"v1 is at commit {first.commit}, with other bytes"):
+    with pytest.raises(TagExistsError, match=f"v1 is at commit {first.commit}, with other bytes"):
         push(folder, NAME, tag="v1", api=api(hub))
     assert hub.repositories[NAME].head.oid == first.commit
     second = push(folder, NAME, tag="v2", api=api(hub))
@@ -158,7 +158,7 @@ def test_waits_grow_and_the_last_failure_is_raised(hub: Hub, tmp_path: Path) -> 
     folder = write_export(tmp_path / "export")
     waits: list[float] = []
     hub.begin(Fault("503"))
-    with pytest.raises(Unavailable, match="lab/model: the hub answers 503, fault 503"):
+    with pytest.raises(HubUnavailableError, match="lab/model: the hub answers 503, fault 503"):
         push(folder, NAME, api=api(hub), sleep=waits.append)
     assert waits == [2.0, 4.0, 8.0, 16.0]
     assert [wait_s(failed, 0) for failed in (8, 9, 10**6)] == [256.0, 300.0, 300.0]
@@ -171,7 +171,7 @@ def test_a_hub_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
         pass
     with local_hub(tmp_path / "home"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(constants, "ENDPOINT", hub.url)
-        with pytest.raises(Unavailable) as refused:
+        with pytest.raises(HubUnavailableError) as refused:
             push(folder, NAME, api=api(hub), sleep=lambda _: None)
     assert str(refused.value) == f"{NAME}: no whole answer from the hub ({hub.url}: [Errno 111] Connection refused)"
 
@@ -180,7 +180,7 @@ def test_a_hub_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
 def test_a_refusal_is_not_repeated(hub: Hub, tmp_path: Path, status: str, words: str) -> None:
     folder = write_export(tmp_path / "export")
     hub.begin(Fault(status))
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(HubRefusedError, match=words):
         push(folder, NAME, api=api(hub))
     assert len(hub.faulty.requests) == 1
 

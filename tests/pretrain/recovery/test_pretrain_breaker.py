@@ -23,7 +23,7 @@ from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
 from support.object_store.server import S3Server
 from support.rank_pool import RankPool
-from zymogen.processes.errors import Rollback
+from zymogen.processes.errors import RollbackError
 
 
 def refusal(written: WrittenStarts) -> str | None:
@@ -265,7 +265,7 @@ def test_a_numerical_fault_stops_the_run_on_every_disk(
     monkeypatch.setattr("pretrain.recovery.numerical.ENOUGH", 5)  # a shorter run
     recipe, url = recipe_in(tmp_path), server.new_url()
     with bad_labels(65):
-        with pytest.raises(Rollback, match="rolls back once, to step-000000008"):
+        with pytest.raises(RollbackError, match="rolls back once, to step-000000008"):
             started_on_new_disks(recipe, url)
         assert started_on_new_disks(recipe, url) == 78
         assert "where it was met before" in capsys.readouterr().err

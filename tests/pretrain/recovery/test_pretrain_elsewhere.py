@@ -18,7 +18,7 @@ import pretrain.loop
 from pretrain import masked_language_job
 from pretrain.__main__ import main
 from pretrain.checkpoint import CheckpointError, find, verify
-from pretrain.checkpoint.object_store.stored import RECORDS_FILE, Bucket
+from pretrain.checkpoint.object_store.stored import RECORDS_FILE, CheckpointBucket
 from support.chaos.campaign import Campaign
 from support.checkpoint_run import flip
 from support.jobs import best_job
@@ -26,7 +26,7 @@ from support.kept_runs import CONSTANT, STEPS_12
 from support.launching import End, bit_equal, end_of, lines, until
 from support.object_store.server import S3Server
 from support.wrong_engine import bytes_for
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 
 pytestmark = pytest.mark.slow  # each starts the program several times beside an object store
 
@@ -68,7 +68,7 @@ def test_a_run_continues_where_it_never_was(
     assert [line["step"] for line in before if "loss" in line][:3] == steps[:3]
     # What it kept is what the store keeps, and the finished run is not trained once more.
     kept = [verify(path).manifest for path in find(run / "checkpoints")]
-    assert [(each.attempt, each.step) for each in kept] == [each[:2] for each in Bucket(url).saves()]
+    assert [(each.attempt, each.step) for each in kept] == [each[:2] for each in CheckpointBucket(url).saves()]
     shutil.rmtree(run)
     assert start(recipe, url) == 0
     assert end_of(run).step == 12
@@ -97,7 +97,7 @@ def test_lost_and_damaged_checkpoints_are_fetched(
     assert start(recipe, url) == 75
     (newest, *_) = find(run / "checkpoints")
     (newest / "trainer.json").write_text("{}")
-    bucket = Bucket(url)
+    bucket = CheckpointBucket(url)
     bucket._objects.write(f"{bucket.saves()[0].prefix}/trainer.json", b"{}")  # the store's newest, too
     shutil.rmtree(run / "checkpoints/step-000000008")
     assert start(recipe, url) == 0
@@ -133,7 +133,10 @@ def test_a_store_that_does_not_answer_is_a_disk_that_does_not(
         def unplugging(*arguments, **how):
             calls[0] += 1
             if calls[0] == 6:
-                until(lambda: len(Bucket(url).saves()) == 1 and Bucket(url).saves()[0].is_whole, recipe)
+                until(
+                    lambda: len(CheckpointBucket(url).saves()) == 1 and CheckpointBucket(url).saves()[0].is_whole,
+                    recipe,
+                )
                 server.stop()
             if calls[0] == 9:
                 for thread in threading.enumerate():
@@ -147,7 +150,7 @@ def test_a_store_that_does_not_answer_is_a_disk_that_does_not(
         assert start(recipe, url) == 0
         assert "save failed: step 8 was not saved: " in capsys.readouterr().err
         assert bit_equal(end_of(run), reference)
-        assert [each.step for each in Bucket(url).saves()] == [12, 4]
+        assert [each.step for each in CheckpointBucket(url).saves()] == [12, 4]
         server.stop()
         assert start(recipe, url, "--allow-schedule-change", "schedule.total_tokens=10_000") == 74
         assert f"error: {url}: EndpointConnectionError: Could not connect" in capsys.readouterr().err
@@ -175,7 +178,7 @@ def content(run: Path) -> dict[str, bytes]:
 
 
 def stored_steps(url: str) -> list[int]:
-    return [saved.step for saved in Bucket(url).saves() if saved.is_whole]
+    return [saved.step for saved in CheckpointBucket(url).saves() if saved.is_whole]
 
 
 class Finished(NamedTuple):
@@ -207,7 +210,7 @@ def test_the_best_checkpoint_is_fetched_with_the_newest(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(best_job.BestJob, "evaluate", signalling)
-        with pytest.raises(Stopped):
+        with pytest.raises(Interrupted):
             selecting(recipe, url)
     assert stored_steps(url) == [14, 12]
     shutil.rmtree(run)
@@ -224,7 +227,7 @@ def test_a_finished_run_publishes_its_best_wherever_it_is_started(
     finished: Finished, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     recipe, url, run = recipe_in(tmp_path), finished.url, tmp_path / "run"
-    fetch, calls = Bucket.fetch, [0]
+    fetch, calls = CheckpointBucket.fetch, [0]
 
     def ended_in_the_second(*arguments: Any) -> None:
         calls[0] += 1
@@ -233,7 +236,7 @@ def test_a_finished_run_publishes_its_best_wherever_it_is_started(
         fetch(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Bucket, "fetch", ended_in_the_second)
+        patch.setattr(CheckpointBucket, "fetch", ended_in_the_second)
         with pytest.raises(KeyboardInterrupt):
             selecting(recipe, url)
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000000016"]
@@ -243,7 +246,7 @@ def test_a_finished_run_publishes_its_best_wherever_it_is_started(
     selecting(recipe, url)
     assert content(run) == finished.content
     # What the store does not have whole either is lost, and nothing else is taken for it.
-    bucket = Bucket(url)
+    bucket = CheckpointBucket(url)
     bucket._objects.write(f"{bucket.saves()[1].prefix}/trainer.json", b"{}")
     shutil.rmtree(run)
     with pytest.raises(CheckpointError, match="the best checkpoint of the run is not whole"):
@@ -258,15 +261,15 @@ def test_a_start_that_another_machine_forestalled_leaves_no_line(
     recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
     signalled_at(5)
     assert start(recipe, url) == 75
-    bucket, before = Bucket(url), (run / "attempts.jsonl").read_bytes()
+    bucket, before = CheckpointBucket(url), (run / "attempts.jsonl").read_bytes()
     bucket.claim(2)  # by a start that was killed before it wrote its line
-    claim = Bucket.claim
+    claim = CheckpointBucket.claim
 
-    def forestalled(self: Bucket, attempt: int) -> None:
+    def forestalled(self: CheckpointBucket, attempt: int) -> None:
         self._objects.write("attempts/000003", b"another machine\n")
         claim(self, attempt)
 
-    def silent(self: Bucket, attempt: int) -> None:
+    def silent(self: CheckpointBucket, attempt: int) -> None:
         raise OSError(errno.EIO, f"{url}: no answer")
 
     for fault, status, said in (
@@ -274,7 +277,7 @@ def test_a_start_that_another_machine_forestalled_leaves_no_line(
         (silent, 74, "no answer"),
     ):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Bucket, "claim", fault)
+            patch.setattr(CheckpointBucket, "claim", fault)
             assert start(recipe, url) == status
         gc.collect()  # the lock of a start that failed: its process would have ended
         assert said in capsys.readouterr().err
@@ -302,7 +305,7 @@ def test_a_checkpoint_that_comes_while_a_start_looks_is_continued(
     recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
     signalled_at(5)
     assert start(recipe, url) == 75
-    bucket = Bucket(url)
+    bucket = CheckpointBucket(url)
     last, first = bucket.saves()
     assert (last.step, first.step) == (5, 4)
     kept = {f"{last.prefix}/{name}": bucket._objects.read(f"{last.prefix}/{name}") for name in last.names}
@@ -313,15 +316,15 @@ def test_a_checkpoint_that_comes_while_a_start_looks_is_continued(
     )
     bucket._objects.write(f"{first.prefix}/{RECORDS_FILE}", gzip.compress(json.dumps(records | {"parts": []}).encode()))
     shutil.rmtree(run)
-    claim = Bucket.claim
+    claim = CheckpointBucket.claim
 
-    def after_it_came(self: Bucket, attempt: int) -> None:
+    def after_it_came(self: CheckpointBucket, attempt: int) -> None:
         assert [path.name for path in find(run / "checkpoints")] == ["step-000000004"]
         for name, content in kept.items():
             self._objects.write(name, content)
         claim(self, attempt)
 
-    monkeypatch.setattr(Bucket, "claim", after_it_came)
+    monkeypatch.setattr(CheckpointBucket, "claim", after_it_came)
     assert start(recipe, url) == 0
     assert bit_equal(end_of(run), reference)
     starts = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]

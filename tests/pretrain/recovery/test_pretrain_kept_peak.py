@@ -16,7 +16,7 @@ from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import FORMAT
 from pretrain.telemetry import kept_peak
 from pretrain.telemetry.kept_peak import peak_of_all
-from pretrain.telemetry.peak import Peak
+from pretrain.telemetry.peak import PeakFlops
 
 ALONE = Ranks(SimpleNamespace(process_index=0, num_processes=1, device=torch.device("cpu")))
 
@@ -27,9 +27,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
     numbers = itertools.count(1e9, 1e9)
 
-    def counted(*of: Any) -> Peak:
+    def counted(*of: Any) -> PeakFlops:
         asked.append(of)
-        return Peak(next(numbers), "measured")
+        return PeakFlops(next(numbers), "measured")
 
     monkeypatch.setattr(kept_peak, "peak", counted)
     return asked
@@ -54,7 +54,7 @@ def test_it_is_kept_for_what_it_depends_on(
 
 
 def test_a_known_peak_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_peak, "peak", lambda *of: Peak(2.0, "known"))
+    monkeypatch.setattr(kept_peak, "peak", lambda *of: PeakFlops(2.0, "known"))
     (tmp_path / "run.json").write_text(json.dumps({"format": FORMAT}))
     assert peak_of_all(ALONE, RunDirectory(tmp_path), torch.bfloat16, 64) == 2.0
     assert json.loads((tmp_path / "run.json").read_text()) == {"format": FORMAT}  # not written again

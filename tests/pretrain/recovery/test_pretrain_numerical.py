@@ -19,7 +19,7 @@ from pretrain.inspect.__main__ import main as inspect
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.recipe import Recipe
-from pretrain.recovery.numerical import ENOUGH, REMEMBERED, Numerics, faults_met, remedies_of, require_remedy
+from pretrain.recovery.numerical import ENOUGH, REMEMBERED, LossMonitor, faults_met, remedies_of, require_remedy
 from pretrain.run.attempts import AttemptRecords, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.settings import RunSettings
@@ -40,42 +40,42 @@ def state_at(step: int) -> TrainerState:
     return TrainerState(step=step, tokens_seen=step, cursor=Cursor(), chain=GENESIS, skipped_steps=0)
 
 
-def taken(numerics: Numerics, first: int, losses: list[float]) -> list[str | None]:
+def taken(numerics: LossMonitor, first: int, losses: list[float]) -> list[str | None]:
     """What each step is found to be, from step `first` on."""
     found = [numerics.fault_of(state_at(first + i - 1), loss, True, 1.0) for i, loss in enumerate(losses)]
     return [fault and fault.said for fault in found]
 
 
 def test_a_loss_that_leaps_above_the_median() -> None:
-    numerics = Numerics(2.0, None, ())
+    numerics = LossMonitor(2.0, None, ())
     assert taken(numerics, 1, [3.0] * (ENOUGH - 1) + [9.0]) == [None] * ENOUGH  # too few to tell
     assert taken(numerics, ENOUGH + 1, [5.0, float("nan"), 1.0]) == [None] * 3
     assert taken(numerics, ENOUGH + 4, [5.01]) == [
         f"the loss was 5.010 at step {ENOUGH + 4}, 2.010 above the median of the {ENOUGH + 2} steps before it "
         "(run.spike_nats = 2)"
     ]
-    without = Numerics(None, None, ())
+    without = LossMonitor(None, None, ())
     assert taken(without, 1, [3.0] * ENOUGH + [99.0]) == [None] * (ENOUGH + 1)
 
 
 def test_the_median_is_of_the_latest_steps() -> None:
-    numerics = Numerics(2.0, None, ())
+    numerics = LossMonitor(2.0, None, ())
     assert taken(numerics, 1, [1.0] * 30) == [None] * 30
     assert taken(numerics, 31, [2.9] * REMEMBERED) == [None] * REMEMBERED
     assert taken(numerics, 31 + REMEMBERED, [4.8, 5.0]) == [None, taken(numerics, 32 + REMEMBERED, [5.0])[0]]
 
 
-def continued(numerics: Numerics, step: int, spike_nats: float | None = 2.0) -> Numerics:
+def continued(numerics: LossMonitor, step: int, spike_nats: float | None = 2.0) -> LossMonitor:
     """What a fresh process knows that continues from the checkpoint of a step, by the bytes of that."""
     record = replace(state_at(step), entries=numerics.kept).to_bytes()
-    return Numerics(spike_nats, TrainerState.from_bytes(record), ())
+    return LossMonitor(spike_nats, TrainerState.from_bytes(record), ())
 
 
 @pytest.mark.parametrize("step", range(ENOUGH - 1, REMEMBERED + 8, 7))
 def test_a_restart_at_any_step_changes_no_judgement(step: int) -> None:
     """The losses are in the checkpoint, also where the leap comes with the first step after it."""
     losses = [3 + math.sin(i) for i in range(step)]
-    whole = Numerics(2.0, None, ())
+    whole = LossMonitor(2.0, None, ())
     assert taken(whole, 1, losses) == [None] * step
     restarted = continued(whole, step)
     after = [3.1, float("nan"), 2.9, 6.9, 3.0, 9.0]
@@ -87,7 +87,7 @@ def test_a_restart_at_any_step_changes_no_judgement(step: int) -> None:
 
 
 def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
-    numerics = Numerics(None, None, ())
+    numerics = LossMonitor(None, None, ())
 
     def found(pattern: str) -> list[bool]:
         """Of steps that were taken (.), skipped (x), or skipped as the loss scale was too high (s)."""
@@ -98,7 +98,7 @@ def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
 
     assert found("xx.xx.ssss.sxx.xx") == [False] * 17
     assert found("x") == [True]
-    numerics = Numerics(None, None, ())
+    numerics = LossMonitor(None, None, ())
     assert found("xx") == [False, False]
     assert numerics.kept == {"loss_monitor": {"losses": [], "skipped_in_a_row": 2}}
     numerics = continued(numerics, 2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from pretrain.checkpoint import CheckpointError, commit, find, newest_valid, retain, sweep, verify
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import assert_same, build, everything, files_of, flip, plan_of, restore, shares, train
 from support.forked import forked, status_of
@@ -137,7 +137,7 @@ class Program(RuleBasedStateMachine):
     def _is_published(self) -> bool:
         try:
             return verify(self.folder / f"step-{self.step:09d}").manifest.attempt == self.attempt
-        except InvalidCheckpoint:  # it is not there, or it is one that was damaged
+        except InvalidCheckpointError:  # it is not there, or it is one that was damaged
             return False
 
     def _note_saved(self) -> None:

@@ -18,7 +18,7 @@ from torch.distributed import HashStore
 
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify
-from pretrain.loop import Training
+from pretrain.loop import Trainer
 from pretrain.recovery import heartbeats, watchdog
 from pretrain.recovery.heartbeats import BEAT_S, OVER, Heartbeats
 from pretrain.recovery.watchdog import SILENT_S, STUCK_S, Watchdog
@@ -107,7 +107,7 @@ def test_a_start_is_removed_beside_ranks_that_still_write(tmp_path: Path) -> Non
 def test_a_step_is_logged_in_a_phase_of_its_own(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 may wait for the disk there, and the others for rank 0."""
     phases: list[str] = []
-    taken = Training._taken
+    taken = Trainer._taken
 
     def observed(training: Any, lines: Any, *rest: Any) -> None:
         logged = lines.taken
@@ -118,7 +118,7 @@ def test_a_step_is_logged_in_a_phase_of_its_own(recipe_in, tmp_path: Path, monke
         if len(phases) == 4:
             raise KeyboardInterrupt  # without an export and a report
 
-    monkeypatch.setattr(Training, "_taken", observed)
+    monkeypatch.setattr(Trainer, "_taken", observed)
     assert main([str(recipe_in(tmp_path)), "schedule.total_tokens=3_000"]) == 130
     assert phases == ["log", "train"] * 2
 

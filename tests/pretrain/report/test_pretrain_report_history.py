@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from data.order.plan import Cursor
-from pretrain.evaluation.scores import Evaluation, HeldOut, MaskedLanguageScores, kind_of
+from pretrain.evaluation.scores import CorruptionScores, HeldOutUnit, MaskedLanguageScores, kind_of
 from pretrain.report.facts import judged, keys, state
 from pretrain.report.figures import loss_figure, short, time_line, training_figures
 from pretrain.report.history import read_history
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.summary import Start, closing_words
+from pretrain.summary import LaunchCommand, closing_words
 from support.inputs.written_runs import TOKENS_A_STEP, WrittenRun, write_lines
 
 
@@ -198,9 +198,9 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("held_out", HeldOut)
+@pytest.mark.parametrize("held_out", HeldOutUnit)
 @pytest.mark.parametrize("name", RUNS)
-def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, name: str, held_out: HeldOut) -> None:
+def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, name: str, held_out: HeldOutUnit) -> None:
     run, begins, begins_of_training = RUNS[name]
     root = replace(run, held_out=held_out.value).write(tmp_path / "run")
     metrics = list(records.read(root / "metrics.jsonl"))
@@ -211,20 +211,20 @@ def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, name: str, hel
     write_lines(root / "metrics.jsonl", metrics)
     (*_, last) = (line["validation"] for line in metrics if "validation" in line)
     summary: Any = SimpleNamespace(
-        scores=MaskedLanguageScores({of: Evaluation.read(numbers) for of, numbers in last.items()}, held_out),
+        scores=MaskedLanguageScores({of: CorruptionScores.read(numbers) for of, numbers in last.items()}, held_out),
         state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor()),
         run=RunDirectory(root),
         seconds=3.0,
         job=SimpleNamespace(seen=lambda _: None),
     )
-    said = closing_words(summary, Start(Path("r.toml")))
+    said = closing_words(summary, LaunchCommand(Path("r.toml")))
     shown = judged(read_history(root))
     assert said.partition("\n\nThe model, as")[0].rpartition("\n\n")[2] == "\n".join(shown)
     assert len(shown) >= 2
     assert ("infinite or no number" in said) == (name == "diverged")
-    assert shown[0].startswith(begins_of_training if held_out is HeldOut.NOTHING else begins)
-    assert ("validation" in f"{said} {shown}".lower()) == (held_out is not HeldOut.NOTHING)
-    assert ("cluster" in said) == (held_out is HeldOut.CLUSTERS)
+    assert shown[0].startswith(begins_of_training if held_out is HeldOutUnit.NOTHING else begins)
+    assert ("validation" in f"{said} {shown}".lower()) == (held_out is not HeldOutUnit.NOTHING)
+    assert ("cluster" in said) == (held_out is HeldOutUnit.CLUSTERS)
 
 
 @pytest.mark.parametrize(
@@ -244,10 +244,10 @@ def test_there_is_no_verdict_before_the_end_nor_where_nothing_says_what_was_scor
 
 
 def test_numbers_of_an_evaluation_are_read_as_they_were() -> None:
-    scores = Evaluation(9.0, 8.5, 9.5, 18.0, 0.7, 0.6, 0.8, 7.5, 40, 900)
-    assert Evaluation.read(scores.numbers()) == scores
-    assert Evaluation.read(replace(scores, floor=None).numbers()).floor is None
-    assert math.isnan(Evaluation.read(scores.numbers() | {"low": None}).low)
+    scores = CorruptionScores(9.0, 8.5, 9.5, 18.0, 0.7, 0.6, 0.8, 7.5, 40, 900)
+    assert CorruptionScores.read(scores.numbers()) == scores
+    assert CorruptionScores.read(replace(scores, floor=None).numbers()).floor is None
+    assert math.isnan(CorruptionScores.read(scores.numbers() | {"low": None}).low)
 
 
 def test_the_constants_and_the_end_of_the_loss_figure(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from pretrain.card.pretrained import Exported, write_card
+from pretrain.card.pretrained import ExportFacts, write_card
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
 from pretrain.report.page import write_report
-from pretrain.report.rows import Rows
+from pretrain.report.rows import IntervalPlot
 from support.inputs.written_runs import IDENTITIES, LENGTHS, WEIGHTS, WrittenRun, contacts, evaluation
 from support.screens.browser import Browser, offences
 from zymogen.settings import json_file
@@ -32,7 +32,7 @@ def test_every_value_is_drawn(root: Path) -> None:
     assert isinstance(of_one, ContactMap)
     assert of_one.summary == "3 pairs of 60 residues touch; of the 4 most probable pairs 2 do"
     assert "of a-model-with-a-name" in of_one.note
-    assert all(isinstance(drawn, Rows) for drawn in (by_length, by_identity, of_contacts))
+    assert all(isinstance(drawn, IntervalPlot) for drawn in (by_length, by_identity, of_contacts))
     assert of_one.draw(420).count("<use") == 3 + 4  # a mark for each pair
     assert [row.label for row in by_length.rows] == list(LENGTHS)
     assert [(row.value, row.baseline) for row in by_length.rows] == [(14.5 + n / 4, 17.8) for n in range(4)]
@@ -69,7 +69,9 @@ def test_page_and_card_say_what_was_not_measured_and_name_the_data_as_it_is_call
     (root / EVALUATION).write_text(json_file.as_json(found))
     content = json.loads((root / CONTACTS).read_text())
     (root / CONTACTS).write_text(json.dumps(content | {"weight": [0.0, 0.0]}))
-    exported = Exported(step=100, tokens=1, is_modern=False, dtype="float32", contacts="", weights=frozenset({WEIGHTS}))
+    exported = ExportFacts(
+        step=100, tokens=1, is_modern=False, dtype="float32", contacts="", weights=frozenset({WEIGHTS})
+    )
     card, page = write_card(root, exported, root).read_text(), write_report(root).read_text()
     for words in (reason, "frequencies are those of the scored proteins", "and it ranks no pair."):
         assert words in card
@@ -94,8 +96,8 @@ def test_assays_are_strokes_and_their_protein_means_a_dot(root: Path) -> None:
     ]
     (root / ASSAYS).write_text(ASSAYS_HEAD + "\n".join(rows) + "\n")
     first, second = [drawn for drawn in read(root).section().drawings if drawn.title.startswith("ProteinGym")]
-    assert isinstance(first, Rows)
-    assert isinstance(second, Rows)
+    assert isinstance(first, IntervalPlot)
+    assert isinstance(second, IntervalPlot)
     (activity,) = first.rows  # the assay without a value is left out
     assert (activity.label, activity.points) == ("Activity, 3 assays", (0.1, 0.3, 0.6))
     assert activity.value == pytest.approx((0.2 + 0.6) / 2)

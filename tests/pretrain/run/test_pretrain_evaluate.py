@@ -33,7 +33,7 @@ from pretrain.evaluation.evaluate import (
     validation_set,
     with_floor,
 )
-from pretrain.evaluation.scores import Evaluation
+from pretrain.evaluation.scores import CorruptionScores
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
@@ -95,7 +95,7 @@ def uneven(batch: Batch) -> Tensor:
 
 def scored(
     model: Any, corpora: Corpora, engine: Any, unigram: np.ndarray, most: int = EVERY, settings: DataSettings = SETTINGS
-) -> dict[str, Evaluation]:
+) -> dict[str, CorruptionScores]:
     return evaluate(model, corpora, validation_set(corpora, settings, most), settings, engine, unigram)
 
 
@@ -343,7 +343,7 @@ def test_the_floor_lies_below_what_a_model_learns(corpora: Corpora, engine: Engi
 
 
 def test_numbers_are_the_fields_that_are_known() -> None:
-    known = Evaluation(2.0, 1.0, 3.0, 4.0, 0.5, 0.1, 0.8, None, 7, 9)
+    known = CorruptionScores(2.0, 1.0, 3.0, 4.0, 0.5, 0.1, 0.8, None, 7, 9)
     assert known.numbers() == {
         **{"perplexity": 2.0, "low": 1.0, "high": 3.0, "unigram": 4.0, "gain": 0.5, "gain_low": 0.1, "gain_high": 0.8},
         **{"sequences": 7.0, "targets": 9.0},

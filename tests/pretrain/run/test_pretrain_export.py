@@ -24,7 +24,7 @@ from data.settings import DataSettings
 from pretrain import export
 from pretrain.__main__ import main
 from pretrain.card.pretrained import validation
-from pretrain.evaluation.scores import HeldOut
+from pretrain.evaluation.scores import HeldOutUnit
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.build import learning_rate
@@ -168,31 +168,31 @@ def test_the_card_names_step_and_perplexities(run: Path) -> None:
     ("held_out", "said", "over"),
     [
         (
-            HeldOut.CLUSTERS,
+            HeldOutUnit.CLUSTERS,
             "Validation perplexity on 40 of 90 proteins of held-out clusters, 15 %",
             "bootstrap over clusters)",
         ),
         (
-            HeldOut.SEQUENCES,
+            HeldOutUnit.SEQUENCES,
             "Validation perplexity on 40 of 90 held-out proteins, 15 %",
             "bootstrap over sequences)",
         ),
         (
-            HeldOut.NOTHING,
+            HeldOutUnit.NOTHING,
             "Perplexity on 40 of 500 training proteins, because none is held out, 15 %",
             "by bootstrap).",
         ),
         (None, "Validation perplexity, 15 %", "by bootstrap)."),  # a run of an early version
     ],
 )
-def test_the_card_says_what_was_scored(held_out: HeldOut | None, said: str, over: str) -> None:
+def test_the_card_says_what_was_scored(held_out: HeldOutUnit | None, said: str, over: str) -> None:
     diverged = {"perplexity": 6.5e228, "low": 1e3, "high": None, "unigram": 18.0, "sequences": 40.0}
     corpus = {"training_records": 500, "validation_records": 90, "held_out": held_out}
     card = "\n".join(validation({"mask_all": diverged}, corpus))
     assert said in card
     assert over in card
     assert "| mask-all | 6e+228 | unknown | 18.00 |" in card
-    assert ("cluster" in card) == (held_out is HeldOut.CLUSTERS)
+    assert ("cluster" in card) == (held_out is HeldOutUnit.CLUSTERS)
 
 
 def digest(folder: Path) -> dict[str, str]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from data.batches.batch import Batch
 from data.batches.loader import Loader, Step
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
 from pretrain.engine.engine import Engine
@@ -63,12 +63,12 @@ def model() -> LengthModel:
 
 
 @pytest.fixture(scope="module")
-def shelves(tmp_path_factory: pytest.TempPathFactory) -> Shelves:
+def shelves(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
     lengths = np.random.default_rng(0).integers(1, 80, 200)
-    return Shelves([write_store(tmp_path_factory.mktemp("job"), lengths)])
+    return CorpusReader([write_store(tmp_path_factory.mktemp("job"), lengths)])
 
 
-def step_of(shelves: Shelves, bins_per_forward: int) -> tuple[Step, list[int]]:
+def step_of(shelves: CorpusReader, bins_per_forward: int) -> tuple[Step, list[int]]:
     """The first step, and the sample id of each of its documents in the order of `Batch.spans`."""
     settings = DataSettings(
         sources=("-",), crop_tokens=128, bin_tokens=128, bins_per_step=BINS, bins_per_forward=bins_per_forward
@@ -125,7 +125,7 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize("bins_per_forward", [1, 3, 7])
 def test_each_objective_is_divided_by_its_own_count_and_weighed(
-    shelves: Shelves, engine: Engine, model: LengthModel, bins_per_forward: int
+    shelves: CorpusReader, engine: Engine, model: LengthModel, bins_per_forward: int
 ) -> None:
     (whole,), samples = (found := step_of(shelves, BINS))[0].batches, found[1]
     loss, labels = by_hand(model, whole, samples, (1.0, 0.5))
@@ -144,7 +144,7 @@ def test_each_objective_is_divided_by_its_own_count_and_weighed(
     assert distance(taken(step_of(shelves, 7)[0], model, engine, (1.0, 1.0))[0].gradients, gradients) > 1e-2
 
 
-def test_a_share_has_each_objectives_own_targets(shelves: Shelves) -> None:
+def test_a_share_has_each_objectives_own_targets(shelves: CorpusReader) -> None:
     (whole,) = step_of(shelves, BINS)[0].batches
     shares = [whole.share(rank, 4) for rank in range(4)]
     assert sum(share.counts for share in shares).tolist() == whole.counts.tolist()

@@ -10,7 +10,7 @@ from pretrain.__main__ import main
 from pretrain.corpus import open_on_every_rank
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.recipe import Recipe
-from pretrain.summary import Start
+from pretrain.summary import LaunchCommand
 from support.launching import lines
 from zymogen.settings.toml_file import read
 
@@ -70,7 +70,7 @@ def test_sources_are_given_a_time(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_command_that_gives_tokens_takes_the_passes_out() -> None:
-    start = Start(Path("r.toml"), ["schedule.passes=3", "run.seed=1"], "go", is_in_passes=True)
+    start = LaunchCommand(Path("r.toml"), ["schedule.passes=3", "run.seed=1"], "go", is_in_passes=True)
     assert start.command({"schedule.total_tokens": 90}) == (
         "go r.toml run.seed=1 schedule.total_tokens=90 schedule.passes=none"
     )

@@ -16,7 +16,7 @@ import pretrain.loop
 from data.batches.batch import IGNORED, Batch, Targets
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
 from pretrain.__main__ import main
@@ -38,9 +38,9 @@ ONE = torch.ones(1)
 
 
 @pytest.fixture(scope="module")
-def shelves(tmp_path_factory: pytest.TempPathFactory) -> Shelves:
+def shelves(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
     lengths = np.random.default_rng(0).integers(1, 110, 200)
-    return Shelves([write_store(tmp_path_factory.mktemp("step"), lengths)])
+    return CorpusReader([write_store(tmp_path_factory.mktemp("step"), lengths)])
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def model() -> MaskedLanguageModel:
     return build_model(ModelSettings(preset="esm2_60k"), seed=1)
 
 
-def stream(shelves: Shelves, bins_per_forward: int) -> Loader:
+def stream(shelves: CorpusReader, bins_per_forward: int) -> Loader:
     settings = DataSettings(
         sources=("-",), crop_tokens=128, bin_tokens=128, bins_per_step=BINS, bins_per_forward=bins_per_forward
     )
@@ -116,7 +116,7 @@ def norm(gradients: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize("bins_per_forward", [1, 2, 3, 7])
 def test_the_gradient_is_that_of_one_big_batch(
-    shelves: Shelves, engine: Engine, model: MaskedLanguageModel, bins_per_forward: int
+    shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel, bins_per_forward: int
 ) -> None:
     ((whole,), step) = next(stream(shelves, BINS)).batches, next(stream(shelves, bins_per_forward))
     counts = [int(batch.counts) for batch in step.batches]
@@ -133,7 +133,7 @@ def test_the_gradient_is_that_of_one_big_batch(
     assert kept.param_groups == [{"lr": 0.5}]
 
 
-def test_control_a_mean_of_means_is_far_off(shelves: Shelves, model: MaskedLanguageModel) -> None:
+def test_control_a_mean_of_means_is_far_off(shelves: CorpusReader, model: MaskedLanguageModel) -> None:
     ((whole,), step) = next(stream(shelves, BINS)).batches, next(stream(shelves, 1))
     assert len({int(batch.counts) for batch in step.batches}) > 3  # unequal, or nothing here says anything
     _, gradients = of_one_big_batch(model, whole)
@@ -143,7 +143,7 @@ def test_control_a_mean_of_means_is_far_off(shelves: Shelves, model: MaskedLangu
 
 
 def test_a_micro_batch_without_targets_adds_nothing(
-    shelves: Shelves, engine: Engine, model: MaskedLanguageModel
+    shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel
 ) -> None:
     step = next(stream(shelves, 1))
     emptied = [without_targets(b) if i in (2, 6) else b for i, b in enumerate(step.batches)]
@@ -158,14 +158,14 @@ def test_a_micro_batch_without_targets_adds_nothing(
     assert outcome.counts == [int((labels != IGNORED).sum())]
 
 
-def test_a_step_without_any_target(shelves: Shelves, engine: Engine, model: MaskedLanguageModel) -> None:
+def test_a_step_without_any_target(shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel) -> None:
     step = next(stream(shelves, 2))
     kept, outcome = taken(replace(step, batches=tuple(map(without_targets, step.batches))), model, engine)
     assert (outcome.losses, outcome.counts, outcome.grad_norm) == ([None], [0], 0.0)
     assert all((gradient == 0).all() for gradient in kept.gradients.values())
 
 
-def test_clipping_scales_the_whole_gradient(shelves: Shelves, engine: Engine, model: MaskedLanguageModel) -> None:
+def test_clipping_scales_the_whole_gradient(shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel) -> None:
     step = next(stream(shelves, 1))
     free, before = taken(step, model, engine)
     clipped, outcome = taken(step, model, engine, clip_norm=before.grad_norm / 8)
@@ -178,7 +178,7 @@ def test_clipping_scales_the_whole_gradient(shelves: Shelves, engine: Engine, mo
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_touches_nothing(
-    shelves: Shelves, engine: Engine, model: MaskedLanguageModel, value: float
+    shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel, value: float
 ) -> None:
     optimizer = build_optimizer(parameter_groups(model, OptimizerSettings()), OptimizerSettings())
     bias = model.get_parameter("head.bias")
@@ -322,7 +322,7 @@ def test_defaults_are_esm2s() -> None:
     assert (data.mask.select_prob, data.mask.mask_prob, data.mask.random_prob) == (0.15, 0.8, 0.1)
 
 
-def test_updates_equal_torchs_adamw(shelves: Shelves, engine: Engine, model: MaskedLanguageModel) -> None:
+def test_updates_equal_torchs_adamw(shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel) -> None:
     settings = OptimizerSettings(betas=(0.8, 0.9), eps=1e-7, weight_decay=0.3)
     reference = build_model(ModelSettings(preset="esm2_60k"), seed=1)
     named = list(reference.named_parameters())

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from data.order.plan import Cursor, Seen
+from data.order.plan import CorpusProgress, Cursor
 from pretrain.__main__ import main
-from pretrain.evaluation.scores import Evaluation, HeldOut, MaskedLanguageScores
+from pretrain.evaluation.scores import CorruptionScores, HeldOutUnit, MaskedLanguageScores
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict
 from pretrain.recipe import Recipe
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory, ScheduleDiffersError
 from pretrain.run.run_json import RunRecord, run_record
-from pretrain.summary import PEPTIDE, Start, closing_words, launcher, next_commands, schedule_differs
+from pretrain.summary import PEPTIDE, LaunchCommand, closing_words, launcher, next_commands, schedule_differs
 from support.launching import lines
 from zymogen.settings import json_file
 from zymogen.settings.toml_file import read
 
-SCORES = Evaluation(9.0, 8.5, 9.5, 18.0, 0.693, 0.6, 0.8, None, 40, 900)
+SCORES = CorruptionScores(9.0, 8.5, 9.5, 18.0, 0.693, 0.6, 0.8, None, 40, 900)
 WORSE = replace(SCORES, gain=-0.3, gain_low=-0.4, gain_high=-0.2)
 RECIPE: dict[str, Any] = {
     "run": {"directory": "runs/x"},
@@ -36,18 +36,18 @@ RECIPE: dict[str, Any] = {
     },
     "schedule": {"total_tokens": 1000, "peak_lr": None},
 }
-START = Start(Path("r.toml"), ["run.seed=1", "data.sources=['a b.fasta']", "schedule.total_tokens=1000"], "go")
+START = LaunchCommand(Path("r.toml"), ["run.seed=1", "data.sources=['a b.fasta']", "schedule.total_tokens=1000"], "go")
 
 
 def words(
-    scores: Evaluation = SCORES,
+    scores: CorruptionScores = SCORES,
     *,
-    seen: Seen | None = None,
-    held_out: HeldOut = HeldOut.CLUSTERS,
-    start: Start = START,
+    seen: CorpusProgress | None = None,
+    held_out: HeldOutUnit = HeldOutUnit.CLUSTERS,
+    start: LaunchCommand = START,
     preset: str | None = "esm2_60k",
     folder: Path = Path("absent"),
-    corrupted: Evaluation = SCORES,
+    corrupted: CorruptionScores = SCORES,
 ) -> str:
     run = RunDirectory(folder)
     recipe = RECIPE | {"model": {"preset": preset}}
@@ -77,9 +77,11 @@ def next_runs(said: str) -> list[str]:
 
 def test_scores_as_the_loop_reads_them() -> None:
     hidden, flattering = (replace(SCORES, perplexity=p) for p in (9.0, 7.0))
-    scores = MaskedLanguageScores({"mask_all": hidden, "80_10_10": flattering}, HeldOut.CLUSTERS)
+    scores = MaskedLanguageScores({"mask_all": hidden, "80_10_10": flattering}, HeldOutUnit.CLUSTERS)
     assert scores.line() == "validation perplexity: mask-all 9.00 (unigram 18.00), 80/10/10 7.00 (unigram 18.00)"
-    diverged = replace(scores, evaluations={"mask_all": replace(SCORES, perplexity=6.5e228)}, held_out=HeldOut.NOTHING)
+    diverged = replace(
+        scores, evaluations={"mask_all": replace(SCORES, perplexity=6.5e228)}, held_out=HeldOutUnit.NOTHING
+    )
     assert diverged.line() == "perplexity on training proteins: mask-all 6e+228 (unigram 18.00)"
     assert scores.numbers() == {"mask_all": hidden.numbers(), "80_10_10": flattering.numbers()}
     assert scores.rank_metric == 9.0  # not that of the corruption in which a target can be copied
@@ -114,26 +116,32 @@ def test_one_cluster_gives_no_interval_and_no_claim() -> None:
 
 def test_clusters_are_named_only_where_there_were_clusters() -> None:
     assert "on 40 proteins of held-out clusters:" in words()
-    said = words(held_out=HeldOut.SEQUENCES)
+    said = words(held_out=HeldOutUnit.SEQUENCES)
     assert "on 40 held-out proteins:" in said
     assert "Relatives of these proteins may have trained, which makes the model look better than it is." in said
     assert "cluster" not in said
-    one = words(replace(SCORES, sequences=1), held_out=HeldOut.SEQUENCES)
+    one = words(replace(SCORES, sequences=1), held_out=HeldOutUnit.SEQUENCES)
     assert "on 1 held-out protein:" in one
-    assert "Perplexity on 40 training proteins, because none is held out:" in words(held_out=HeldOut.NOTHING)
+    assert "Perplexity on 40 training proteins, because none is held out:" in words(held_out=HeldOutUnit.NOTHING)
 
 
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (Seen(7, 0.5), "Trained on 1,024 tokens of 7 distinct proteins, 0.50 passes, in 10 steps (3 s this time)."),
-        (Seen(7, 5400.2), "Trained on 1,024 tokens of 7 distinct proteins, 5,400 passes, in 10 steps (3 s this time)."),
-        (Seen(7, None), "Trained on 1,024 tokens of 7 distinct proteins in 10 steps (3 s this time)."),
-        (Seen(None, 1.5), "Trained on 1,024 tokens, 1.50 passes, in 10 steps (3 s this time)."),
+        (
+            CorpusProgress(7, 0.5),
+            "Trained on 1,024 tokens of 7 distinct proteins, 0.50 passes, in 10 steps (3 s this time).",
+        ),
+        (
+            CorpusProgress(7, 5400.2),
+            "Trained on 1,024 tokens of 7 distinct proteins, 5,400 passes, in 10 steps (3 s this time).",
+        ),
+        (CorpusProgress(7, None), "Trained on 1,024 tokens of 7 distinct proteins in 10 steps (3 s this time)."),
+        (CorpusProgress(None, 1.5), "Trained on 1,024 tokens, 1.50 passes, in 10 steps (3 s this time)."),
         (None, "Trained on 1,024 tokens in 10 steps (3 s this time)."),
     ],
 )
-def test_what_was_seen_is_said_where_it_is_known(seen: Seen | None, said: str) -> None:
+def test_what_was_seen_is_said_where_it_is_known(seen: CorpusProgress | None, said: str) -> None:
     assert words(seen=seen).splitlines()[1].strip() == said
 
 
@@ -311,7 +319,9 @@ def test_no_command_is_offered_that_would_end_a_run_before_its_tokens(tmp_path: 
     (tmp_path / "mine-2").mkdir()
 
     def offered(tokens: int) -> list[list[str]]:
-        text = schedule_differs("It differs", {"schedule.total_tokens": "1000"}, tokens, folder, Start(Path("my.toml")))
+        text = schedule_differs(
+            "It differs", {"schedule.total_tokens": "1000"}, tokens, folder, LaunchCommand(Path("my.toml"))
+        )
         return [shlex.split(line)[4:] for line in text.splitlines()[1:]]
 
     alone, as_it_was = [f"run.directory={tmp_path}/mine-3"], ["schedule.total_tokens=1000"]

@@ -10,7 +10,7 @@ from signal import SIGKILL
 import psutil
 import pytest
 
-from pretrain.telemetry.neighbours import Neighbours
+from pretrain.telemetry.neighbours import OtherLoad
 
 SPIN = [sys.executable, "-c", "while True: sum(range(1000))"]
 
@@ -37,7 +37,7 @@ def test_a_program_beside_this_one_is_counted_and_this_one_is_not(
 
     monkeypatch.setattr(psutil, "cpu_times", Times)
     used = sum(orphan.cpu_times()[:2])
-    with Neighbours() as neighbours:
+    with OtherLoad() as neighbours:
         until = time.perf_counter() + 0.5
         while time.perf_counter() < until:
             sum(range(1000))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from data.order.extent import Extent
-from pretrain.job import Objective
+from data.order.extent import PlanSize
+from pretrain.job import LossTerm
 from pretrain.screen import (
     Pause,
-    Report,
+    StepMetrics,
     TimeLeft,
     expected,
     opening,
@@ -23,7 +23,7 @@ from pretrain.screen import (
     report_of,
     tracker_rows,
 )
-from pretrain.telemetry.speed import Speed
+from pretrain.telemetry.speed import Throughput
 from zymogen.console.format import aligned
 from zymogen.console.progress import clock_time
 from zymogen.settings.interval import Interval
@@ -34,7 +34,7 @@ FACTS = [
     ("proteins", "5,577 for training, 28 for validation"),
     ("split", "by equal sequences only: relatives of a validation protein may train, so that this line is long"),
 ]
-SMALL = Extent(1_950_000, True, ((0, 8100.0),))
+SMALL = PlanSize(1_950_000, True, ((0, 8100.0),))
 
 
 def test_the_start() -> None:
@@ -51,7 +51,7 @@ def test_the_start() -> None:
 
 
 def test_the_start_of_a_run_that_is_continued() -> None:
-    estimated = Extent(1_950_000, False, ((0, 8100.0),))
+    estimated = PlanSize(1_950_000, False, ((0, 8100.0),))
     lines = opening([], estimated, total_tokens=10**12, seen=810_000, step=100, directory=RUN)
     assert lines == [
         "one pass      about 1,950,000 tokens",
@@ -63,9 +63,9 @@ def test_the_start_of_a_run_that_is_continued() -> None:
 
 
 def test_the_start_of_a_run_without_passes() -> None:
-    lines = opening([], Extent(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=0, step=0, directory=RUN)
+    lines = opening([], PlanSize(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=0, step=0, directory=RUN)
     assert lines == ["training      8,000 tokens, about 1 step", "run directory runs/own"]
-    done = opening([], Extent(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=8_100, step=1, directory=RUN)
+    done = opening([], PlanSize(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=8_100, step=1, directory=RUN)
     assert done[0] == "training      8,000 tokens, about 1 step"
 
 
@@ -105,7 +105,7 @@ def test_durations(seconds: float, words: str) -> None:
     assert clock_time(seconds) == words
 
 
-REPORT = Report(2.8961, [("", 18.104)], 1.31e-3, 4321.0, 0.314)
+REPORT = StepMetrics(2.8961, [("", 18.104)], 1.31e-3, 4321.0, 0.314)
 
 
 def test_a_line_of_progress() -> None:
@@ -134,14 +134,14 @@ def test_the_first_and_the_last_line() -> None:
     assert last.startswith("step 199 of 199 | ")
     assert last.endswith(" | 100 %")
     assert " | 99.9 % | " in progress(REPORT, step=198, steps=199, share=0.99999, left_s=1.0)
-    fast = Report(1.0, [], 1e-4, 2_345_678.0, 0.0)
+    fast = StepMetrics(1.0, [], 1e-4, 2_345_678.0, 0.0)
     assert progress(fast, step=1_000, steps=20_000, share=0.05, left_s=7200.0) == (
         "step 1,000 of about 20,000 | loss 1.000 | 2.35M tokens/s | MFU 0 % | 5.0 % | 2:00:00 left"
     )
 
 
 def test_no_speed_is_told_where_tokens_cost_no_flops() -> None:
-    found = report_of([Objective("length", 1.0)], [2.0], 1e-3, Speed(1000.0, 0.0, 0.0), 1e10)
+    found = report_of([LossTerm("length", 1.0)], [2.0], 1e-3, Throughput(1000.0, 0.0, 0.0), 1e10)
     assert found.mfu is None
     assert progress(found, step=1, steps=2, share=0.5, left_s=9.0) == (
         "step 1 of about 2 | loss 2.000 | 50.0 % | 0:09 left"
@@ -149,14 +149,14 @@ def test_no_speed_is_told_where_tokens_cost_no_flops() -> None:
 
 
 def test_only_a_cross_entropy_has_a_perplexity() -> None:
-    speed = Speed(1000.0, 0.0, 3e9)
-    one = [Objective("masked_language", 1.0, has_perplexity=True)]
-    assert report_of(one, [2.0], 1e-3, speed, 1e10) == Report(2.0, [("", math.exp(2.0))], 1e-3, 1000.0, 0.3)
-    two = [Objective("residue", 1.0, has_perplexity=True), Objective("length", 0.5)]
+    speed = Throughput(1000.0, 0.0, 3e9)
+    one = [LossTerm("masked_language", 1.0, has_perplexity=True)]
+    assert report_of(one, [2.0], 1e-3, speed, 1e10) == StepMetrics(2.0, [("", math.exp(2.0))], 1e-3, 1000.0, 0.3)
+    two = [LossTerm("residue", 1.0, has_perplexity=True), LossTerm("length", 0.5)]
     found = report_of(two, [2.0, 8.0], 1e-3, speed, 1e10)
     assert (found.loss, found.perplexities) == (6.0, [("residue", math.exp(2.0))])
     assert " | residue perplexity 7.39 | " in progress(found, step=1, steps=2, share=0.5, left_s=None)
-    assert report_of([Objective("length", 1.0)], [2.0], 1e-3, speed, 1e10).perplexities == []
+    assert report_of([LossTerm("length", 1.0)], [2.0], 1e-3, speed, 1e10).perplexities == []
     assert report_of(two, [None, 8.0], 1e-3, speed, 1e10)[:2] == (4.0, [])
     assert report_of(two, [2.0, None], 1e-3, speed, 1e10)[:2] == (2.0, [("residue", math.exp(2.0))])
     without_targets = report_of(two, [None, None], 1e-3, speed, 1e10)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from pretrain.checkpoint.staging import Staging
+from pretrain.checkpoint.staging import StagingBuffer
 from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.run.run_json import FORMAT
-from pretrain.ship.source import ENCODER, Source, encoder_of, masked_language_model, open_source
+from pretrain.ship.source import ENCODER, TrainedModel, encoder_of, masked_language_model, open_source
 from support.checkpoint_run import CUTS, flip, identity_by_hand, save, write_cut
 from support.hub.client import local_hub
 from support.inputs.flat_batches import document, pack, perturb
@@ -165,7 +165,7 @@ def test_the_whole_model_and_its_encoder(tmp_path: Path, shape: EsmShape) -> Non
 
 
 @pytest.mark.parametrize("open_", [masked_language_model, encoder_of])
-def test_a_checkpoint_that_diverged_is_no_model(open_: Callable[[Source], object], tmp_path: Path) -> None:
+def test_a_checkpoint_that_diverged_is_no_model(open_: Callable[[TrainedModel], object], tmp_path: Path) -> None:
     run, model = described(tmp_path / "run", asdict(TINY)), whole(TINY)
     model.encoder.final_norm.bias.data[3:5] = float("inf")
     save(run / "checkpoints", TorchState(model, torch.optim.AdamW(model.parameters())), 3)
@@ -192,7 +192,7 @@ def retired(run: Path, cut: str = "rows", files: int = 8) -> tuple[Path, MaskedL
     described(run, asdict(TINY))
     model = whole(TINY, 5)
     state = TorchState(model, torch.optim.AdamW(model.parameters()))
-    write_cut(run / "checkpoints", Staging().stage(state), CUTS[cut], files)
+    write_cut(run / "checkpoints", StagingBuffer().stage(state), CUTS[cut], files)
     return run, model
 
 

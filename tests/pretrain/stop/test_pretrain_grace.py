@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pretrain.run.grace import Grace
+from pretrain.run.grace import GracePeriod
 from zymogen.processes import signals
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 
 
 @pytest.mark.parametrize("before", ["heard_s", "received"])
@@ -30,12 +30,12 @@ def test_a_signal_that_comes_while_it_is_asked_counts_the_next_time(
         told.append(own)
         return [own]
 
-    grace = Grace(1000.0, gather)
+    grace = GracePeriod(1000.0, gather)
     with monkeypatch.context() as patch:
         patch.setattr(signals, before, interrupted)
         grace.require(1e6, "a save takes 1e+06 s")
     assert told[0][1] is None
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         grace.require(1e6, "a save takes 1e+06 s")
     passed_s, by, _ = told[1]
     assert by is SIGTERM

@@ -11,7 +11,7 @@ import pytest
 
 from pretrain import loop
 from pretrain.checkpoint import find, verify
-from pretrain.checkpoint.saves import Cost, Saves
+from pretrain.checkpoint.saves import CheckpointSaver, SaveCost
 from pretrain.recovery import watchdog
 from pretrain.run.directory import RunDirectory
 from support.chaos import campaign
@@ -107,7 +107,9 @@ def test_sigterm_ends_all_at_one_step_which_is_saved(scheduled: Callable, sends:
 @pytest.mark.slow
 def test_a_save_that_does_not_fit_is_not_begun(scheduled: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what rank 0 has measured, and by the grace that is left since rank 1 alone got the signal."""
-    monkeypatch.setattr(Saves, "cost", property(lambda self: Cost(0, 50, 1) if self._engine.is_main else None))
+    monkeypatch.setattr(
+        CheckpointSaver, "cost", property(lambda self: SaveCost(0, 50, 1) if self._engine.is_main else None)
+    )
     run = scheduled("grace_s = 90")
     pids = run.start()
     run.at(2 * EVERY + 1)

@@ -20,7 +20,7 @@ import pretrain.report.page
 import pretrain.ship.export as ship
 from pretrain.__main__ import main
 from pretrain.checkpoint import saves
-from pretrain.checkpoint.commit import Plan
+from pretrain.checkpoint.commit import SavePlan
 from pretrain.engine.engine import Engine
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import written_at_once
@@ -196,7 +196,7 @@ def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], mon
 def test_the_last_save_is_begun_if_it_fits(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, save_s: float, saved: int
 ) -> None:
-    monkeypatch.setattr(saves.Saves, "cost", saves.Cost(0.0, save_s, 1))
+    monkeypatch.setattr(saves.CheckpointSaver, "cost", saves.SaveCost(0.0, save_s, 1))
     when(pretrain.loop, "train_step", SIGTERM, at=5)
     with written_at_once():
         assert run.start("run.checkpoint_every=2", "run.grace_s=100") == 75
@@ -217,7 +217,7 @@ def test_a_save_that_does_not_end_gets_what_is_left(
     """The one that is being written when the signal comes, and the last one."""
     commit, may_end = saves.commit, threading.Event()
 
-    def blocked(plan: Plan, *arguments: object, **how: object) -> object:
+    def blocked(plan: SavePlan, *arguments: object, **how: object) -> object:
         if plan.trainer.step == at:
             may_end.wait(60)
             raise OSError(errno.EIO, "blocked")
@@ -225,7 +225,9 @@ def test_a_save_that_does_not_end_gets_what_is_left(
 
     with monkeypatch.context() as patch:
         patch.setattr(saves, "commit", blocked)
-        patch.setattr(saves.Saves, "cost", saves.Cost(0.0, 0.0, 1))  # however slow the disk is, the last one fits
+        patch.setattr(
+            saves.CheckpointSaver, "cost", saves.SaveCost(0.0, 0.0, 1)
+        )  # however slow the disk is, the last one fits
         when(pretrain.loop, "train_step", SIGTERM, at=5)
         began = time.monotonic()
         assert run.start("run.checkpoint_every=2", "run.grace_s=2") == 75

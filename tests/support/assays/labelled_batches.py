@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from data.batches.batch import Batch, Targets
 from finetune.labels.columns import LabelColumns
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
 from support.inputs.flat_batches import document, pack
 
 
-def task(name: str, kind: str, outputs: int = 1, classes: int = 0, **settings: Any) -> Objective:
+def task(name: str, kind: str, outputs: int = 1, classes: int = 0, **settings: Any) -> Task:
     """An objective; numbers have mean 1 and standard deviation 2, classes `classes` training labels more each."""
     numbers = kind == "regression"
     named = tuple(f"{name}_{number}" for number in range(outputs))
     counts = np.arange(1, classes + 1) + np.arange(outputs)[:, None]
-    return Objective(
+    return Task(
         settings=TaskSettings(name=name, type=kind, **settings),  # type: ignore[arg-type]
         outputs=named if outputs > 1 else (name,),
         classes=tuple(f"class_{number}" for number in range(classes)),

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from finetune.labels.labels import Labels
-from finetune.labels.placed import Rows
+from finetune.labels.placed import TableRows
 from finetune.labels.reading import TaskLabels, read_task
 from finetune.tables.table import Table
 from finetune.tasks.settings import TaskSettings
@@ -38,7 +38,7 @@ def rows_of(
     lengths: Sequence[int] | None = None,
     linkers: dict[int, tuple[int, int]] | None = None,
     name: str = "t.csv",
-) -> Rows:
+) -> TableRows:
     """A table whose row i is of record i, or of `records[i]`; with `lengths`, of proteins."""
     cells = pa.table({column: pa.array(values, pa.string()) for column, values in columns.items()})
     of_row = np.arange(cells.num_rows) if records is None else np.array(records)
@@ -47,7 +47,7 @@ def rows_of(
     for record, linker in (linkers or {}).items():
         bounds[record] = linker
     places = None if lengths is None else Lengths(np.array(lengths), bounds, of_row)
-    return Rows(Table(name, cells, 2), of_row, num_records, places)
+    return TableRows(Table(name, cells, 2), of_row, num_records, places)
 
 
 def task(**values: object) -> TaskSettings:

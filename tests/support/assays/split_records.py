@@ -8,7 +8,7 @@ import pyarrow
 
 from data.store.token_store import new_hash
 from finetune.splits.parts import in_order_of_first
-from finetune.splits.records import Records
+from finetune.splits.records import SplitRecords
 from finetune.tables.table import Table
 from support.inputs.token_stores import store_of
 
@@ -19,17 +19,17 @@ def table_of(**columns: Sequence[str | None]) -> Table:
     return Table("assays.csv", pyarrow.table(cells), 2)
 
 
-def named_records(of_row: Sequence[str], **columns: Sequence[str | None]) -> Records:
+def named_records(of_row: Sequence[str], **columns: Sequence[str | None]) -> SplitRecords:
     """Records without a store: rows with one name are one record."""
     rows = in_order_of_first(np.array(list(of_row)))
     names = list(dict.fromkeys(of_row))
     digests = np.array([np.frombuffer(new_hash(name.encode()).digest(), "<u8")[0] for name in names])
-    return Records(table_of(**columns), rows, digests)
+    return SplitRecords(table_of(**columns), rows, digests)
 
 
-def protein_records(folder: Path, sequences: Sequence[str], **columns: Sequence[str | None]) -> Records:
+def protein_records(folder: Path, sequences: Sequence[str], **columns: Sequence[str | None]) -> SplitRecords:
     """Records with a token store of the distinct sequences, in the order in which they first stand in the table."""
     distinct = list(dict.fromkeys(sequences))
     store = store_of(folder, [(f"r{number}", letters) for number, letters in enumerate(distinct)])
     of_row = np.array([distinct.index(letters) for letters in sequences], np.int64)
-    return Records(table_of(sequence=sequences, **columns), of_row, np.asarray(store.digests), store)
+    return SplitRecords(table_of(sequence=sequences, **columns), of_row, np.asarray(store.digests), store)

@@ -29,7 +29,7 @@ from data.batches.contents import MaskedContents
 from data.batches.packed import TokenArrays, packed
 from pretrain.checkpoint import find, verify
 from pretrain.checkpoint.commit import TEMPORARY
-from pretrain.checkpoint.manifest import Manifest
+from pretrain.checkpoint.manifest import CheckpointManifest
 from pretrain.recipe import Recipe
 from support.forked import forked
 from support.launching import FLOAT32, IMPORTED, launch_environments, lines
@@ -81,7 +81,7 @@ class Campaign:
 
     def __init__(self, folder: Path, recipe: Path, tokens: int) -> None:
         self._folder, self._recipe, self._tokens = folder, recipe, tokens
-        self._references: dict[tuple[str, int], Manifest] = {}
+        self._references: dict[tuple[str, int], CheckpointManifest] = {}
         folder.mkdir(parents=True, exist_ok=True)
         for name in (*IMPORTED, *_BY_A_RUN):
             importlib.import_module(name)
@@ -139,7 +139,7 @@ class Campaign:
             shutil.rmtree(run)
         return found
 
-    def reference(self, engine: str, ranks: int) -> Manifest:
+    def reference(self, engine: str, ranks: int) -> CheckpointManifest:
         """The last checkpoint of a run that nobody killed."""
         if (engine, ranks) not in self._references:
             run = self._folder / f"{engine}-{ranks}"

@@ -10,7 +10,7 @@ import pytest
 
 import data.sources.fasta
 from data.alphabet import STANDARD_RESIDUES, decode
-from data.sources.block import Block, Rejected
+from data.sources.block import RecordBlock, RejectedRecord
 from data.sources.fasta import FastaSource
 from data.transport.byte_stream import ByteStream
 
@@ -22,11 +22,11 @@ class Content(NamedTuple):
 
     records: list[tuple[bytes, str]]
     digests: list[int]
-    rejected: list[Rejected]
+    rejected: list[RejectedRecord]
     unknown: Counter[str]
 
 
-def content(blocks: Iterator[Block]) -> Content:
+def content(blocks: Iterator[RecordBlock]) -> Content:
     """Blocks in one, the arrays of each checked against one another."""
     found = Content([], [], [], Counter())
     for block in blocks:

@@ -17,7 +17,7 @@ from Bio.SeqRecord import SeqRecord
 
 from data.alphabet import decode
 from data.settings import IngestSettings
-from data.sources.block import START, Position, Source
+from data.sources.block import START, Source, SourcePosition
 from data.sources.content_digest import content_digests
 
 LIMITS = IngestSettings()
@@ -130,7 +130,7 @@ def write(path: Path, content: bytes) -> str:
     return str(path)
 
 
-def contents(source: Source, start: Position = START) -> list[tuple[str, str]]:
+def contents(source: Source, start: SourcePosition = START) -> list[tuple[str, str]]:
     """(header, letters) of every record, the arrays of every block checked against each other; none may be refused."""
     found: list[tuple[str, str]] = []
     before = start.records

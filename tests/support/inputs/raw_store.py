@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_IDS
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import Plan
-from data.order.sampler import Passes
+from data.order.sampler import Epochs
 from data.settings import DataSettings
 from zymogen.compiled import compiled
 
@@ -60,5 +60,5 @@ class Records:
         return self.streamed and pass_index == 0
 
 
-def plan_over(shelves: Shelves, records: Records, settings: DataSettings, seed: int = 0) -> Plan:
-    return Plan(Passes(records, seed, settings.window_sequences), shelves.num_residues, settings, seed)
+def plan_over(shelves: CorpusReader, records: Records, settings: DataSettings, seed: int = 0) -> Plan:
+    return Plan(Epochs(records, seed, settings.window_sequences), shelves.num_residues, settings, seed)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.sources.block import START, Block, Position, Rejected
+from data.sources.block import START, RecordBlock, RejectedRecord, SourcePosition
 from data.store.token_store import LOCK
 from zymogen import keyed_random
 
@@ -46,7 +46,7 @@ class SeededSource:
     def stamp(self) -> list[str | int]:
         return [self.name, self.seed, self.num_records]
 
-    def blocks(self, start: Position = START) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition = START) -> Iterator[RecordBlock]:
         assert start.offset == 1000 * start.records
         if self.log is not None:
             with self.log.open("a") as file:
@@ -62,7 +62,7 @@ class SeededSource:
                 raise ValueError(f"{self.name}: the connection broke after {first} records")
             yield self.block(first, stop)
 
-    def block(self, first: int, stop: int) -> Block:
+    def block(self, first: int, stop: int) -> RecordBlock:
         numbers = np.arange(first, stop)
         bad = (numbers + 1) % self.bad_every == 0 if self.bad_every else np.zeros(len(numbers), np.bool_)
         bad &= numbers < self.bad_until
@@ -72,17 +72,19 @@ class SeededSource:
         places = np.arange(len(of_residues)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         tokens = (4 + keyed_random.hashes(of_residues, places) % np.uint64(20)).astype(np.uint8)
         headers = [f"{self.name}|{n} protein".encode() + b"\xff" for n in numbers[~bad].tolist()]
-        return Block(
+        return RecordBlock(
             tokens=tokens,
             lengths=lengths,
             headers=np.frombuffer(b"".join(headers), np.uint8),
             header_lengths=np.array([len(header) for header in headers], np.int64),
             rejected=tuple(
-                Rejected(n + 1, f"bad {n}".encode() + b"\xfe", 1000 * n, "no sequence", "has no sequence; fill it")
+                RejectedRecord(
+                    n + 1, f"bad {n}".encode() + b"\xfe", 1000 * n, "no sequence", "has no sequence; fill it"
+                )
                 for n in numbers[bad].tolist()
             ),
             unknown_letters={"'!'": int(np.count_nonzero(lengths % 2)), "'?'": 1},
-            end=Position(stop, 1000 * stop),
+            end=SourcePosition(stop, 1000 * stop),
             bytes_read=BYTES * stop,
         )
 
@@ -101,15 +103,15 @@ class BulkSource:
     def stamp(self) -> list[str | int]:
         return [self.name, self.num_blocks]
 
-    def blocks(self, start: Position = START) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition = START) -> Iterator[RecordBlock]:
         records = 1 << 14
         for number in range(start.records // records, self.num_blocks):
-            yield Block(
+            yield RecordBlock(
                 tokens=np.full(1 << 22, 4 + number % 20, np.uint8),
                 lengths=np.full(records, 256),
                 headers=np.full(16 * records, ord("h"), np.uint8),
                 header_lengths=np.full(records, 16),
-                end=Position((number + 1) * records),
+                end=SourcePosition((number + 1) * records),
                 bytes_read=(number + 1) << 22,
             )
 

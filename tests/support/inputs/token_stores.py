@@ -9,7 +9,7 @@ from data.alphabet import STANDARD_RESIDUES
 from data.settings import IngestSettings
 from data.sources.fasta import FastaSource
 from data.store.build import open_or_build
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 
 Proteins = list[tuple[str, str]]
 """Headers and letters."""
@@ -28,7 +28,7 @@ def changed(content: Proteins, record: int) -> Proteins:
     return [*content[:record], (name, letters[:-1] + other), *content[record + 1 :]]
 
 
-def store_of(folder: Path, proteins: Iterable[tuple[str, str]]) -> Store:
+def store_of(folder: Path, proteins: Iterable[tuple[str, str]]) -> TokenStore:
     """The store of proteins given as (header, letters)."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "proteins.fasta"
@@ -36,7 +36,7 @@ def store_of(folder: Path, proteins: Iterable[tuple[str, str]]) -> Store:
     return store_from(path, folder)
 
 
-def store_from(path: Path, store_dir: Path) -> Store:
+def store_from(path: Path, store_dir: Path) -> TokenStore:
     """The store of a FASTA file."""
     limits = IngestSettings()
     return open_or_build([FastaSource(str(path), "refuse")], store_dir, "refuse", limits)

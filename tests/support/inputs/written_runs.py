@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.checkpoint.load import newest_step
-from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures, ContactPairs, Interval
-from pretrain.evaluation.figures import Figure, Figures
+from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ConfidenceInterval, ContactPairs, ContactScores
+from pretrain.evaluation.figures import EvaluationResult, EvaluationRow
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION
 from pretrain.run import records
-from pretrain.run.attempts import AttemptRecords, Start, starts
+from pretrain.run.attempts import Attempt, AttemptRecords, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import FORMAT
 from zymogen.settings import json_file
@@ -136,7 +136,7 @@ WEIGHTS = "ab" * 32
 """Content hash of the weights that all of it was measured of."""
 
 
-def evaluation() -> Figures:
+def evaluation() -> EvaluationResult:
     """What `pretrain.evaluate` found."""
     rows = []
     for corruption, worse in (("mask_all", 0.0), ("80_10_10", -2.0)):
@@ -144,7 +144,7 @@ def evaluation() -> Figures:
             for number, bucket in enumerate(names):
                 value = 14.5 + worse + number / 4
                 low, high = (math.nan, math.nan) if number == 2 else (value - 0.3, value + 0.4)
-                row = Figure(
+                row = EvaluationRow(
                     set="0123456789abcdef",
                     corruption=corruption,
                     by=by,
@@ -164,7 +164,7 @@ def evaluation() -> Figures:
                 )
                 rows.append(row)
         rows.append(replace(rows[-1], by="length", bucket="of nobody", sequences=0))
-    return Figures(
+    return EvaluationResult(
         model="own",
         origin="runs/own, step 9",
         weights=WEIGHTS,
@@ -183,13 +183,13 @@ def evaluation() -> Figures:
     )
 
 
-def contacts(name: str) -> ContactFigures:
+def contacts(name: str) -> ContactScores:
     """What `pretrain.contacts` found of a model of this name."""
     means = {
-        who: {what: Interval(mean, mean - 0.02, mean + 0.02) for what in ("P@L", "P@L/2", "P@L/5")}
+        who: {what: ConfidenceInterval(mean, mean - 0.02, mean + 0.02) for what in ("P@L", "P@L/2", "P@L/5")}
         for who, mean in ((name, 0.31), (CONTROL, 0.05))
     }
-    return ContactFigures(
+    return ContactScores(
         model=name,
         weights=WEIGHTS,
         fitted_on=("b",) * 20,
@@ -199,7 +199,7 @@ def contacts(name: str) -> ContactFigures:
         chains=("a",) * 1440,
         clusters=tuple(range(1440)),
         values={},
-        means=means | {CHANCE: {CHANCE: Interval(0.021, math.nan, math.nan)}},
+        means=means | {CHANCE: {CHANCE: ConfidenceInterval(0.021, math.nan, math.nan)}},
         weight=(0.5, 0.0),
         bias=-3.0,
         map=ContactPairs("1abc_A", 60, ((0, 30), (4, 40), (10, 20)), ((4, 40), (2, 9), (10, 20), (7, 33))),
@@ -259,7 +259,7 @@ class WrittenStarts:
             self.error(step=step, **{"class": exit_class} | changed)
 
     @property
-    def known(self) -> tuple[RunDirectory, list[Start], int]:
+    def known(self) -> tuple[RunDirectory, list[Attempt], int]:
         """What the breaker is asked with."""
         return self.run, starts(AttemptRecords.read(self.run)), newest_step(self.run.checkpoints)
 

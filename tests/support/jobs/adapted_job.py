@@ -17,7 +17,7 @@ from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
 from finetune.adaptation.settings import AdaptationSettings
 from pretrain.engine.launch import launch
-from pretrain.job import Built
+from pretrain.job import ModelBundle
 from pretrain.loop import train
 from pretrain.model.build import without_memory
 from pretrain.model.initial import first_weights
@@ -38,7 +38,7 @@ class AdaptedLengthJob(LengthJob):
 
     settings: ClassVar[AdaptationSettings]
 
-    def build(self, described: Mapping[str, Any] | None) -> Built:
+    def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
         """The model with its adapters; its base comes from one place whenever it is built."""
         self.shape = EsmShape(**described) if described else PRESETS[str(self.recipe.model.preset)]
         with torch.device("meta"):
@@ -48,7 +48,7 @@ class AdaptedLengthJob(LengthJob):
         base = first_weights(without_memory(self.shape), BASE_SEED)
         encoder = {name: weight for name, weight in base.items() if name.startswith("encoder.")}
         first = first_of(model, encoder, self.recipe.run.seed, plan)
-        return Built(model, asdict(self.shape), first, self.shape.dim)
+        return ModelBundle(model, asdict(self.shape), first, self.shape.dim)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """Adapters and heads, or all."""

@@ -16,7 +16,7 @@ from torch import nn
 from pretrain.checkpoint.best import best_valid
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
-from pretrain.job import Selection
+from pretrain.job import BestModelSelection
 from pretrain.loop import train
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
@@ -35,8 +35,8 @@ class BestJob(LengthJob):
         self._patience = patience
 
     @property
-    def selection(self) -> Selection:
-        return Selection(self._patience)
+    def selection(self) -> BestModelSelection:
+        return BestModelSelection(self._patience)
 
     def evaluate(self, model: nn.Module) -> LengthScores:
         self.engine.stop_together()

@@ -19,10 +19,10 @@ from finetune.heads.settings import HeadSettings
 from finetune.labels.columns import LabelColumns
 from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel
-from finetune.tasks.objective import Objective
+from finetune.tasks.objective import Task
 from pretrain import job
 from pretrain.engine.engine import Engine
-from pretrain.job import Built
+from pretrain.job import ModelBundle
 from pretrain.model.initial import first_weights
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.groups import ParameterGroup, parameter_groups
@@ -40,7 +40,7 @@ class EveryContents(Contents):
         found = [self._targets(bin_, number, objective) for number, objective in enumerate(OBJECTIVES)]
         return filled(bin_, self.residues.tokens(bin_), *found)
 
-    def _targets(self, bin_: Bin, number: int, objective: Objective) -> BinTargets:
+    def _targets(self, bin_: Bin, number: int, objective: Task) -> BinTargets:
         labelled = bin_.samples % len(OBJECTIVES) == number
         own = bin_.samples[labelled] // len(OBJECTIVES)
         slots = (np.cumsum(bin_.lengths) - bin_.lengths)[labelled] + 2 * (objective.settings.level != "sequence")
@@ -57,18 +57,18 @@ class EveryContents(Contents):
 class EveryHeadJob(length_job.LengthJob):
     """All of them, weighed by what they leave unexplained."""
 
-    objectives = tuple(job.Objective(objective.settings.name, 1.0) for objective in OBJECTIVES)
+    objectives = tuple(job.LossTerm(objective.settings.name, 1.0) for objective in OBJECTIVES)
 
     def __init__(self, recipe: Recipe, engine: Engine) -> None:
         super().__init__(recipe, engine)
         self.contents = EveryContents(self.corpora.shelves, recipe.data)
 
-    def build(self, described: Mapping[str, Any] | None) -> Built:
+    def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
         self.shape = PRESETS["esm2_60k"]
         heads, losses = HeadSettings(pooling="attention"), LossSettings(weights="learned")
         with torch.device("meta"):
             model = FineTuneModel(self.shape, OBJECTIVES, heads, losses)
-        return Built(model, asdict(self.shape), first_weights(model, self.recipe.run.seed), self.shape.dim)
+        return ModelBundle(model, asdict(self.shape), first_weights(model, self.recipe.run.seed), self.shape.dim)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         return parameter_groups(model, self.recipe.optimizer)

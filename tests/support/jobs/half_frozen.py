@@ -10,8 +10,8 @@ import torch
 
 from pretrain import masked_language_job
 from pretrain.evaluation.scores import MaskedLanguageScores
-from pretrain.job import Built
-from pretrain.loop import Training
+from pretrain.job import ModelBundle
+from pretrain.loop import Trainer
 from pretrain.masked_language_job import MaskedLanguageJob
 from pretrain.model.build import first_model
 from pretrain.run.directory import RunDirectory
@@ -26,7 +26,7 @@ class PartlyFrozenJob(MaskedLanguageJob):
 
     is_frozen: ClassVar[Choice]
 
-    def build(self, described: Mapping[str, Any] | None) -> Built:
+    def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
         """The model, some of it frozen."""
         built = super().build(described)
         for number, (name, parameter) in enumerate(built.model.named_parameters()):
@@ -44,9 +44,9 @@ class PartlyFrozenJob(MaskedLanguageJob):
 @contextmanager
 def frozen(choice: Choice) -> Iterator[None]:
     """No fault: those are frozen. At the end of the run they must be as they came, on every rank."""
-    finish = Training.finish
+    finish = Trainer.finish
 
-    def compared(self: Training[MaskedLanguageScores]) -> MaskedLanguageScores:
+    def compared(self: Trainer[MaskedLanguageScores]) -> MaskedLanguageScores:
         for name in self.named.frozen:
             assert torch.equal(held(self.named, name, "param").cpu(), self.job.first[name]()), name
         print(f"frozen: {len(self.named.frozen)} parameters are as they came", flush=True)
@@ -55,7 +55,7 @@ def frozen(choice: Choice) -> Iterator[None]:
     chosen = type("ChosenJob", (PartlyFrozenJob,), {"is_frozen": staticmethod(choice)})
     with (
         mock.patch.object(masked_language_job, "MaskedLanguageJob", chosen),
-        mock.patch.object(Training, "finish", compared),
+        mock.patch.object(Trainer, "finish", compared),
     ):
         yield
 

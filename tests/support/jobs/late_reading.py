@@ -8,7 +8,7 @@ from unittest import mock
 
 import pretrain.step
 from pretrain import loop
-from pretrain.step import Ahead, Told
+from pretrain.step import InFlightSteps, StepFlags
 
 
 def told_by_reading() -> AbstractContextManager[Any]:
@@ -21,11 +21,11 @@ def one_step_ahead() -> Iterator[None]:
     """Fails at the end if the host was never one step ahead of what it had read, or further."""
     queued = []
 
-    class Counted(Ahead):
-        def read(self, *, all_of_them: bool) -> Told:
+    class Counted(InFlightSteps):
+        def read(self, *, all_of_them: bool) -> StepFlags:
             queued.append(len(self))
             return super().read(all_of_them=all_of_them)
 
-    with mock.patch.object(loop, "Ahead", Counted):
+    with mock.patch.object(loop, "InFlightSteps", Counted):
         yield
     assert max(queued) == 2, queued

@@ -30,7 +30,7 @@ from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
 from pretrain.evaluation.evaluate import validation_set
-from pretrain.job import Built, Job, Objective
+from pretrain.job import Job, LossTerm, ModelBundle
 from pretrain.loop import train
 from pretrain.model.encoder import Encoder
 from pretrain.model.flops import training_flops
@@ -95,7 +95,7 @@ class LengthScores(NamedTuple):
 class LengthJob(Job[LengthScores]):
     """What is trained; the loop does the rest."""
 
-    objectives = (Objective("length", 1.0), Objective("is_long", 0.5))
+    objectives = (LossTerm("length", 1.0), LossTerm("is_long", 0.5))
 
     def __init__(self, recipe: Recipe, engine: Engine) -> None:
         self.recipe, self.engine = recipe, engine
@@ -105,11 +105,11 @@ class LengthJob(Job[LengthScores]):
     def fingerprints(self) -> dict[str, str]:
         return {"corpus": self.corpora.fingerprint, "split": self.corpora.split_fingerprint}
 
-    def build(self, described: Mapping[str, Any] | None) -> Built:
+    def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
         self.shape = EsmShape(**described) if described else PRESETS[str(self.recipe.model.preset)]
         with torch.device("meta"):
             model = LengthModel(self.shape)
-        return Built(model, asdict(self.shape), first_weights(model, self.recipe.run.seed), self.shape.dim)
+        return ModelBundle(model, asdict(self.shape), first_weights(model, self.recipe.run.seed), self.shape.dim)
 
     def set_up(self, model: nn.Module) -> list[str]:
         data, parallel = self.recipe.data, self.recipe.parallel

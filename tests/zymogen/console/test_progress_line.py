@@ -17,13 +17,13 @@ from data.homology import mmseqs
 from data.settings import CorpusSettings, IngestSettings
 from data.sources.resolve import resolve
 from data.store.build import open_or_build
-from zymogen.console.progress import BuildLine, ProgressLine, WorkLine
+from zymogen.console.progress import BuildProgress, ProgressBar, ProgressLine
 
 
 def on_terminal(text: str, seconds: float, **how: float) -> str:
     """What a terminal shows of work that takes so long."""
     ours, theirs = os.openpty()
-    with open(theirs, "w") as terminal, WorkLine(text, terminal, **how):
+    with open(theirs, "w") as terminal, ProgressBar(text, terminal, **how):
         time.sleep(seconds)
     shown = ""
     with suppress(OSError):  # the other end is closed
@@ -35,7 +35,7 @@ def on_terminal(text: str, seconds: float, **how: float) -> str:
 
 def in_a_file(text: str, seconds: float, **how: float) -> list[str]:
     stream = io.StringIO()
-    with WorkLine(text, stream, **how):
+    with ProgressBar(text, stream, **how):
         time.sleep(seconds)
     return stream.getvalue().splitlines()
 
@@ -62,7 +62,7 @@ def test_work_that_fails_does_not_claim_to_have_ended() -> None:
     stream = io.StringIO()
 
     def work() -> None:
-        with WorkLine("clustering", stream, after_s=0.0):
+        with ProgressBar("clustering", stream, after_s=0.0):
             time.sleep(0.05)
             raise ValueError("no memory")
 
@@ -108,9 +108,9 @@ def test_work_within_work_is_one_line_on_a_terminal() -> None:
     """The inner one is shown, then the outer one again, whose time ran on."""
 
     def work(terminal: TextIO) -> None:
-        with WorkLine("reading", terminal, after_s=0.0):
+        with ProgressBar("reading", terminal, after_s=0.0):
             time.sleep(0.3)
-            with WorkLine("clustering", terminal, after_s=0.0):
+            with ProgressBar("clustering", terminal, after_s=0.0):
                 time.sleep(0.4)
                 assert len(ProgressLine._shown) == 2
             time.sleep(0.4)
@@ -125,7 +125,7 @@ def test_work_within_work_is_one_line_on_a_terminal() -> None:
 def test_a_build_says_at_its_end_what_it_took(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BuildLine, "told_from_s", 0.0)
+    monkeypatch.setattr(BuildProgress, "told_from_s", 0.0)
     (tmp_path / "a.fasta").write_text(">a\nMKTAYIAK\n>b\nMKV\n")
     settings = CorpusSettings(sources=(str(tmp_path / "a.fasta"),))
     for _ in range(2):
@@ -140,11 +140,11 @@ def test_a_build_that_fails_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
 
     def build() -> None:
-        with BuildLine(stream) as line:
+        with BuildProgress(stream) as line:
             line(1, 10, 10, 100)
             raise ValueError("no room")
 
-    monkeypatch.setattr(BuildLine, "told_from_s", 0.0)
+    monkeypatch.setattr(BuildProgress, "told_from_s", 0.0)
     with pytest.raises(ValueError, match="no room"):
         build()
     assert stream.getvalue() == ""

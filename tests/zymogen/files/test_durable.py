@@ -11,8 +11,8 @@ import pytest
 from data.settings import IngestSettings
 from data.store import writer as store_writer
 from data.store.build import build_into
-from data.store.journal import JOURNAL, Journal
-from data.store.token_store import FACTS, Counts
+from data.store.journal import JOURNAL, BuildJournal
+from data.store.token_store import FACTS, StoreCounts
 from support.inputs.seeded_source import SeededSource
 from zymogen.files.durable import published, replaced, write_whole
 
@@ -89,7 +89,7 @@ def test_a_journal_appears_behind_what_it_says_is_there(
     def compare(name: str, source: Path) -> None:
         if name == JOURNAL:
             content = json.loads(source.read_text())
-            sizes = Journal(key="", counts=Counts(*content["counts"])).counts.file_sizes()
+            sizes = BuildJournal(key="", counts=StoreCounts(*content["counts"])).counts.file_sizes()
         elif name == FACTS:
             sizes = {file: facts["bytes"] for file, facts in json.loads(source.read_text())["files"].items()}
         else:

@@ -12,7 +12,7 @@ from support.launching import DDP, command, launch, run, torchrun_variables
 from support.places import ROOT
 from zymogen.processes.errors import PeerError
 from zymogen.processes.launcher import VARIABLE, tell_launcher
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 
 SINGLE = ROOT / "accelerate_configs" / "single.yaml"
 
@@ -98,7 +98,7 @@ def test_a_rank_that_waits_for_rank_0_is_ended_without_a_word(
         raise failure
 
     def ended_by_the_launcher(_: float) -> None:
-        raise Stopped(signal.SIGTERM)
+        raise Interrupted(signal.SIGTERM)
 
     for name, value in torchrun_variables(1, 2, 29500).items():
         monkeypatch.setenv(name, value)

@@ -12,9 +12,9 @@ from torch.distributed import DistBackendError, DistNetworkError
 
 from support.places import ROOT
 from zymogen.command_line.command import answered
-from zymogen.processes.errors import CheckpointError, CopiesDiffer, PeerError, StorageError
+from zymogen.processes.errors import CheckpointError, PeerError, ReplicaMismatchError, StorageError
 from zymogen.processes.exit_classes import CLASSES, class_of, class_of_record
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 
 LOST = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -32,7 +32,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (KeyError("missing"), "error", 70),
         (OSError(errno.EIO, "Input/output error"), "error", 70),
         (CheckpointError(Path("c"), "none is whole", "restore one"), "error", 70),
-        (CopiesDiffer(Path("r"), "rank 1 differs", "start again"), "error", 70),
+        (ReplicaMismatchError(Path("r"), "rank 1 differs", "start again"), "error", 70),
         (PeerError("rank 0 failed: ValueError: x"), "peer", 71),
         (RuntimeError(LOST), "peer", 71),
         (DistBackendError("NCCL error: remote process exited"), "peer", 71),
@@ -44,8 +44,8 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (FloatingPointError("the run diverged"), "input", 78),
         (PermissionError(errno.EACCES, "Permission denied"), "input", 78),
         (KeyboardInterrupt(), "interrupted", 130),
-        (Stopped(Signals.SIGINT), "interrupted", 130),
-        (Stopped(Signals.SIGTERM), "preempted", 75),
+        (Interrupted(Signals.SIGINT), "interrupted", 130),
+        (Interrupted(Signals.SIGTERM), "preempted", 75),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )

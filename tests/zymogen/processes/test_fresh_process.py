@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.places import ROOT
-from zymogen.processes.errors import Rollback
+from zymogen.processes.errors import RollbackError
 from zymogen.processes.fresh_process import MOST_ROLLBACKS, ROLLBACKS, run_command
 
 PROGRAM = """
@@ -53,7 +53,7 @@ def test_rollbacks_of_one_launch_are_bounded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def main() -> int:
-        raise Rollback("the loss leapt")
+        raise RollbackError("the loss leapt")
 
     def replaced(*_: object) -> None:
         raise AssertionError("another process would begin")

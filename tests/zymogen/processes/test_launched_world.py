@@ -8,7 +8,7 @@ import pytest
 
 from pretrain.__main__ import main
 from support.launching import torchrun_variables, without_launch
-from zymogen.processes.launcher import World, launched_world
+from zymogen.processes.launcher import LaunchedWorld, launched_world
 
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_PORT")
@@ -16,7 +16,7 @@ NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_
 
 @pytest.fixture
 def world_of(monkeypatch: pytest.MonkeyPatch):
-    def read(variables: Mapping[str, str]) -> World:
+    def read(variables: Mapping[str, str]) -> LaunchedWorld:
         with monkeypatch.context() as patch:
             patch.setattr("os.environ", {**without_launch({}), **variables})
             return launched_world()
@@ -25,13 +25,13 @@ def world_of(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_process_without_a_launcher_is_alone(world_of) -> None:
-    assert world_of({}) == World(0, 1, None, 1, "", 0)
-    assert world_of({"WORLD_SIZE": "1"}) == world_of({"RANK": "0"}) == World()
+    assert world_of({}) == LaunchedWorld(0, 1, None, 1, "", 0)
+    assert world_of({"WORLD_SIZE": "1"}) == world_of({"RANK": "0"}) == LaunchedWorld()
 
 
 def test_what_launchers_set_is_read(world_of) -> None:
-    assert world_of(WHOLE) == World(1, 2, None, 1, "10.0.0.1", 29500)
-    assert world_of(torchrun_variables(3, 8, 40000)) == World(3, 8, 8, 1, "127.0.0.1", 40000)
+    assert world_of(WHOLE) == LaunchedWorld(1, 2, None, 1, "10.0.0.1", 29500)
+    assert world_of(torchrun_variables(3, 8, 40000)) == LaunchedWorld(3, 8, 8, 1, "127.0.0.1", 40000)
 
 
 @pytest.mark.parametrize("text", ["", " ", "two", "-1", "1.5", "²", "0x2"])

@@ -1,4 +1,4 @@
-"""Signals to this process: they raise one `Stopped`, and what is said of them is true wherever they come."""
+"""Signals to this process: they raise one `Interrupted`, and what is said of them is true wherever they come."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ import pytest
 
 from support.places import ROOT
 from zymogen.processes import signals
-from zymogen.processes.signals import Stopped
+from zymogen.processes.signals import Interrupted
 
 
 def send(by: Signals) -> None:
@@ -30,7 +30,7 @@ def is_stopped_by(by: Signals) -> bool:
     try:
         send(by)
         signals.heed()
-    except Stopped:
+    except Interrupted:
         return True
     return False
 
@@ -169,7 +169,7 @@ def consequence() -> None:
 @pytest.mark.parametrize("ends", [agreed_after_own, agreed_without_own, at_once, heeded, consequence])
 def test_a_run_is_stopped_once(ends: Callable[[], None]) -> None:
     """What comes while it saves and closes what is open, in which `deferred` was left already, cuts nothing off."""
-    with pytest.raises(Stopped) as stopped:
+    with pytest.raises(Interrupted) as stopped:
         ends()
     assert not is_stopped_by(SIGINT)
     assert not is_stopped_by(SIGTERM)
@@ -180,7 +180,7 @@ def test_a_run_that_has_finished_is_not_stopped() -> None:
     signals.defer()
     try:
         send(SIGTERM)
-    except Stopped:
+    except Interrupted:
         pytest.fail("it is stopped")
     assert signals.received() == SIGTERM
 

@@ -9,7 +9,7 @@ from data.sources.protein import refusal
 from finetune.embed.__main__ import main as embed
 from finetune.predict import main as predict
 from zymogen.command_line.command import answered
-from zymogen.command_line.parser import Parser, PathParser
+from zymogen.command_line.parser import CommandParser, PathParser
 from zymogen.settings.option import in_words, use_options
 
 
@@ -30,7 +30,7 @@ def program(*arguments: str) -> argparse.Namespace:
 def test_settings_are_named_as_a_recipe_does() -> None:
     assert in_words("data.too_long", "start", ", or set ", "!") == ", or set data.too_long = 'start'!"
     assert in_words("data.sequence") == "data.sequence"
-    parser = Parser()
+    parser = CommandParser()
     parser.add_argument("recipe")
     parser.parse_args(["x.toml"])
     assert in_words("data.decimal", ",") == "data.decimal = ','"
@@ -60,14 +60,14 @@ def test_a_refused_letter_has_the_remedy_of_its_program(
 ) -> None:
     reasons = []
 
-    def parsed(self: Parser, given: object = None, namespace: object = None) -> argparse.Namespace:
+    def parsed(self: CommandParser, given: object = None, namespace: object = None) -> argparse.Namespace:
         use_options(self)
         found = refusal(b"x", b"M1K", "refuse")
         assert found is not None
         reasons.append(found.reason)
         raise ValueError("enough")
 
-    monkeypatch.setattr(Parser, "parse_args", parsed)
+    monkeypatch.setattr(CommandParser, "parse_args", parsed)
     assert main([]) == 78  # type: ignore[operator]
     assert reasons[0].endswith(expected)
     assert "data." not in reasons[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pretrain.checkpoint import CheckpointError, InvalidCheckpoint, OtherVersion, verify
+from pretrain.checkpoint import CheckpointError, InvalidCheckpointError, UnsupportedVersionError, verify
 from pretrain.checkpoint.digests import digest
 from pretrain.checkpoint.digests.digest import hexadecimal, identity_of, sums
 from pretrain.engine.named_state import TorchState
@@ -112,7 +112,7 @@ def saved(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
 def test_what_is_no_digest_is_of_another_version(tmp_path: Path, digest: object) -> None:
     path, _ = saved(tmp_path)
     rewrite_manifest(path, lambda manifest: manifest.update(digest=digest), sign=True)
-    with pytest.raises(OtherVersion, match="manifest: digest: "):
+    with pytest.raises(UnsupportedVersionError, match="manifest: digest: "):
         verify(path)
 
 
@@ -139,5 +139,5 @@ def test_a_digest_that_the_tensors_do_not_have_is_noticed(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match="0 of 18 tensors"):
         restore(verify(path), TorchState(*build(seed=1)))
     rewrite_manifest(path, lambda manifest: manifest.update(digest="1" * 64), sign=False)
-    with pytest.raises(InvalidCheckpoint, match="self_sha256"):
+    with pytest.raises(InvalidCheckpointError, match="self_sha256"):
         verify(path)

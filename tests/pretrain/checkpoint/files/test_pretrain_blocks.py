@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from pretrain.checkpoint import InvalidCheckpoint, OtherVersion, StorageError, find, newest_valid, verify
+from pretrain.checkpoint import (
+    InvalidCheckpointError,
+    StorageError,
+    UnsupportedVersionError,
+    find,
+    newest_valid,
+    verify,
+)
 from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.files.blocks import BlockHashes, BlockReader
 from pretrain.checkpoint.files.reading import read_tensors
@@ -62,12 +69,12 @@ def test_a_block_is_read_and_right(tmp_path: Path) -> None:
         assert reader.read(entry, number).numpy().tobytes() == content[number * BLOCK : (number + 1) * BLOCK]
     flip(file, 2 * BLOCK + 5)
     assert reader.read(entry, 1).numpy().tobytes() == content[BLOCK : 2 * BLOCK]
-    with pytest.raises(InvalidCheckpoint, match=r"file, block 2: sha256 .* manifest says") as caught:
+    with pytest.raises(InvalidCheckpointError, match=r"file, block 2: sha256 .* manifest says") as caught:
         reader.read(entry, 2)
     assert caught.value.reason == "hash"
     os.truncate(file, BLOCK)
     for each in (reader, BlockReader(tmp_path)):
-        with pytest.raises(InvalidCheckpoint, match=r"file: \d+ bytes, manifest says 2569"):
+        with pytest.raises(InvalidCheckpointError, match=r"file: \d+ bytes, manifest says 2569"):
             each.read(entry, 3)
 
 
@@ -168,7 +175,7 @@ def to_giant(file: Path) -> None:
 def test_what_is_no_file_of_ours_is_never_read(two: Path, file: str, change: Callable[[Path], None]) -> None:
     """A FIFO would be waited for without end, a device or a file of a terabyte read without end."""
     change(two / "step-000000004" / file)
-    with pytest.raises(InvalidCheckpoint) as caught:
+    with pytest.raises(InvalidCheckpointError) as caught:
         verify(two / "step-000000004")
     assert caught.value.reason in ("link", "size", "missing", "extra")
     found = newest_valid(two, writer=True)
@@ -188,9 +195,9 @@ def test_bytes_that_change_after_they_were_verified_are_never_used(two: Path, mo
         return count
 
     monkeypatch.setattr(os, "preadv", changed)
-    with pytest.raises(InvalidCheckpoint, match="sha256"):
+    with pytest.raises(InvalidCheckpointError, match="sha256"):
         read_tensors(checkpoint, "model")
-    with pytest.raises(InvalidCheckpoint, match="sha256"):
+    with pytest.raises(InvalidCheckpointError, match="sha256"):
         restore(checkpoint, TorchState(*build(seed=8)))
     monkeypatch.setattr(os, "preadv", preadv)
     assert all(torch.equal(found, expected[name]) for name, found in read_tensors(checkpoint, "model").items())
@@ -211,12 +218,12 @@ def test_a_list_of_hashes_is_parsed_strictly(tmp_path: Path) -> None:
     ):
         original = (path / "manifest.json").read_bytes()
         rewrite_manifest(path, edit(file, change), sign=True)
-        with pytest.raises(OtherVersion, match=message):
+        with pytest.raises(UnsupportedVersionError, match=message):
             verify(path)
         (path / "manifest.json").write_bytes(original)
 
 
 def test_an_entry_is_what_was_read() -> None:
     entry = FileEntry(path="model/a", size=3, sha256=("0" * 64,))
-    with pytest.raises(InvalidCheckpoint, match="2 hashes, allowed 1 for 3 bytes"):
+    with pytest.raises(InvalidCheckpointError, match="2 hashes, allowed 1 for 3 bytes"):
         replace(entry, sha256=("0" * 64,) * 2)

@@ -12,10 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from pretrain.checkpoint import InvalidCheckpoint, OtherVersion, Verified, verify
+from pretrain.checkpoint import InvalidCheckpointError, UnsupportedVersionError, VerifiedCheckpoint, verify
 from pretrain.checkpoint.canonical import canonical
 from pretrain.checkpoint.files.reading import read_tensors
-from pretrain.checkpoint.staging import Staging
+from pretrain.checkpoint.staging import StagingBuffer
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import (
     CUTS,
@@ -32,7 +32,7 @@ from support.checkpoint_run import (
 from support.launching import whole_tensors
 
 
-def resign(path: Path) -> Verified:
+def resign(path: Path) -> VerifiedCheckpoint:
     """List the files as they are now, as another writer of the format would have."""
 
     def relist(manifest: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ def edit_index(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def test_pieces_of_any_cut_are_put_together(tmp_path: Path, cut: str, ranks: int) -> None:
     model, optimizer = build()
     train(model, optimizer, 0, 3)
-    found = verify(write_cut(tmp_path, Staging().stage(TorchState(model, optimizer)), CUTS[cut], ranks))
+    found = verify(write_cut(tmp_path, StagingBuffer().stage(TorchState(model, optimizer)), CUTS[cut], ranks))
     other, other_optimizer = build(seed=6)
     restore(found, TorchState(other, other_optimizer))
     assert_same(everything(other, other_optimizer), everything(model, optimizer))
@@ -106,7 +106,7 @@ FAULTS: dict[str, tuple[Callable[[list[Run]], object], str]] = {
 def cut_in_three(tmp_path: Path) -> Path:
     model, optimizer = build()
     train(model, optimizer, 0, 1)
-    return write_cut(tmp_path, Staging().stage(TorchState(model, optimizer)), CUTS["rows"], 3)
+    return write_cut(tmp_path, StagingBuffer().stage(TorchState(model, optimizer)), CUTS["rows"], 3)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -115,7 +115,7 @@ def test_pieces_that_do_not_fit_are_refused(cut_in_three: Path, fault: str) -> N
     index = json.loads((cut_in_three / "model/index.json").read_text())
     assert index["tensors"]["embed.weight"]["cut"] == [[0, 0, 66, 24, 24]]
     edit_index(cut_in_three, lambda index: change(index["tensors"]["embed.weight"]["cut"]))
-    with pytest.raises((InvalidCheckpoint, OtherVersion), match=message):
+    with pytest.raises((InvalidCheckpointError, UnsupportedVersionError), match=message):
         resign(cut_in_three)
 
 
@@ -126,14 +126,14 @@ def test_a_giant_cut_takes_no_memory(cut_in_three: Path) -> None:
         index["tensors"]["embed.weight"] = {"shape": [1 << 39], "digest": "0" * 32, "cut": [[0, 0, 1 << 39, 1, 1]]}
 
     edit_index(cut_in_three, change)
-    with pytest.raises(InvalidCheckpoint, match=r"00003\.safetensors is not in the manifest"):
+    with pytest.raises(InvalidCheckpointError, match=r"00003\.safetensors is not in the manifest"):
         resign(cut_in_three)
 
 
 def test_another_dtype_is_refused(two: Path) -> None:
     path = two / "step-000000004"
     edit_index(path, lambda index: index.update(dtype="BF16"))
-    with pytest.raises(OtherVersion, match="dtype: Input should be 'F32', got 'BF16'"):
+    with pytest.raises(UnsupportedVersionError, match="dtype: Input should be 'F32', got 'BF16'"):
         resign(path)
 
 
@@ -149,7 +149,7 @@ HEADERS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]]
 def test_a_header_that_other_readers_would_read_differently_is_refused(two: Path, kind: str) -> None:
     file = two / "step-000000004/model/00000.safetensors"
     save_file(HEADERS[kind](load_file(file)), file)
-    with pytest.raises(InvalidCheckpoint, match=r"header|do not hold"):
+    with pytest.raises(InvalidCheckpointError, match=r"header|do not hold"):
         resign(two / "step-000000004")
 
 

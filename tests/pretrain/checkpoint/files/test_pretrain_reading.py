@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from pretrain.checkpoint import InvalidCheckpoint, StorageError, Verified, verify
+from pretrain.checkpoint import InvalidCheckpointError, StorageError, VerifiedCheckpoint, verify
 from pretrain.checkpoint.files import blocks
-from pretrain.checkpoint.files.index import Index, index_bytes
-from pretrain.checkpoint.files.reading import TensorReads, Wanted, read_tensors
+from pretrain.checkpoint.files.index import TensorIndex, index_bytes
+from pretrain.checkpoint.files.reading import TensorRange, TensorReader, read_tensors
 from pretrain.checkpoint.load import unread
 from pretrain.checkpoint.manifest import FileEntry
-from pretrain.checkpoint.staging import Staged
-from pretrain.engine.spans import Piece
+from pretrain.checkpoint.staging import StagedState
+from pretrain.engine.spans import StoredPiece
 from pretrain.model.build import without_memory
 from pretrain.model.presets import PRESETS
 from support.checkpoint_run import CUTS, Cut, by_partitions, by_rows, flip, write_cut
@@ -112,11 +112,11 @@ MOMENTS = {f"{key}/{name}": tensor + 1 for key in ("exp_avg", "exp_avg_sq") for 
 EXPECTED = {"model": WHOLE, "optimizer": MOMENTS}
 
 
-def staged() -> Staged:
-    return Staged(
+def staged() -> StagedState:
+    return StagedState(
         shapes={part: {name: tuple(tensor.shape) for name, tensor in of.items()} for part, of in EXPECTED.items()},
         pieces={
-            part: {name: Piece(name, "param", 0, tensor.numel(), tensor) for name, tensor in of.items()}
+            part: {name: StoredPiece(name, "param", 0, tensor.numel(), tensor) for name, tensor in of.items()}
             for part, of in EXPECTED.items()
         },
         aliases={},
@@ -152,18 +152,18 @@ class Counts:
         monkeypatch.setattr(os, "open", tried)
 
 
-def restored(checkpoint: Verified, ranks: ThreadRanks, cut: Cut) -> None:
+def restored(checkpoint: VerifiedCheckpoint, ranks: ThreadRanks, cut: Cut) -> None:
     """What a rank does at a start in a world that is cut otherwise; its part is compared with what was saved."""
-    parts: dict[str, dict[str, Wanted]] = {}
+    parts: dict[str, dict[str, TensorRange]] = {}
     for part, of in EXPECTED.items():
         spans = cut({name: tuple(tensor.shape) for name, tensor in of.items()}, ranks.world_size)
         parts[part] = {
-            name: Wanted(start, stop, torch.full((stop - start,), float("nan")))
+            name: TensorRange(start, stop, torch.full((stop - start,), float("nan")))
             for name, held in spans.items()
             for rank, start, stop in held
             if rank == ranks.rank
         }
-    TensorReads(checkpoint, parts).read_with(ranks)
+    TensorReader(checkpoint, parts).read_with(ranks)
     for part, wanted in parts.items():
         for name, (start, stop, into) in wanted.items():
             assert torch.equal(into, EXPECTED[part][name].flatten()[start:stop]), (part, name)
@@ -220,13 +220,13 @@ def test_a_start_in_the_world_that_saved_sends_nothing(
 
 
 @pytest.mark.parametrize("engine", WORLDS)
-@pytest.mark.parametrize("error", [InvalidCheckpoint, StorageError])
+@pytest.mark.parametrize("error", [InvalidCheckpointError, StorageError])
 def test_all_ranks_raise_what_one_of_them_finds(
     tmp_path: Path, engine: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, raised = saved(tmp_path, by_rows, 8), list[str]()
     file = path / "optimizer/00005.safetensors"
-    if error is InvalidCheckpoint:
+    if error is InvalidCheckpointError:
         flip(file, file.stat().st_size - 3)
     else:
         opened = os.open
@@ -251,9 +251,13 @@ def test_all_ranks_raise_what_one_of_them_finds(
 def test_a_reader_holds_one_block_whatever_the_number_of_files(tmp_path: Path) -> None:
     sizes = set[int]()
     for files in (1, 64):
-        reads = TensorReads(
+        reads = TensorReader(
             verify(saved(tmp_path / str(files), by_rows, files), unread),
-            {"model": {name: Wanted(0, tensor.numel(), torch.empty(tensor.numel())) for name, tensor in WHOLE.items()}},
+            {
+                "model": {
+                    name: TensorRange(0, tensor.numel(), torch.empty(tensor.numel())) for name, tensor in WHOLE.items()
+                }
+            },
         )
         reads.read(reads.needed())
         sizes.add(len(reads._reader._buffer))
@@ -305,7 +309,7 @@ def test_an_index_is_as_large_and_as_quick_as_its_tensors_and_files(part: str, m
     for world in (8, 64, 256, 1024):
         raw, listed = index_of_650m(part, world)
         sizes[world] = len(raw)
-        counts[world], index = events(lambda raw=raw, listed=listed: Index(part, raw, listed))
+        counts[world], index = events(lambda raw=raw, listed=listed: TensorIndex(part, raw, listed))
         tensors = len(index.names)
         assert tensors == (1 if part == "model" else 2) * 404
         assert len(index.files) == world
