@@ -152,7 +152,7 @@ def _become(recipe: Path, rank: int, ranks: int, port: int) -> NoReturn:
         os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR="127.0.0.1")
     os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
     asked, loop = recipe.parent / _ASKED, sys.modules["pretrain.loop"]
-    run_to_end: Any = loop.Training.run_to_end
+    run_to_end: Any = loop.Trainer.run_to_end
 
     def told(training: Any) -> None:
         if rank == 0:
@@ -160,7 +160,7 @@ def _become(recipe: Path, rank: int, ranks: int, port: int) -> NoReturn:
             asked.with_suffix(".new").rename(asked)
         run_to_end(training)
 
-    loop.Training.run_to_end = told  # type: ignore[attr-defined]
+    loop.Trainer.run_to_end = told  # type: ignore[attr-defined]
     status = 1
     try:
         status = sys.modules["pretrain.__main__"].main([str(recipe), "--despite-failures"])

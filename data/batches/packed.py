@@ -54,7 +54,7 @@ def token_ids(letters: str) -> NDArray[np.uint8]:
 
 
 class TokenArrays:
-    """Documents whose token ids are in memory (a `data.batches.filling.Residues`): sample i is the i-th array.
+    """Documents whose token ids are in memory (a `data.batches.filling.ResidueReader`): sample i is the i-th array.
 
     Args:
         documents: ``(tokens,)`` uint8 each, begin and end token included where they have them.

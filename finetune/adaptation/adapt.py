@@ -38,11 +38,11 @@ def first_of(
     plan: AdapterPlan | None = None,
     start: Adapter | None = None,
 ) -> dict[str, FirstWeight]:
-    """First value of every parameter of an adapted model, by name: what `pretrain.job.Built.first` holds.
+    """First value of every parameter of an adapted model, by name: what `pretrain.job.ModelBundle.first` holds.
 
     Args:
         model: as `adapt` left it.
-        weights: those that are given, by their names without adapters: `Source.weights`, and a head's where it draws
+        weights: those that are given, by their names without adapters: `TrainedModel.weights`, and a head's where it draws
             its own. What is in neither is drawn as `pretrain.model.initial` says.
         seed: seed of what is drawn.
         plan: the one that `adapt` was given.

@@ -17,7 +17,7 @@ from finetune.labels.reading import TaskLabels
 
 @dataclass(frozen=True, slots=True)
 class TrainingSamples:
-    """Each record that trains, once a pass (a `data.order.sampler.Drawable`)."""
+    """Each record that trains, once a pass (a `data.order.sampler.SampleSource`)."""
 
     trains: NDArray[np.bool_]
     """(N,) whether a record does."""

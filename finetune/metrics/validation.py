@@ -20,7 +20,7 @@ from finetune.tasks.objective import Task
 
 @dataclass(frozen=True, slots=True)
 class FineTuneScores:
-    """What a model is worth on one part of the split (a `pretrain.job.Scores`)."""
+    """What a model is worth on one part of the split (a `pretrain.job.ValidationScores`)."""
 
     tasks: TaskScores
     losses: Mapping[str, float]

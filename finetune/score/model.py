@@ -118,7 +118,7 @@ class VariantScorer:
 
 
 class _Documents:
-    """The documents of a plan, masked (a `data.batches.filling.Residues`): sample i is its i-th document."""
+    """The documents of a plan, masked (a `data.batches.filling.ResidueReader`): sample i is its i-th document."""
 
     def __init__(self, plan: ScoringPlan) -> None:
         self.plan = plan

@@ -114,7 +114,7 @@ def commit(
         StorageError: the disk could not store it, or the save was given up. Nothing is published, and no file of this
             save is used again: what is saved again is written once more, as a repeated fsync may succeed although the
             first one lost data.
-        CheckpointError: rank 0: the checkpoint that exists is a later attempt's, or (`OtherVersion`) another version's.
+        CheckpointError: rank 0: the checkpoint that exists is a later attempt's, or (`UnsupportedVersionError`) another version's.
     """
     try:
         if rank == 0:

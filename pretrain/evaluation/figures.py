@@ -56,7 +56,7 @@ class EvaluationResult:
     data: tuple[str, ...]
     """What was scored, as the user named it."""
     held_out: str | None
-    """A `scores.HeldOut` where the scored proteins are those of a run; None for proteins of other files."""
+    """A `scores.HeldOutUnit` where the scored proteins are those of a run; None for proteins of other files."""
     set: str
     sequences: int
     residues: int

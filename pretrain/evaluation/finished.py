@@ -1,6 +1,6 @@
 """Scoring of finished models: the same frozen set for a run of ours and for a model that others published.
 
-In: a `Source`'s model, an `TestSet`. Out: sums of each protein, and `EvaluationRow`s of all of them and of buckets.
+In: a `TrainedModel`'s model, a `TestSet`. Out: sums of each protein, and `EvaluationRow`s of all of them and of buckets.
 Nothing is kept.
 """
 

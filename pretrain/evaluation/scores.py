@@ -1,6 +1,6 @@
 """The results of a validation of masked language modelling, as the loop, the closing words and the report read them.
 
-In: an `CorruptionScores` for each corruption. Out: numbers, a line, the number that ranks checkpoints. Kept: nothing;
+In: a `CorruptionScores` for each corruption. Out: numbers, a line, the number that ranks checkpoints. Kept: nothing;
 torch is not imported.
 """
 

@@ -5,7 +5,7 @@ run, nothing at all if it was refused or stopped before its first step. The file
 first: the one at the earliest step, then in the earliest phase. Clocks of machines decide only between errors of one
 phase. The exception gets a note of it, or of the file that has its traceback, for the last words of the command.
 
-`AttemptRecords` are the lines by which later starts decide, and a `Attempt` what they say of one. A run with
+`AttemptRecords` are the lines by which later starts decide, and an `Attempt` what they say of one. A run with
 `run.checkpoint_url` has them in the object store, too. Kept: nothing.
 
 An error of the class "error" is recorded in any case, because its files are needed to understand it; so is a

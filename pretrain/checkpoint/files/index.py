@@ -1,7 +1,7 @@
 """The index of a part: the name, shape and digest of each tensor, and the rule by which files hold it.
 
 In: what each rank stores; later the bytes of `index.json`. Out: those bytes; later which elements of which tensors a
-file holds, and where. Kept: one parsed index for each part of a checkpoint (`load.Verified`).
+file holds, and where. Kept: one parsed index for each part of a checkpoint (`load.VerifiedCheckpoint`).
 
 Engines cut tensors by rules: DDP stores each whole, FSDP2 an equal number of rows on each rank, ZeRO the parts of one
 flat array. All of them are runs of pieces: elements `[start, stop)` of a tensor, in files that follow each other, the

@@ -206,9 +206,9 @@ def test_reading_needs_numpy_alone(store: TokenStore) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from data.store.token_store import Store
+from data.store.token_store import TokenStore
 from data.store.growing import GrowingStore
-for kind in Store, GrowingStore:
+for kind in TokenStore, GrowingStore:
     store = kind(Path({str(store.folder)!r}))
     store.verify()
     print(store.num_records, store.residues(3).sum(), store.header(3), store.fingerprint)

@@ -191,12 +191,12 @@ import numpy as np
 from pathlib import Path
 from types import SimpleNamespace
 from data.batches.filling import filled
-from data.corpus.shelves import Shelves
+from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin
 from finetune.labels.contents import LabelledContents
 from finetune.labels.store import LabelStore
 tokens, labels, with_labels = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "1"
-shelves = Shelves([tokens])
+shelves = CorpusReader([tokens])
 contents = LabelledContents(shelves, SimpleNamespace(), LabelStore(labels, tokens)) if with_labels else None
 count = 0
 for records in np.array_split(np.random.default_rng(0).permutation(200_000), 4_000):

@@ -14,7 +14,7 @@ from zymogen.processes.fresh_process import MOST_ROLLBACKS, ROLLBACKS, run_comma
 PROGRAM = """
 import os, socket, subprocess, sys
 import psutil
-from zymogen.processes.errors import Rollback
+from zymogen.processes.errors import RollbackError
 from zymogen.processes.fresh_process import ROLLBACKS, run_command
 
 def main():
@@ -29,7 +29,7 @@ def main():
     listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
     listening.set_inheritable(True)  # as C++ libraries leave theirs
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
-    raise Rollback("the loss leapt")
+    raise RollbackError("the loss leapt")
 
 run_command(main)
 """
