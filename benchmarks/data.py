@@ -31,8 +31,8 @@ from data.alphabet import CLS, EOS, LETTER_IDS, STANDARD_RESIDUES, TOKENS
 from data.batches.loader import Loader
 from data.commands.digest import cursor_at
 from data.corpus.corpora import Corpora
-from data.corpus.prepare import open_corpora, prepare
-from data.order.dealing import attention_cost, deal, imbalance
+from data.corpus.prepare import open_corpora, prepare_corpora
+from data.order.dealing import attention_cost, balance, imbalance
 from data.order.plan import SPECIAL_TOKENS, Cursor, Plan
 from data.settings import DataSettings
 from data.sources.fasta import FastaSource
@@ -167,7 +167,7 @@ def planning(corpora: Corpora, settings: DataSettings) -> list[Row]:
     costs = [attention_cost(b.lengths) for b in bins]
     for per_step in (128, 64, 32, 16, 8):
         steps = [costs[i : i + per_step] for i in range(0, len(costs) - per_step + 1, per_step)]
-        spread = float(np.mean([imbalance(step, deal(step, 8)) for step in steps]))
+        spread = float(np.mean([imbalance(step, balance(step, 8)) for step in steps]))
         print(f"slowest over mean rank cost, 8 ranks, {per_step} bins a step: {spread:.4f}")
         if per_step == settings.bins_per_step:
             rows.append(Row("slowest rank, 8 ranks, T = 16k, crop 1024", "mean rank", spread, 1.05, "lower"))
@@ -240,7 +240,7 @@ def main() -> None:
         rows = parsing(folder, min(options.records, 250_000))
         write_fasta(folder / "b.fasta", options.records)
         settings = DataSettings(sources=(str(folder / "b.fasta"),), store_dir=str(folder / "stores"))
-        corpora = open_corpora(settings, prepare(settings))
+        corpora = open_corpora(settings, prepare_corpora(settings))
         rows += filling(corpora, settings)
         rows += planning(corpora, settings)
         rows += rates(corpora, settings)

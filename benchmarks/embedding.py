@@ -24,11 +24,11 @@ from benchmarks.timing import side_by_side
 from data.batches.packed import BinSize, PlainContents, TokenArrays, token_ids
 from data.order.plan import SPECIAL_TOKENS
 from finetune.adaptation.vectors import Embedder, windows_of
-from pretrain.model.build import first_model
+from pretrain.model.build import build_initialized
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights import io as transformers_io
-from pretrain.ship.source import ENCODER, encoder_of, open_source
+from pretrain.ship.source import ENCODER, encoder_of, open_trained_model
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 CROP = 1024
@@ -41,7 +41,7 @@ class Ours:
     """The embedder of `finetune.embed`."""
 
     def __init__(self, folder: Path, bin_tokens: int) -> None:
-        encoder = encoder_of(open_source(folder, ENCODER))
+        encoder = encoder_of(open_trained_model(folder, ENCODER))
         self.embedder = Embedder(encoder, (encoder.shape.layers,), "mean", autocast=False)
         self.bin_tokens = bin_tokens
 
@@ -80,7 +80,7 @@ class Theirs:
 
 def written(preset: str, folder: Path) -> None:
     """Random weights of a preset, as transformers reads them."""
-    shape, weights = first_model(ModelSettings(preset=preset), 0)
+    shape, weights = build_initialized(ModelSettings(preset=preset), 0)
     model = MaskedLanguageModel(shape)
     model.load_state_dict({name: weight() for name, weight in weights.items()})
     transformers_io.save(model, folder)

@@ -23,7 +23,7 @@ from benchmarks.launch import launched
 from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
 from pretrain.checkpoint.files.reading import read_tensors
-from pretrain.checkpoint.load import newest_valid, unread
+from pretrain.checkpoint.load import newest_valid, unreadable
 
 SETTINGS = (
     "model.preset=esm2_60k",
@@ -73,7 +73,7 @@ def trained(folder: Path, case: Case) -> Run:
     words += [f"run.directory={run}", f"data.store_dir={folder / 'stores'}", *overrides]
     launched(engine, processes, *words, precision=precision)
     with contextlib.redirect_stderr(sys.stdout):
-        checkpoint = newest_valid(run / "checkpoints", writer=False, check=unread)
+        checkpoint = newest_valid(run / "checkpoints", writer=False, check=unreadable)
     if checkpoint is None:
         sys.exit(f"{run} has no checkpoint")
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())

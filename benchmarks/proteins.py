@@ -13,7 +13,7 @@ from torch import Tensor
 
 from data.alphabet import CLS, EOS, PAD, STANDARD_IDS
 from data.batches.batch import IGNORED, Batch
-from data.batches.collate import lay_out
+from data.batches.collate import collate
 from data.batches.filling import FilledBin
 from data.batches.masking import corrupt
 from data.batches.settings import MaskSettings
@@ -117,7 +117,7 @@ def packed(documents: Sequence[Document], bin_tokens: int) -> list[Batch]:
     while (groups := pack(num_tokens, slots, max(1, slots // 8))).num_bins > wanted:
         slots += step
     settings = DataSettings(sources=("-",), bin_tokens=slots, crop_tokens=int(num_tokens.max()))
-    return [lay_out([filled([in_order[i] for i in members])], settings, [0]) for members in groups.bins()]
+    return [collate([filled([in_order[i] for i in members])], settings, [0]) for members in groups.bins()]
 
 
 def filled(documents: Sequence[Document]) -> FilledBin:

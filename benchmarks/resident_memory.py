@@ -36,12 +36,12 @@ def build_large(folder: Path) -> None:
 
 def iterate_large(folder: Path) -> None:
     """Fill every bin of the first windows of that store, as a worker does: plan and residues, no batches."""
-    from data.corpus.prepare import open_corpora, prepare
+    from data.corpus.prepare import open_corpora, prepare_corpora
     from data.order.plan import Cursor
     from data.settings import DataSettings
 
     settings = DataSettings(sources=(str(folder / "large.fasta"),), store_dir=str(folder / "stores"))
-    corpora = open_corpora(settings, prepare(settings))
+    corpora = open_corpora(settings, prepare_corpora(settings))
     contents = corpora.masked(0)
     for packed, _ in islice(corpora.plan(0).bins(Cursor()), 8000):
         contents.fill(packed)

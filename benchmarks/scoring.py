@@ -29,7 +29,7 @@ from finetune.score.rows import read_variants
 from finetune.score.schemes import Scheme, Variant
 from finetune.tables.read import read_table
 from finetune.tables.wild_types import named_wild_types, read_wild_types
-from pretrain.model.build import first_model
+from pretrain.model.build import build_initialized
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights import io as transformers_io
@@ -83,7 +83,7 @@ class Loop:
 
 def written(preset: str, folder: Path, scale: float = 1.0) -> None:
     """Random weights of a preset, as transformers reads them; matrices times `scale`, so that residues differ more."""
-    shape, weights = first_model(ModelSettings(preset=preset), 0)
+    shape, weights = build_initialized(ModelSettings(preset=preset), 0)
     model = MaskedLanguageModel(shape)
     first = {name: weight() for name, weight in weights.items()}
     model.load_state_dict({name: weight * scale if weight.ndim > 1 else weight for name, weight in first.items()})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from data.commands.arguments import forget_options, parsers
-from zymogen.console.safe_text import tell, tell_error
+from zymogen.console.safe_text import log, log_error
 from zymogen.files.disk_error import CLOSED, FULL, one_line
 from zymogen.processes.environment import use_standard_streams, use_writable_caches
 
@@ -34,15 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = 2
         sys.stdout.flush()
     except ValueError as error:
-        tell(f"error: {error}")
+        log(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        tell("interrupted; the same command continues a build where it stopped")
+        log("interrupted; the same command continues a build where it stopped")
         return 130
     except OSError as error:
         if error.errno not in CLOSED | FULL:
             raise
-        tell(f"error: {one_line(error)}")
+        log(f"error: {one_line(error)}")
         return 2
     finally:
         forget_options()
@@ -50,5 +50,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.excepthook = tell_error
+    sys.excepthook = log_error
     sys.exit(main())

@@ -15,43 +15,43 @@ from typing import cast
 
 from finetune.bundle.places import bundles_in
 from finetune.recipe import Recipe
-from zymogen.command_line.command import answered, importing_torch, may_be_allowed
+from zymogen.command_line.command import add_override_options, importing_torch, run_and_report
 from zymogen.command_line.parser import CommandParser
 from zymogen.processes.fresh_process import run_command
-from zymogen.processes.signals import consequences, listening
+from zymogen.processes.signals import blame_signal, handle_signals
 from zymogen.settings.toml_file import read, settings_help
 
 
-@listening()
+@handle_signals()
 def main(arguments: list[str] | None = None) -> int:
     """Train what a recipe describes; the exit status."""
 
     def attempt() -> None:
         options = _parser().parse_intermixed_args(arguments)
-        with consequences():
+        with blame_signal():
             _train(read(Recipe, options.recipe, options.overrides), options)
 
-    return answered(attempt)
+    return run_and_report(attempt)
 
 
 def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     # Imported here, so that --help and a mistake in the recipe are answered at once.
     with importing_torch():
         from finetune.assays import open_on_every_rank
-        from finetune.ending import end
+        from finetune.ending import finalize
         from finetune.held_out import TrainedMember
         from finetune.job import FineTuneJob
-        from finetune.members import members
-        from finetune.results.words import closing
-        from finetune.splits.words import in_words
+        from finetune.members import ensemble_members
+        from finetune.results.words import format_summary
+        from finetune.splits.words import format_split
         from pretrain.engine.launch import launch
         from pretrain.loop import train
     with launch(recipe) as engine:
         assays = open_on_every_rank(recipe, engine)
-        chosen = list(members(recipe, assays))  # a task that cannot be trained is refused before the search
+        chosen = list(ensemble_members(recipe, assays))  # a task that cannot be trained is refused before the search
         audited = engine.on_main(lambda: assays.audited(recipe.split, recipe.model.init))
         if engine.is_main:
-            said = in_words(recipe.split, assays.division, audited)
+            said = format_split(recipe.split, assays.division, audited)
             print(f"Split: {said}.", *(audited.notes if audited else ()), sep="\n", flush=True)
         trained: list[TrainedMember] = []
         for member in chosen:
@@ -66,7 +66,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
             )
             trained.append(TrainedMember(member, cast(FineTuneJob, summary.job), summary.run))
         lines = engine.on_main(
-            lambda: closing(end(recipe, assays, audited, trained, engine.device, again=options.again))
+            lambda: format_summary(finalize(recipe, assays, audited, trained, engine.device, again=options.again))
         )
         if engine.is_main:
             print("", *lines, *_next(Path(recipe.run.directory)), sep="\n", flush=True)
@@ -97,7 +97,7 @@ def _parser() -> CommandParser:
         help="settings on top of it, section.field=value, of one task tasks.NAME.field=value; values as in TOML; "
         "'none' takes one out",
     )
-    may_be_allowed(parser)
+    add_override_options(parser)
     parser.add_argument(
         "--again",
         action="store_true",

@@ -31,15 +31,15 @@ from finetune.labels.reading import TaskLabels, TaskReadFacts, read_task
 from finetune.labels.store import LabelStore, write
 from finetune.recipe import AssaySettings, Recipe
 from finetune.splits.audit import SplitAudit, audit
-from finetune.splits.deal import deal
-from finetune.splits.divide import Split, divide
+from finetune.splits.deal import balance_groups
+from finetune.splits.divide import Split, split_records
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, SplitParts
 from finetune.splits.records import SplitRecords
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import of_rows
 from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.read import read_table
-from finetune.tables.table import Table, joined
+from finetune.tables.table import Table, concatenate_tables
 from finetune.tasks.columns import columns_of
 from finetune.tasks.objective import Task
 from pretrain.engine.engine import Engine
@@ -118,7 +118,7 @@ class Assays:
         records, is_half = self.records(VALIDATION), np.zeros(self.store.num_records, np.bool_)
         if not self.parts.num_folds and len(records) >= 2 * _FEWEST_OF_HALF:
             numbers = np.unique(self.parts.group[records], return_inverse=True)[1]
-            is_half[records] = deal(numbers, self.parts.digests[records], (0.5, 0.5), 0)[numbers] == 1
+            is_half[records] = balance_groups(numbers, self.parts.digests[records], (0.5, 0.5), 0)[numbers] == 1
             is_half &= _FEWEST_OF_HALF <= is_half.sum() <= len(records) - _FEWEST_OF_HALF
         return is_half
 
@@ -252,18 +252,18 @@ def prepare(recipe: Recipe) -> PreparedAssays:
     with ProgressBar(f"reading {' and '.join(settings.table)}", after_s=2.0):
         tables = [read_table(name) for name in settings.table]
         needed = ((column, f"split.{name}") for name in _DIVIDING if (column := getattr(recipe.split, name)))
-        table = joined(tables, settings, list(needed))
+        table = concatenate_tables(tables, settings, list(needed))
         proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest.content).by_content()
     ingest = IngestSettings(content=settings.ingest.content)
     store = open_or_build([proteins], Path(settings.store_dir), settings.unknown_letters, ingest)
-    division, tasks, of_row = divided_and_read(recipe, table, proteins, store)
+    division, tasks, of_row = split_and_read(recipe, table, proteins, store)
     labels = write(store, {task.settings.name: task.labels for task in tasks}, proteins.linkers)
     opened = tuple(TaskReadFacts(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
     said = (*table.said, *proteins.said, *(line for task in tasks for line in task.said), *division.notes)
     return PreparedAssays(store.folder, labels.folder, opened, division, said, _of_tables(table, of_row))
 
 
-def divided_and_read(
+def split_and_read(
     recipe: Recipe, table: Table, proteins: TableProteins, store: TokenStore | None = None
 ) -> tuple[Split, list[TaskLabels], NDArray[np.int64]]:
     """Divide the rows of a table, and read the labels of those that have a part.
@@ -283,7 +283,7 @@ def divided_and_read(
     records = SplitRecords(table, proteins.record_of_row, proteins.digests, store)
     with ProgressBar("dividing the records", after_s=2.0):
         mutations = of_rows(records, proteins.mutated, proteins.wild_types)
-        division = divide(recipe.split, records, proteins.ids, mutations)
+        division = split_records(recipe.split, records, proteins.ids, mutations)
     of_row = np.where(division.used, proteins.record_of_row, -1)
     with ProgressBar("reading the labels", after_s=2.0):
         others = UnusedColumns.of(table, _columns_read(recipe, table))

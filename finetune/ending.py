@@ -20,24 +20,24 @@ import torch
 from numpy.typing import NDArray
 
 from data.alphabet import FASTA_LETTERS
-from data.homology.relatives import SearchHits, hits, searched_by
+from data.homology.relatives import SearchHits, hits, search_method
 from finetune.adaptation.features import cached_features
 from finetune.adaptation.vectors import Pooling
 from finetune.assays import Assays
 from finetune.baselines.baseline import PartRecords, TaskBaseline
 from finetune.baselines.features import Features
 from finetune.bundle.folder import with_evaluation
-from finetune.held_out import FoldPredictions, TrainedMember, of_fold
+from finetune.held_out import FoldPredictions, TrainedMember, predict_fold
 from finetune.job import FineTuneJob
-from finetune.labels.replicates import agreement
+from finetune.labels.replicates import replicate_agreement
 from finetune.metrics.scores import TaskScores
 from finetune.metrics.scoring import score
 from finetune.recipe import Recipe
 from finetune.report import page
 from finetune.results import predictions_file, words
-from finetune.results.beside import beside
-from finetune.results.calibrated import checked, fitted
-from finetune.results.joined import MergedPredictions, joined_predictions, objective_of_folds, over_folds
+from finetune.results.beside import fit_baselines
+from finetune.results.calibrated import check_calibration, fit_calibration
+from finetune.results.joined import MergedPredictions, joined_predictions, merge_folds, objective_of_folds
 from finetune.results.kept import ResultCache
 from finetune.results.results import (
     FILE,
@@ -53,17 +53,17 @@ from finetune.splits import split_file
 from finetune.splits.audit import SplitAudit
 from finetune.splits.groups import resampling_units
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
-from finetune.splits.words import in_words
+from finetune.splits.words import format_split
 from finetune.tasks.objective import Task
 from pretrain.checkpoint.best import best_valid
-from pretrain.checkpoint.load import newest_valid, unread
+from pretrain.checkpoint.load import newest_valid, unreadable
 from pretrain.run.directory import RunDirectory
 from pretrain.run.versions import versions
 from zymogen.console.progress import ProgressBar
-from zymogen.settings.json_file import whole
+from zymogen.settings.json_file import read_bytes
 
 
-def end(
+def finalize(
     recipe: Recipe,
     assays: Assays,
     audited: SplitAudit | None,
@@ -96,7 +96,7 @@ def end(
         return before[0]
     kept, seeds = ResultCache(root, inputs, again=again), recipe.run.seeds
     with ProgressBar("predicting what was held out", after_s=2.0):
-        folds = [of_fold(trained[at : at + seeds], device, kept) for at in range(0, len(trained), seeds)]
+        folds = [predict_fold(trained[at : at + seeds], device, kept) for at in range(0, len(trained), seeds)]
         objectives, joined = _together(folds)
     with ProgressBar("finding the relatives that an interval leaves out together", after_s=2.0):
         is_scored = any(len(each.predictions.rows) for each in joined)
@@ -117,7 +117,7 @@ def end(
             seeds=_of_seeds(some, of_some),
             ceilings=_ceilings(assays, of_some, [each.predictions.rows.records for each in predicted]),
             calibrations=_calibrations(some, of_some, predicted),
-            split=in_words(recipe.split, assays.division, audited),
+            split=format_split(recipe.split, assays.division, audited),
             split_fingerprint=assays.division.parts.fingerprint,
             audit=audited,
             notes=(*notes, *_nothing_tested(some[0]), *words.chosen_on_training(members)),
@@ -129,7 +129,7 @@ def end(
     results = results_of(folds, "all folds" if assays.parts.num_folds else NAMES[folds[0].part])
     of_members = [results]
     if len(trained) > 1:
-        alone = [of_fold([one], device, kept) for one in trained]
+        alone = [predict_fold([one], device, kept) for one in trained]
         several = f"one of the {len(trained)} models of the run"
         of_members = [
             results_of([fold], results.part if fold.number is None else f"fold {fold.number}", [
@@ -153,7 +153,7 @@ def _together(folds: Sequence[FoldPredictions]) -> tuple[list[Task], list[Merged
     objectives = [objective_of_folds(of_folds) for of_folds in zip(*(fold.objectives for fold in folds), strict=True)]
     tested = zip(*(fold.tested for fold in folds), strict=True)
     each = zip(*(fold.objectives for fold in folds), strict=True)
-    return objectives, [over_folds(of_folds, of) for of_folds, of in zip(tested, each, strict=True)]
+    return objectives, [merge_folds(of_folds, of) for of_folds, of in zip(tested, each, strict=True)]
 
 
 def _nothing_tested(fold: FoldPredictions) -> list[str]:
@@ -168,12 +168,12 @@ def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[TrainedMember]) ->
     """Hash of everything on which the results depend: models, labels, the split, settings, programs."""
     models = []
     for one in trained:
-        best = best_valid(one.run.checkpoints, unread)
-        newest = newest_valid(one.run.checkpoints, writer=False, check=unread)
+        best = best_valid(one.run.checkpoints, unreadable)
+        newest = newest_valid(one.run.checkpoints, writer=False, check=unreadable)
         weights = sorted((file.path, file.sha256) for file in best.manifest.files)
         models.append([one.member.name, best.trainer.step, weights, newest.trainer.step if newest else 0])
     settings = [asdict(part) for part in (recipe.model, recipe.split, recipe.adaptation, recipe.losses, *recipe.tasks)]
-    searches = searched_by() if assays.store.num_records else ""
+    searches = search_method() if assays.store.num_records else ""
     facts = [FORMAT, versions(), searches, assays.fingerprint, assays.division.parts.fingerprint, settings, models]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -183,7 +183,7 @@ def _complete(root: Path, trained: Sequence[TrainedMember], inputs: str) -> list
     files = (predictions_file.FILE, split_file.FILE, RunDirectory(root).report.name)
     if not all((root / name).is_file() for name in (FILE, *files)):
         return []
-    found = [whole(Results, folder / FILE) for folder in dict.fromkeys([root, *(one.run.root for one in trained)])]
+    found = [read_bytes(Results, folder / FILE) for folder in dict.fromkeys([root, *(one.run.root for one in trained)])]
     same = [results for results in found if results and results.inputs == inputs]
     return same if len(same) == len(found) else []
 
@@ -229,7 +229,7 @@ def _ceilings(
         tested = np.zeros(assays.store.num_records, np.bool_)
         tested[records] = True
         for output, name in enumerate(objective.outputs):
-            if agreed := agreement(task.labels, output, tested):
+            if agreed := replicate_agreement(task.labels, output, tested):
                 found.append(ReplicateCeiling(objective.settings.name, name, *agreed))
     return tuple(found)
 
@@ -247,8 +247,8 @@ def _calibrations(
         # On the labels that it was fitted on it would always be kept.
         on_part = [dict[str, float]() for _ in objective.outputs]
         if folds[0].part != VALIDATION:
-            on_part = checked(objective, of.predictions, of.calibrated, of.low, of.high)
-        maps = folds[0].maps[number] if len(folds) == 1 else fitted(objective, of.predictions)
+            on_part = check_calibration(objective, of.predictions, of.calibrated, of.low, of.high)
+        maps = folds[0].maps[number] if len(folds) == 1 else fit_calibration(objective, of.predictions)
         of_outputs = zip(objective.outputs, maps, on_part, strict=True)
         found += [TaskCalibration(objective.settings.name, *of_output) for of_output in of_outputs]
     return tuple(found)
@@ -282,7 +282,7 @@ def _fits(
                 parts = PartRecords(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
                 objective = fold.objectives[number]
                 of_level = vectors[objective.settings.level]
-                for name, baseline in beside(objective, labels, parts, sequences, of_level, began, search, step):
+                for name, baseline in fit_baselines(objective, labels, parts, sequences, of_level, began, search, step):
                     found.setdefault(name, {}).setdefault(number, {})[fold.number] = baseline
     return found
 

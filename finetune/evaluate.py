@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from data.batches.batch import Batch
-from data.batches.packed import in_turn
+from data.batches.packed import iterate_bins
 from data.order.plan import Bin
 from finetune.assays import Assays
-from finetune.heads.predicted import predicted
+from finetune.heads.predicted import activate
 from finetune.labels.columns import LabelColumns
 from finetune.losses.loss import TaskLoss
-from finetune.metrics.predictions import LabelPredictions, LabelRows, together
+from finetune.metrics.predictions import LabelPredictions, LabelRows, concatenate
 from finetune.metrics.scores import TaskScores
 from finetune.metrics.validation import FineTuneScores, ranked
 from finetune.tasks.objective import Task
@@ -58,13 +58,13 @@ def predict_together(
     engine: Engine,
 ) -> tuple[list[LabelPredictions], dict[str, float]]:
     """Predictions of every label of some records, and the mean loss of each objective with a label; collective."""
-    turns = ((bin_, batch) for bin_, batch, _ in in_turn(assays.bins(records), assays.contents, engine))
+    turns = ((bin_, batch) for bin_, batch, _ in iterate_bins(assays.bins(records), assays.contents, engine))
     own, sums, counts = _predicted(model, assays, objectives, turns, engine.device, engine.autocast)
     of_ranks = zip(*engine.gather(own), strict=True)
     total, count = engine.sum_over_ranks(sums).tolist(), engine.sum_over_ranks(counts).tolist()
     names = [objective.settings.name for objective in objectives]
     means = {name: loss / labels for name, loss, labels in zip(names, total, count, strict=True) if labels}
-    return [together(parts)[0] for parts in of_ranks], means
+    return [concatenate(parts)[0] for parts in of_ranks], means
 
 
 @torch.no_grad()
@@ -111,9 +111,9 @@ def _predicted(
                 columns.censoring.numpy(),
                 _positions(objective, columns, assays.labels.first_residues(records)),
             )
-            found[i].append(LabelPredictions(rows, predicted(objective, number, columns.outputs)))
+            found[i].append(LabelPredictions(rows, activate(objective, number, columns.outputs)))
     model.train(was_training)
-    return [together(parts)[0] for parts in found], sums, counts
+    return [concatenate(parts)[0] for parts in found], sums, counts
 
 
 def _nothing(objective: Task) -> LabelPredictions:

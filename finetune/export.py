@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.bundle.places import bundles_at
-from zymogen.command_line.command import main_of
+from zymogen.command_line.command import make_main
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import ProgressBar
 
@@ -65,12 +65,12 @@ def export(bundle: "Bundle", folder: Path, base: str | None = None) -> None:
     from finetune.bundle.base import merged_parameters
     from finetune.bundle.transformers import save
     from pretrain.model.weights.finite import require_finite
-    from zymogen.files.durable import published
+    from zymogen.files.durable import new_dir
 
     objective = exportable(bundle)
     parameters = merged_parameters(bundle, base)
     require_finite(parameters, bundle.folder, _DIVERGED)
-    with published(folder) as building:
+    with new_dir(folder) as building:
         save(building, bundle.manifest, objective, parameters)
         require_same(bundle, building, base)
 
@@ -94,14 +94,14 @@ def require_same(bundle: "Bundle", folder: Path, base: str | None = None) -> Non
     from data.order.plan import SPECIAL_TOKENS
     from finetune.predictor import open_predictor
     from finetune.tables.proteins import in_memory
-    from pretrain.ship.reloaded import LENGTHS, loaded, made_up, require_close
+    from pretrain.ship.reloaded import LENGTHS, random_batch, reload, require_close
 
     predictor = open_predictor(bundle, base)
     (objective,) = predictor.model.objectives
     of_residues = objective.settings.level == "residue"
-    theirs = loaded(folder, AutoModelForTokenClassification if of_residues else AutoModelForSequenceClassification)
+    theirs = reload(folder, AutoModelForTokenClassification if of_residues else AutoModelForSequenceClassification)
     longest = bundle.manifest.reading.crop_tokens - SPECIAL_TOKENS
-    proteins = [made_up(min(length, longest), number) for number, length in enumerate(LENGTHS)]
+    proteins = [random_batch(min(length, longest), number) for number, length in enumerate(LENGTHS)]
     letters = in_memory("made up", [decode(ids.numpy()) for ids in proteins])
     found = predictor(letters, np.arange(len(proteins)), raw=True)
     scales = np.stack([objective.mean, objective.std]) if objective.settings.is_number else np.array([[0.0], [1.0]])
@@ -154,7 +154,7 @@ def _options(parser: CommandParser) -> None:
     parser.add_argument("--adapter", metavar="CLASS", help="the adapter alone, for this class, such as EsmForMaskedLM")
 
 
-main = main_of("finetune.export", "Export a bundle for transformers, or for peft.", _options, _export, is_alone=True)
+main = make_main("finetune.export", "Export a bundle for transformers, or for peft.", _options, _export, is_alone=True)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from finetune.job import FineTuneJob
 from finetune.members import EnsembleMember
 from finetune.metrics.predictions import LabelPredictions
 from finetune.metrics.scores import NO_VALIDATION
-from finetune.results.calibrated import Calibration, fitted
-from finetune.results.joined import MergedPredictions, over_seeds, with_calibration
+from finetune.results.calibrated import Calibration, fit_calibration
+from finetune.results.joined import MergedPredictions, average_seeds, with_calibration
 from finetune.results.kept import ResultCache
 from finetune.results.results import EnsembleMemberFacts
 from finetune.splits.parts import TEST, VALIDATION
@@ -57,7 +57,7 @@ class FoldPredictions:
         return self.members[0].fold
 
 
-def of_fold(trained: Sequence[TrainedMember], device: torch.device, kept: ResultCache) -> FoldPredictions:
+def predict_fold(trained: Sequence[TrainedMember], device: torch.device, kept: ResultCache) -> FoldPredictions:
     """What the members of one fold predict of its validation and its tested part.
 
     Raises:
@@ -70,10 +70,12 @@ def of_fold(trained: Sequence[TrainedMember], device: torch.device, kept: Result
     each = [_predicted(one, part, device, kept) for one in trained]
     validation, tested, maps = [], [], []
     for number, objective in enumerate(objectives):
-        mean, spread = over_seeds(objective, [validated[number] for _, validated, _ in each])
-        of_tested, spread_of_tested = over_seeds(objective, [of_part[number] for _, _, of_part in each])
+        mean, spread = average_seeds(objective, [validated[number] for _, validated, _ in each])
+        of_tested, spread_of_tested = average_seeds(objective, [of_part[number] for _, _, of_part in each])
         has_validation, none = assays.chosen_on == "validation", Calibration(why_not=NO_VALIDATION)
-        of_output = fitted(objective, mean, assays.calibrates) if has_validation else (none,) * len(objective.outputs)
+        of_output = (
+            fit_calibration(objective, mean, assays.calibrates) if has_validation else (none,) * len(objective.outputs)
+        )
         maps.append(of_output)
         validation.append(with_calibration(objective, mean, spread, of_output))
         tested.append(with_calibration(objective, of_tested, spread_of_tested, of_output))

@@ -16,7 +16,7 @@ from torch import nn
 
 from data.batches.loader import Loader, Step
 from data.order.plan import CorpusProgress, Cursor
-from finetune.adaptation.adapt import adapt, first_of
+from finetune.adaptation.adapt import adapt, initializers
 from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.exchange import read_adapter
 from finetune.adaptation.features import CachedFeatures, EncoderInputs, cached_features, vectors_of
@@ -24,7 +24,7 @@ from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
 from finetune.adaptation.vectors import Pooling
 from finetune.assays import Assays
-from finetune.bundle.base import base_of
+from finetune.bundle.base import find_base
 from finetune.bundle.folder import write_bundle
 from finetune.bundle.manifest import BundleManifest, ModelRecord, ReadingSettings
 from finetune.evaluate import evaluate
@@ -46,7 +46,7 @@ from pretrain.optimizer.groups import ParameterGroup
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.run.versions import versions
-from pretrain.ship.source import ENCODER, TrainedModel, open_source, random_encoder
+from pretrain.ship.source import ENCODER, TrainedModel, open_trained_model, random_encoder
 from pretrain.step import Reading
 from zymogen.console.progress import ProgressBar
 
@@ -78,7 +78,7 @@ class FineTuneJob(Job[FineTuneScores]):
         self.tasks = assays.objectives
         self.lines: list[str] = []
         init, seed = recipe.model.init, recipe.run.seed
-        self.source = open_source(init, ENCODER) if init is not None else random_encoder(recipe.model, seed)
+        self.source = open_trained_model(init, ENCODER) if init is not None else random_encoder(recipe.model, seed)
         """The encoder before fine-tuning."""
         self.features = self._cached(self.source)
 
@@ -121,7 +121,7 @@ class FineTuneJob(Job[FineTuneScores]):
                 inputs=inputs,
             )
         adapt(model, settings, plan)
-        first = first_of(model, start.weights, seed, plan, adapter)
+        first = initializers(model, start.weights, seed, plan, adapter)
         records = {name: scale.record for name, scale in inputs.items()}
         record = ModelRecord(encoder=start.shape, adapters=plan, inputs=records)
         if before not in (None, record):
@@ -308,7 +308,7 @@ class FineTuneJob(Job[FineTuneScores]):
             encoder=self.shape,
             adapters=described.adapters,
             inputs=described.inputs,
-            base=base_of(recipe.model, recipe.run.seed, self.source),
+            base=find_base(recipe.model, recipe.run.seed, self.source),
             labels=assays.fingerprint,
             split=assays.parts.fingerprint,
             split_method=assays.division.method,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data.order.extent import tokens_per_pass
+from data.order.extent import tokens_per_epoch
 from finetune.assays import Assays
 from finetune.recipe import Recipe
 
@@ -26,7 +26,7 @@ class EnsembleMember:
     fold: int | None = None
 
 
-def members(recipe: Recipe, assays: Assays) -> Iterator[EnsembleMember]:
+def ensemble_members(recipe: Recipe, assays: Assays) -> Iterator[EnsembleMember]:
     """The members in the order in which they are trained: the seeds of the first fold, then those of the next one.
 
     Raises:
@@ -40,7 +40,7 @@ def members(recipe: Recipe, assays: Assays) -> Iterator[EnsembleMember]:
         except ValueError as error:
             raise ValueError(f"fold {fold} of {folds}: {error}" if folds else str(error)) from error
     for fold, of_fold in enumerate(of_folds):
-        length = tokens_per_pass(of_fold.plan(recipe.run.seed)) if recipe.schedule.passes is not None else 0
+        length = tokens_per_epoch(of_fold.plan(recipe.run.seed)) if recipe.schedule.passes is not None else 0
         for number in range(seeds):
             seed = recipe.run.seed + number
             name = "-".join([f"fold-{fold}"] * bool(folds) + [f"seed-{seed}"] * (seeds > 1))

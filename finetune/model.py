@@ -20,7 +20,7 @@ from finetune.heads.head import TaskHead
 from finetune.heads.inputs import InputScale
 from finetune.heads.pooling import Pooling, first_slots, rows_of
 from finetune.heads.settings import HeadSettings
-from finetune.heads.shares import largest
+from finetune.heads.shares import context_max
 from finetune.labels.columns import LabelColumns
 from finetune.losses.balance import LearnedBalance
 from finetune.losses.loss import TaskLoss
@@ -158,7 +158,7 @@ class FineTuneModel(nn.Module):
             if level == "sequence":
                 linkers[rows_of(targets.slots, firsts)] = torch.stack([of.skip_start, of.skip_end], 1)
         # Labels are where a document begins, and its linker may lie in the share of another rank.
-        return largest(linkers, self.encoder.context)
+        return context_max(linkers, self.encoder.context)
 
     def _cached(self, batch: Batch, columns: Sequence[LabelColumns]) -> Iterator[_HeadInput]:
         """What each head reads of cached vectors."""

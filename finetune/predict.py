@@ -22,10 +22,10 @@ from finetune.score.written import free_name, require_place
 from finetune.tables.settings import TooLong
 from pretrain.engine.settings import InferenceSettings
 from pretrain.run.settings import RunSettings
-from zymogen.command_line.command import importing_torch, main_of
+from zymogen.command_line.command import importing_torch, make_main
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import ProgressBar
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 from zymogen.files.durable import write_csv
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _write(
                 pass
     if engine.is_main:
         for line in said:
-            tell(f"{options.table}: {line}")
+            log(f"{options.table}: {line}")
         print(f"{options.output}: {rows.num_rows:,} rows, {len(tasks):,} tasks, {members} model(s)", flush=True)
 
 
@@ -283,7 +283,7 @@ def _options(parser: CommandParser) -> None:
     )
 
 
-main = main_of("finetune.predict", "Predict every task of a bundle for every row.", _options, _predict)
+main = make_main("finetune.predict", "Predict every task of a bundle for every row.", _options, _predict)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.batches.contents import Contents
-from data.batches.filling import BinTargets, FilledBin, filled
+from data.batches.filling import BinTargets, FilledBin, fill_bin
 from data.batches.packed import BinSize, TokenArrays, packed, token_ids
 from data.order.plan import SPECIAL_TOKENS, Bin
 from data.order.settings import BinSettings, bin_tokens_on
 from finetune.adaptation.adapt import adapt
-from finetune.bundle.base import whole_parameters
+from finetune.bundle.base import all_parameters
 from finetune.bundle.folder import Bundle
-from finetune.heads.predicted import predicted
+from finetune.heads.predicted import activate
 from finetune.metrics.weighted import Floats
 from finetune.model import FineTuneModel
 from finetune.tables.proteins import TableProteins
@@ -38,7 +38,7 @@ class _AllTargets(Contents):
     def fill(self, bin_: Bin) -> FilledBin:
         """The documents of a bin with all places of each objective."""
         targets = (self._targets(objective, bin_) for objective in self.objectives)
-        return filled(bin_, self.residues.tokens(bin_), *targets)
+        return fill_bin(bin_, self.residues.tokens(bin_), *targets)
 
     def _targets(self, objective: Task, bin_: Bin) -> BinTargets:
         firsts, level = np.cumsum(bin_.lengths) - bin_.lengths, objective.settings.level
@@ -94,7 +94,7 @@ class Predictor:
             numbers = self.model(batch.to(device), each=True)
             of_objectives = []
             for objective, number, targets in zip(self.model.objectives, numbers, batch.targets, strict=True):
-                values = number.double().cpu().numpy() if raw else predicted(objective, number, targets.columns[0])
+                values = number.double().cpu().numpy() if raw else activate(objective, number, targets.columns[0])
                 whole = values.reshape(-1, len(objective.outputs), *values.shape[1:])
                 counts = {"sequence": np.ones_like(members), "pair": zeros}.get(
                     objective.settings.level, part.lengths - SPECIAL_TOKENS
@@ -120,7 +120,7 @@ def open_predictor(bundle: Bundle, base: str | None = None, device: torch.device
     """
     model = empty_model(bundle)
     wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
-    parameters = whole_parameters(bundle, wanted, base)
+    parameters = all_parameters(bundle, wanted, base)
     given: dict[str, Tensor] = {}
     for name, shape in wanted.items():
         tensor = parameters.get(name)

@@ -19,7 +19,7 @@ from pretrain.engine.settings import ParallelSettings
 from pretrain.model.settings import ComputeSettings, ModelSettings
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from pretrain.run.settings import SelectingRunSettings
-from zymogen.settings.section import IDENTITY, OPERATIONAL, require, require_word, setting
+from zymogen.settings.section import IDENTITY, OPERATIONAL, require, require_known, setting
 
 PEAK_LR = {"frozen": 1e-4, "lora": 3e-4, "full": 2e-5}
 """Peak learning rate of the encoder where a recipe gives none, by what of it learns; heads have `head_lr` times that.
@@ -134,7 +134,7 @@ class Recipe:
         balance, names = self.data.balance, [task.name for task in self.tasks]
         if balance is None:
             return
-        require_word("data.balance", balance, names)
+        require_known("data.balance", balance, names)
         task = self.tasks[names.index(balance)]
         said = f"it is of type {task.type} and level {task.level}; name a task that has classes of whole sequences"
         require(not task.is_number and task.level == "sequence", "data.balance", balance, said)

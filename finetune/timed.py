@@ -20,14 +20,14 @@ from finetune.assays import open_on_every_rank
 from finetune.heads.inputs import InputScale
 from finetune.job import FineTuneJob
 from finetune.look.timing import ROWS
-from finetune.members import members
+from finetune.members import ensemble_members
 from finetune.recipe import Recipe
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
 from pretrain.ship.source import TrainedModel
 from pretrain.telemetry.memory import most_bytes
 from pretrain.timing import timed_steps
-from zymogen.command_line.command import main_of
+from zymogen.command_line.command import make_main
 from zymogen.command_line.parser import CommandParser
 from zymogen.settings.toml_file import read
 
@@ -49,7 +49,7 @@ class BenchmarkJob(FineTuneJob):
         return {}
 
 
-def timed(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
+def benchmark(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
     """Time 100 rows of a recipe.
 
     Args:
@@ -66,7 +66,7 @@ def timed(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
         ValueError: the recipe does not fit its table, or the model cannot be read.
     """
     recipe = replace(recipe, data=replace(recipe.data, workers=0))
-    member = next(iter(members(recipe, open_on_every_rank(recipe, engine))))
+    member = next(iter(ensemble_members(recipe, open_on_every_rank(recipe, engine))))
     rows = member.assays.drawn_of_training(recipe.run.seed, ROWS)
     documents = member.assays.shelves.num_residues(rows) + SPECIAL_TOKENS
     job = BenchmarkJob(member.recipe, engine, member.assays)
@@ -91,7 +91,7 @@ def timed(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
 def _time(options: argparse.Namespace) -> None:
     recipe = read(Recipe, options.recipe, options.overrides)
     with launch(recipe) as engine:
-        print(json.dumps(timed(recipe, engine, options.seconds)), flush=True)
+        print(json.dumps(benchmark(recipe, engine, options.seconds)), flush=True)
 
 
 def _options(parser: CommandParser) -> None:
@@ -100,7 +100,7 @@ def _options(parser: CommandParser) -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long training steps are timed; 2")
 
 
-main = main_of("finetune.timed", f"Time {ROWS} rows of a recipe; no run is written.", _options, _time)
+main = make_main("finetune.timed", f"Time {ROWS} rows of a recipe; no run is written.", _options, _time)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
-from zymogen.command_line.command import answered, importing_torch, may_be_allowed
+from zymogen.command_line.command import add_override_options, importing_torch, run_and_report
 from zymogen.command_line.parser import CommandParser
 from zymogen.processes.fresh_process import run_command
 from zymogen.processes.launcher import launched_world
-from zymogen.processes.signals import consequences, defer, listening
+from zymogen.processes.signals import blame_signal, defer, handle_signals
 from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.toml_file import read, settings_help
 
@@ -34,20 +34,20 @@ _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+=")
 """The beginning of a setting; other words are sources."""
 
 
-@listening()
+@handle_signals()
 def main(arguments: list[str] | None = None) -> int:
     """Run one attempt of a training run; the exit status."""
 
     def attempt() -> None:
         options = _parser().parse_intermixed_args(arguments)
         _sort(options)
-        with consequences():
+        with blame_signal():
             if options.sources:
                 _train_on_sources(options)
             else:
                 _train(read(Recipe, options.recipe, options.overrides), options)
 
-    return answered(attempt)
+    return run_and_report(attempt)
 
 
 def _sort(options: argparse.Namespace) -> None:
@@ -99,31 +99,31 @@ def _sort(options: argparse.Namespace) -> None:
 
 def _train_on_sources(options: argparse.Namespace) -> None:
     from pretrain.proposal.request import ProposalOptions
-    from pretrain.proposed import about_existing, agreed, first_recipe, outlined, propose
+    from pretrain.proposed import agree_on_recipe, describe_existing_run, outline, propose, provisional_recipe
 
     budget_s = options.minutes * 60 if options.minutes else options.hours * 3600 if options.hours else None
     request = ProposalOptions(options.sources, tuple(options.overrides), budget_s)
-    recipe = first_recipe(request)
+    recipe = provisional_recipe(request)
     typed = SettingOrigin(COMMAND_LINE, options.overrides)
     _require_files(recipe, typed)
     rank, world_size, *_ = launched_world()
     is_alone = world_size == 1  # else rank 0 says for all whether the run exists
-    lines = about_existing(request) if options.plan and is_alone else []
+    lines = describe_existing_run(request) if options.plan and is_alone else []
     if options.untimed:
-        lines = lines or outlined(request)
+        lines = lines or outline(request)
     if lines:
         if rank == 0:
             print("\n".join(lines), flush=True)
         return
     with _launched(recipe) as engine:
         if options.plan:
-            lines = engine.on_main(lambda: about_existing(request))
+            lines = engine.on_main(lambda: describe_existing_run(request))
             if not lines:
                 propose(request, engine, planned=True)
             elif engine.is_main:
                 print("\n".join(lines), flush=True)
             return
-        recipe, written, options.overrides = agreed(request, engine)
+        recipe, written, options.overrides = agree_on_recipe(request, engine)
         options.recipe = Path(recipe.run.directory) / RECIPE
         _train_with(engine, recipe, options, written)
 
@@ -135,17 +135,17 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
 
 
 def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, written: str = "") -> None:
-    from pretrain.corpus import in_tokens
+    from pretrain.corpus import resolve_epochs
     from pretrain.loop import train
     from pretrain.masked_language_job import open_job
     from pretrain.proposal.written import toml_value
     from pretrain.run.directory import ScheduleDiffersError
-    from pretrain.summary import LaunchCommand, closing_words, launcher, schedule_differs
+    from pretrain.summary import LaunchCommand, format_summary, launch_command, schedule_differs
     from zymogen.processes.launcher import command_line
 
     is_in_passes = recipe.schedule.passes is not None
-    start = LaunchCommand(options.recipe, options.overrides, launcher(command_line()), is_in_passes)
-    recipe = in_tokens(recipe, engine)
+    start = LaunchCommand(options.recipe, options.overrides, launch_command(command_line()), is_in_passes)
+    recipe = resolve_epochs(recipe, engine)
     try:
         summary = train(
             recipe,
@@ -165,7 +165,7 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
         from pretrain.report.page import write_last_report
 
         write_last_report(summary.run.root)
-        print(closing_words(summary, start), flush=True)
+        print(format_summary(summary, start), flush=True)
 
 
 def _launched(recipe: Recipe) -> "AbstractContextManager[Engine]":
@@ -220,7 +220,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--untimed", action="store_true", help="with --plan: estimate the speed of one process, without timing steps"
     )
-    may_be_allowed(parser)
+    add_override_options(parser)
     return parser
 
 

@@ -7,8 +7,8 @@ each node builds while the others wait.
 from dataclasses import replace
 
 from data.corpus.corpora import Corpora
-from data.corpus.prepare import open_corpora, prepare
-from data.order.extent import tokens_per_pass
+from data.corpus.prepare import open_corpora, prepare_corpora
+from data.order.extent import tokens_per_epoch
 from data.settings import DataSettings
 from pretrain.engine.engine import Engine
 from pretrain.recipe import Recipe
@@ -20,7 +20,7 @@ def open_on_every_rank(settings: DataSettings, engine: Engine) -> Corpora:
     Raises:
         ValueError: a file is at fault, or nodes hold different ones; `PeerError` on the other ranks.
     """
-    corpora = open_corpora(settings, engine.on_each_node(lambda: prepare(settings)))
+    corpora = open_corpora(settings, engine.on_each_node(lambda: prepare_corpora(settings)))
     seen = engine.gather((corpora.fingerprint, corpora.split_fingerprint))
     for rank, other in enumerate(seen):
         if other != seen[0]:
@@ -31,7 +31,7 @@ def open_on_every_rank(settings: DataSettings, engine: Engine) -> Corpora:
     return corpora
 
 
-def in_tokens(recipe: Recipe, engine: Engine) -> Recipe:
+def resolve_epochs(recipe: Recipe, engine: Engine) -> Recipe:
     """The recipe with its length in tokens; if it is given in passes, the corpus is opened and counted. Collective.
 
     Raises:
@@ -40,5 +40,5 @@ def in_tokens(recipe: Recipe, engine: Engine) -> Recipe:
     if recipe.schedule.passes is None:
         return recipe
     corpora = open_on_every_rank(recipe.data, engine)
-    tokens = engine.on_main(lambda: tokens_per_pass(corpora.plan(recipe.run.seed)))
+    tokens = engine.on_main(lambda: tokens_per_epoch(corpora.plan(recipe.run.seed)))
     return replace(recipe, schedule=recipe.schedule.in_tokens(tokens))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from data.order.settings import bin_tokens_on
 from pretrain.evaluation.figures import IDENTITY, LENGTH, EvaluationResult, buckets
-from pretrain.evaluation.options import takes_scored_set
-from zymogen.command_line.command import importing_torch, main_of, require_free, takes_output, write_output
+from pretrain.evaluation.options import add_test_set_options
+from zymogen.command_line.command import add_output_option, importing_torch, make_main, require_free, write_output
 from zymogen.command_line.parser import CommandParser, positive
 from zymogen.console.progress import ProgressBar
 from zymogen.settings import json_file
@@ -53,11 +53,11 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> EvaluationResult:
     """Everything that is found; collective."""
     from pretrain.evaluation.evaluate import unigram_losses
     from pretrain.evaluation.finished import figures_of, scored_by
-    from pretrain.evaluation.opened import TestSetOptions, corpora_of, named, open_set
+    from pretrain.evaluation.opened import TestSetOptions, corpora_of, open_test_set, run_of_name
     from pretrain.model.weights.source import require_place
-    from pretrain.ship.source import masked_language_model, open_source
+    from pretrain.ship.source import masked_language_model, open_trained_model
 
-    data = named(options.data, options.model)
+    data = run_of_name(options.data, options.model)
     if not data:
         require_place(options.model)
         raise ValueError(
@@ -72,12 +72,12 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> EvaluationResult:
         unknown_letters=options.unknown_letters,
     )
     with ProgressBar("opening the model", after_s=2.0, speaks=engine.is_main):
-        source = open_source(options.model)
+        source = open_trained_model(options.model)
         model = masked_language_model(source, engine.device)
         name, origin, weights = source.name, source.origin, source.content_hash()
         del source  # and its copy of the weights, where the model is on another device
-    opened = open_set(asked, engine)
-    training = None if options.training == ["none"] else named(options.training, options.model)
+    opened = open_test_set(asked, engine)
+    training = None if options.training == ["none"] else run_of_name(options.training, options.model)
     against = opened.corpora
     if training and training != data:
         against, _, _ = corpora_of(
@@ -127,14 +127,14 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> EvaluationResult:
 def _options(parser: CommandParser) -> None:
     add = parser.add_argument
     add("model", help="run, checkpoint, export, folder of transformers' or Hub name")
-    takes_scored_set(parser)
+    add_test_set_options(parser)
     add("--training", nargs="+", metavar="WHAT", help="a run or sources that the model trained on; or 'none'")
     add("--bin-tokens", type=positive, metavar="N", help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
     add("--unknown-letters", choices=["refuse", "count"], help="letters outside the alphabet: an error, or <unk>")
-    takes_output(parser)
+    add_output_option(parser)
 
 
-main = main_of("pretrain.evaluate", str(__doc__), _options, _evaluate)
+main = make_main("pretrain.evaluate", str(__doc__), _options, _evaluate)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import get_args
 from pretrain.model.weights.io import LARGEST_FILE, StoredType
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.export import export
-from zymogen.command_line.command import main_of
+from zymogen.command_line.command import make_main
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import ProgressBar
 
@@ -48,7 +48,7 @@ def _size(text: str) -> str:
     return text
 
 
-main = main_of("pretrain.export", str(__doc__), _options, _export, is_alone=True)
+main = make_main("pretrain.export", str(__doc__), _options, _export, is_alone=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pretrain.run.directory import RunDirectory
 from pretrain.step import Reading
 from zymogen.processes.errors import CheckpointError
 from zymogen.processes.launcher import command_line
-from zymogen.processes.signals import Interrupted, at_once
+from zymogen.processes.signals import Interrupted, immediate
 
 
 class LossTerm(NamedTuple):
@@ -219,7 +219,7 @@ def publish(job: "Job[Any]", run: RunDirectory) -> None:
         CheckpointError: the same, by the storage.
     """
     try:
-        with at_once():
+        with immediate():
             job.publish(run)
     except (Interrupted, CheckpointError):
         raise

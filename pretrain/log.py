@@ -18,7 +18,7 @@ from pretrain.screen import Console, StepMetrics, report_of
 from pretrain.step import Reading
 from pretrain.telemetry.memory import most_bytes
 from pretrain.telemetry.speed import Throughput, Timer
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 from zymogen.settings.section import settings_of
 
 
@@ -47,7 +47,7 @@ class MetricsLog:
         try:
             records.append(self._run.metrics, {**where, "time": records.now(), **values})
         except OSError as error:  # a full disk: only failed saves end the run
-            tell(f"{self._run.metrics}: the line of step {state.step} is lost: {error}")
+            log(f"{self._run.metrics}: the line of step {state.step} is lost: {error}")
 
     def step(
         self,

@@ -21,7 +21,7 @@ from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor, Plan
 from pretrain.checkpoint.best import BestCheckpoint
 from pretrain.checkpoint.canonical import InvalidCheckpointError
-from pretrain.checkpoint.continued import changes, require_same_run
+from pretrain.checkpoint.continued import describe_changes, require_same_run
 from pretrain.checkpoint.frozen import fill_frozen
 from pretrain.checkpoint.load import VerifiedCheckpoint, open_checkpoint
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
@@ -36,11 +36,11 @@ from pretrain.log import MetricsLog, Steps, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
 from pretrain.recovery.elsewhere import RemoteCheckpoints
-from pretrain.recovery.left_out import kept_of, require_left_out
+from pretrain.recovery.left_out import require_same_skipped_bins, to_entry
 from pretrain.recovery.numerical import LossMonitor, faults_met, require_remedy
 from pretrain.recovery.shared_directory import require_shared
 from pretrain.recovery.watchdog import watched
-from pretrain.run.attempts import recorded, starts
+from pretrain.run.attempts import attempts, recorded
 from pretrain.run.directory import RunDirectory
 from pretrain.run.due import IntervalSchedule
 from pretrain.run.identity import fingerprints_of
@@ -97,13 +97,13 @@ def train(
 
     def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
         with run.claimed(recipe, allow_schedule_change=allow_schedule_change):
-            with signals.at_once():
+            with signals.immediate():
                 known, newest_step = elsewhere.known()
-            before = starts(known)
+            before = attempts(known)
             require_remedy(run, known.faults, newest_step, recipe)
             asked_for = require_progress(run, before, newest_step, despite_failures=despite_failures)
             sweep(run.checkpoints)
-            with signals.at_once():
+            with signals.immediate():
                 found = elsewhere.newest()
             attempt, found = elsewhere.numbered(found, engine.world_size, despite_failures=asked_for)
         chosen = (found.path, found.manifest.self_sha256) if found else None
@@ -123,7 +123,7 @@ def train(
         attempt, base_step, chosen, faults = engine.on_main(begin)
         watching = watched(run, engine, attempt, position, recipe.run.grace_s)
         recording = recorded(run, engine.rank, attempt, position, newest)
-        with elsewhere.stored_at_the_end(attempt), watching, recording, signals.consequences(), signals.at_once():
+        with elsewhere.stored_at_the_end(attempt), watching, recording, signals.blame_signal(), signals.immediate():
             job = open_job(recipe, engine)
             if not chosen:  # a start that continues does without the seconds that it takes
                 engine.on_main(lambda: require_publishable(job))
@@ -180,7 +180,7 @@ class Trainer(Generic[S]):
             self.state = checkpoint.trainer
         else:
             fill(self.named, self.named.names, built.first)
-        self.opening_lines += changes(checkpoint, engine)
+        self.opening_lines += describe_changes(checkpoint, engine)
         engine.on_main(lambda: run.describe(compute=self.opening_lines))
         self.log = MetricsLog(recipe, job, engine, run, attempt)
         self.validations = ValidationHistory(job, engine, self.log, run, self.state)
@@ -214,7 +214,7 @@ class Trainer(Generic[S]):
         known = ENTRIES | self.job.entry_names | ({BEST} if self.job.selection else frozenset())
         while True:
             require_same_run(checkpoint, fingerprints)
-            require_left_out(checkpoint, self.recipe.data)
+            require_same_skipped_bins(checkpoint, self.recipe.data)
             self.job.require(checkpoint.trainer.entries, checkpoint.trainer.cursor)
             try:
                 state = restore(checkpoint, self.named, self.engine, fingerprints.get(FROZEN), known)
@@ -275,7 +275,7 @@ class Trainer(Generic[S]):
         while not self.is_over:
             with (
                 lines.clock.waiting(),
-                signals.at_once(alone),
+                signals.immediate(alone),
             ):  # with several ranks, the others would wait for this one
                 self.phase = "load"
                 step = next(loader)
@@ -286,7 +286,7 @@ class Trainer(Generic[S]):
             tokens_seen = self.state.tokens_seen + ahead.num_tokens + step.num_tokens
             rate = learning_rate(schedule, tokens_seen)
             told = self.saves.told()._replace(
-                stop=signals.word(), save=signals.save_asked() and not self.saves.is_writing
+                stop=signals.signal_flag(), save=signals.save_requested() and not self.saves.is_writing
             )
             if self.engine.is_main:
                 told = told._replace(save=told.save or checkpoints.by_clock(), validate=validations.by_clock())
@@ -305,7 +305,7 @@ class Trainer(Generic[S]):
             number, is_last = self.state.step + len(ahead), tokens_seen >= schedule.total_tokens
             saves, validates = checkpoints.at(number) or is_last, validations.at(number)
             told = ahead.read(all_of_them=saves or validates)
-            signals.obey(told.stop)
+            signals.raise_if_flagged(told.stop)
             saves, validates = saves or bool(told.save), validates or bool(told.validate)
             if self.validations.best and (validates or is_last):
                 self._select(screen)
@@ -352,7 +352,7 @@ class Trainer(Generic[S]):
         """
         self.phase = "checkpoint"
         entries = self.job.entries(self.state.cursor) | self.numerics.kept
-        entries |= kept_of(self.recipe.data, self.state.step)
+        entries |= to_entry(self.recipe.data, self.state.step)
         if scale := self.engine.scaler_state():
             entries[LOSS_SCALE] = scale
         if (best := self.validations.best) and best.validated:

@@ -35,7 +35,7 @@ from pretrain.evaluation.evaluate import (
 from pretrain.evaluation.predictions import predict
 from pretrain.evaluation.scores import HeldOutUnit, MaskedLanguageScores, Prediction, ProteinPredictions
 from pretrain.job import Job, LossTerm, ModelBundle
-from pretrain.model.build import first_of, without_memory
+from pretrain.model.build import build_meta, initializers
 from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
@@ -43,14 +43,14 @@ from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.groups import ParameterGroup, parameter_groups
 from pretrain.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from pretrain.proposal.corpus import facts_of
-from pretrain.proposal.machine import Machine, seen
-from pretrain.proposal.meaning import meant
+from pretrain.proposal.machine import Machine, describe_machine
+from pretrain.proposal.meaning import check_proportions
 from pretrain.proposal.memory import MemoryEstimate, bins_that_fit, memory_of, require_memory
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.screen import gigabytes
 from pretrain.step import Reading
-from pretrain.summary import launcher
+from pretrain.summary import launch_command
 from pretrain.telemetry.memory import free_bytes
 from zymogen.processes.launcher import command_line
 from zymogen.settings import json_file
@@ -102,13 +102,13 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
         """The recipe's model, or the described one: what `model.init` names is not read again."""
         if described is None:
-            self.shape, first, head = first_of(self.recipe.model, self.recipe.run.seed)
+            self.shape, first, head = initializers(self.recipe.model, self.recipe.run.seed)
             self.contact_head = asdict(head) if head else None
         else:
             self.shape, first = EsmShape(**described), {}
         self._require_memory(self.shape)
         self.unigram = unigram_losses(self.corpora)
-        return ModelBundle(without_memory(self.shape), asdict(self.shape), first, width=self.shape.dim)
+        return ModelBundle(build_meta(self.shape), asdict(self.shape), first, width=self.shape.dim)
 
     def facts(self) -> list[tuple[str, str]]:
         """The architecture, the proteins and how they were split, and the memory."""
@@ -142,9 +142,9 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         if others or corpus.store.is_growing:
             return []
         data = recipe.data
-        command = f"{launcher(command_line())} {shlex.join(data.sources)}"
+        command = f"{launch_command(command_line())} {shlex.join(data.sources)}"
         sizes = recipe.schedule.total_tokens, self.shape, data.crop_tokens, data.bin_tokens
-        return meant(*sizes, facts_of(corpus.store, count_distinct=False), machine_of(self.engine), command)
+        return check_proportions(*sizes, facts_of(corpus.store, count_distinct=False), machine_of(self.engine), command)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """All parameters; matrices decay."""
@@ -286,7 +286,7 @@ def _expected(recipe: Recipe, engine: Engine, shape: EsmShape, bins: int) -> Mem
 def machine_of(engine: Engine) -> Machine:
     """What trains, as a proposal sees it."""
     gpu = engine.device.type == "cuda"
-    return seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name, gpu=gpu)
+    return describe_machine(engine.world_size, engine.ranks_per_node, engine.precision, engine.name, gpu=gpu)
 
 
 def _peak_rate(recipe: Recipe) -> list[str]:

@@ -22,19 +22,19 @@ from data.sources.resolve import require_files
 from pretrain.engine.settings import PRECISION
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
-from pretrain.proposal.choice import ProposedRecipe, choose
+from pretrain.proposal.choice import ProposedRecipe, propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts, facts_of, split_of
-from pretrain.proposal.machine import Machine, seen
+from pretrain.proposal.machine import Machine, describe_machine
 from pretrain.proposal.memory import require_memory
 from pretrain.proposal.request import ProposalOptions
-from pretrain.proposal.written import promise, recipe_text, times_of, told, toml_value
+from pretrain.proposal.written import format_estimate, format_proposal, recipe_text, times_of, toml_value
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE, RunDirectory
 from pretrain.telemetry.neighbours import OtherLoad
 from zymogen.console.format import duration
 from zymogen.console.progress import ProgressBar
-from zymogen.console.safe_text import tell
-from zymogen.files.suggestions import few
+from zymogen.console.safe_text import log
+from zymogen.files.suggestions import format_list
 from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.toml_file import check, overridden, sections
 
@@ -48,7 +48,7 @@ _ROUNDS = 3
 """Sizes that are timed at most."""
 
 
-def first_recipe(request: ProposalOptions) -> Recipe:
+def provisional_recipe(request: ProposalOptions) -> Recipe:
     """What is known before anything is proposed, so that a mistake is named at once and the launch can begin.
 
     Raises:
@@ -139,8 +139,8 @@ def _kept(request: ProposalOptions, run: RunDirectory) -> dict[str, Any]:
             setting = shlex.quote(f"data.sources={toml_value(request.sources)}")
             moved = f"; or, if its files were moved, continue it: {_program()} {run.recipe} {setting}"
         raise ValueError(
-            f"{run.root} is the directory of a run on {few(kept)}: choose another for {few(request.sources)} with "
-            f"run.directory=...{moved}"
+            f"{run.root} is the directory of a run on {format_list(kept)}: choose another for {format_list(request.sources)} "
+            f"with run.directory=...{moved}"
         )
     return content
 
@@ -149,7 +149,7 @@ def _place(source: str) -> str:
     return source if "://" in source or not os.path.exists(source) else os.path.realpath(source)
 
 
-def agreed(request: ProposalOptions, engine: "Engine") -> tuple[Recipe, str, list[str]]:
+def agree_on_recipe(request: ProposalOptions, engine: "Engine") -> tuple[Recipe, str, list[str]]:
     """The recipe, the same on every rank; collective.
 
     Returns:
@@ -166,7 +166,7 @@ def agreed(request: ProposalOptions, engine: "Engine") -> tuple[Recipe, str, lis
         kept, later = run.recipe.read_text("utf-8-sig"), _later_length(run)
         by = f"continuing {run.root} by {run.recipe}, which was chosen when it began"
         to = f", to the {later:,} tokens that were asked for last" if later else ""
-        tell("\n".join((by + to, *_about_time(request, run, kept, later))))
+        log("\n".join((by + to, *_about_time(request, run, kept, later))))
         return kept, [f"schedule.total_tokens={later}"] if later else []
 
     if kept := engine.on_main(found):
@@ -190,7 +190,7 @@ def _tokens(recipe: str) -> Any:
     return tomllib.loads(recipe).get("schedule", {}).get("total_tokens")
 
 
-def about_existing(request: ProposalOptions) -> list[str]:
+def describe_existing_run(request: ProposalOptions) -> list[str]:
     """What to know where a run that exists would be continued and nothing proposed; nothing for a new one."""
     run = RunDirectory(Path(request.directory))
     if not run.recipe.exists():
@@ -219,10 +219,10 @@ def _about_time(request: ProposalOptions, run: RunDirectory, kept: str, later: i
 
 def _program() -> str:
     """The words of the command that started this, up to its sources."""
-    from pretrain.summary import launcher
+    from pretrain.summary import launch_command
     from zymogen.processes.launcher import command_line
 
-    return launcher(command_line())
+    return launch_command(command_line())
 
 
 def propose(request: ProposalOptions, engine: "Engine", *, planned: bool = False) -> str:
@@ -236,12 +236,12 @@ def propose(request: ProposalOptions, engine: "Engine", *, planned: bool = False
     Returns:
         The text of the recipe that is proposed.
     """
-    from data.corpus.stores import stores
+    from data.corpus.stores import prepare_stores
     from pretrain.masked_language_job import machine_of
     from pretrain.timing import timed_tokens_per_s
 
-    settings = first_recipe(request).data
-    (found,) = engine.on_each_node(lambda: stores(settings))
+    settings = provisional_recipe(request).data
+    (found,) = engine.on_each_node(lambda: prepare_stores(settings))
     machine = engine.on_main(lambda: machine_of(engine))  # of rank 0: what other ranks see may differ
     corpus, shape = engine.on_main(lambda: _looked_at(found, settings, request))
     chosen = partial(_chosen, request, corpus, machine, shape)
@@ -275,14 +275,14 @@ def propose(request: ProposalOptions, engine: "Engine", *, planned: bool = False
     return text
 
 
-def outlined(request: ProposalOptions) -> list[str]:
+def outline(request: ProposalOptions) -> list[str]:
     """The proposal for one process, as lines, without timed steps, clustering or torch; the store is built."""
-    from data.corpus.stores import stores
+    from data.corpus.stores import prepare_stores
 
-    settings = first_recipe(request).data
-    (found,) = stores(settings)
+    settings = provisional_recipe(request).data
+    (found,) = prepare_stores(settings)
     gpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() not in ("1", "true", "yes", "on", "y", "t")
-    machine = seen(1, 1, os.environ.get("ACCELERATE_MIXED_PRECISION", PRECISION), "single", gpu=gpu)
+    machine = describe_machine(1, 1, os.environ.get("ACCELERATE_MIXED_PRECISION", PRECISION), "single", gpu=gpu)
     corpus, shape = _looked_at(found, settings, request)
     split = _split(found, settings, request, corpus, cluster=False)
     proposal = _chosen(request, corpus, machine, shape, split, {})
@@ -323,7 +323,7 @@ def _chosen(
 ) -> ProposedRecipe:
     """The same on every rank, because all that it depends on is."""
     given = {"run.directory": request.directory, "data.sources": list(request.sources), **request.given}
-    return choose(corpus, split, machine, request.budget_s or rules.DEFAULT_BUDGET_S, given, speeds, shape)
+    return propose_settings(corpus, split, machine, request.budget_s or rules.DEFAULT_BUDGET_S, given, speeds, shape)
 
 
 def _in_short_steps(recipe: Recipe, proposal: ProposedRecipe, machine: Machine) -> Recipe:
@@ -345,6 +345,10 @@ def _words(
     timed: bool,
 ) -> list[str]:
     """The proposal for its reader; `kept` says where its recipe is, if it is kept; `timed` whether any size was."""
-    rows = told(proposal, request.sources, corpus, machine)
+    rows = format_proposal(proposal, request.sources, corpus, machine)
     rows += [f"  {'recipe':10}{kept}"] if kept else []
-    return [f"proposed for {duration(proposal.plan.budget_s)}:", *rows, promise(proposal.plan, others_timed=timed)]
+    return [
+        f"proposed for {duration(proposal.plan.budget_s)}:",
+        *rows,
+        format_estimate(proposal.plan, others_timed=timed),
+    ]

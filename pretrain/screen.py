@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from data.order.extent import PlanSize, extent
+from data.order.extent import PlanSize, plan_size
 from data.order.plan import Plan
-from pretrain.evaluation.scores import shown
+from pretrain.evaluation.scores import format_number
 from pretrain.telemetry.speed import Throughput
 from zymogen.console.format import UNBROKEN, Row, aligned, count
 from zymogen.console.progress import ProgressLine, clock_time
@@ -52,7 +52,7 @@ class StepMetrics(NamedTuple):
 # Before the first step ----------------------------------------------------------------------------
 
 
-def opening(
+def format_header(
     facts: Sequence[Row], extent: PlanSize, *, total_tokens: int, seen: int, step: int, directory: Path
 ) -> list[str]:
     """What is trained, on what, for how long and where: the first lines of a run.
@@ -72,13 +72,13 @@ def opening(
     one_pass = ""
     if extent.tokens_per_pass:
         one_pass = f"{'' if extent.is_exact else 'about '}{extent.tokens_per_pass:,} tokens"
-        length += f", {passes_in_words(total_tokens / extent.tokens_per_pass)}"
+        length += f", {format_epochs(total_tokens / extent.tokens_per_pass)}"
     done = f"{seen:,} tokens, {step:,} steps" if step else ""
     rows = (("one pass", one_pass), ("training", length), ("done before", done), ("run directory", str(directory)))
     return aligned([*facts, *(row for row in rows if row[1])])
 
 
-def passes_in_words(passes: float) -> str:
+def format_epochs(passes: float) -> str:
     """``0.31 passes``, ``12 passes``, ``540,000 passes``."""
     digits = 2 if passes < 10 else 0
     number = f"{passes:,.{digits}f}" if passes < 1000 else f"{float(f'{passes:.3g}'):,.0f}"
@@ -99,7 +99,7 @@ def tracker_rows(trackers: Sequence[str], directory: Path) -> list[Row]:
     return [(name, look[name].replace(" ", UNBROKEN)) for name in trackers]  # commands, to be pasted whole
 
 
-def expected(seconds: float, steps: int, most_bytes: int, now: datetime) -> list[str]:
+def format_estimate(seconds: float, steps: int, most_bytes: int, now: datetime) -> list[str]:
     """The time that a run will take, said once its first steps are timed.
 
     Args:
@@ -143,7 +143,7 @@ def progress(
     parts = (
         f"step {step:,} of {'' if has_ended else 'about '}{max(step, steps):,}",
         f"loss {'-' if report.loss is None else f'{report.loss:.3f}'}",
-        *(f"{name + ' ' if name else ''}perplexity {shown(of)}" for name, of in report.perplexities),
+        *(f"{name + ' ' if name else ''}perplexity {format_number(of)}" for name, of in report.perplexities),
         f"{_rate(report.tokens_per_s)} tokens/s" if mfu is not None else "",
         f"MFU {100 * mfu:.0f} %" if mfu is not None and shows_mfu else "",
         "100 %" if has_ended else f"{math.floor(1000 * share) / 10:.1f} %",
@@ -289,7 +289,7 @@ class Console(ProgressLine):
 
     def __init__(self, plan: Plan | None, total_tokens: int, seen: int, step: int, pauses: Sequence[Pause]) -> None:
         super().__init__(total_tokens, speaks=plan is not None)
-        self._extent = extent(plan) if plan else None
+        self._extent = plan_size(plan) if plan else None
         self._total_tokens, self._seen, self._step = total_tokens, seen, step
         self._left = TimeLeft(step, pauses)
         self._has_told = False
@@ -300,7 +300,9 @@ class Console(ProgressLine):
         if self._extent is None:
             return
         step, seen = self._step, self._seen
-        block = opening(facts, self._extent, total_tokens=self._total_tokens, seen=seen, step=step, directory=directory)
+        block = format_header(
+            facts, self._extent, total_tokens=self._total_tokens, seen=seen, step=step, directory=directory
+        )
         for line in (*block, *more):
             self.say(line)
         if step:
@@ -317,7 +319,7 @@ class Console(ProgressLine):
         steps = self._extent.steps(self._seen, self._total_tokens)
         seconds = self._left.seconds(self._total_tokens - self._seen, steps)
         if steps and seconds is not None:
-            for line in expected(seconds, steps, most_bytes(), datetime.now()):
+            for line in format_estimate(seconds, steps, most_bytes(), datetime.now()):
                 self.say(line)
 
     def report(self, report: StepMetrics, *, shows_mfu: bool) -> None:

@@ -152,9 +152,9 @@ def train_step(
         ledger[objectives + torch.tensor(step.bins)] = torch.cat([b.digests for b in step.batches])
     ledger = engine.sum_over_ranks(engine.on_device(ledger))
     if engine.world_size == 1:
-        signals.obey(told.stop)
+        signals.raise_if_flagged(told.stop)
     elif ledger.is_cpu:  # elsewhere, the host would wait for the device
-        signals.obey(int(ledger[-len(told)]))
+        signals.raise_if_flagged(int(ledger[-len(told)]))
     divisor = ledger[:objectives].clamp(min=1)
 
     # ---- forward and backward: the engine decides what is exchanged with each micro-batch or the last

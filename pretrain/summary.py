@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrain.evaluation.corruptions import TITLES, trained_as
-from pretrain.evaluation.course import course, lasting
-from pretrain.evaluation.scores import MaskedLanguageScores, shown, shown_interval
+from pretrain.evaluation.corruptions import TITLES, corruption_of
+from pretrain.evaluation.course import training_curve, without_rolled_back
+from pretrain.evaluation.scores import MaskedLanguageScores, format_interval, format_number
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import TrainingResult
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.proposal import rules
-from pretrain.run.attempts import AttemptRecords, starts
+from pretrain.run.attempts import AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.records import read_metrics
-from pretrain.screen import passes_in_words
+from pretrain.screen import format_epochs
 from zymogen.console.format import count
 from zymogen.console.progress import in_columns
 
@@ -60,7 +60,7 @@ class LaunchCommand:
         return " ".join([self.launcher, shlex.quote(str(self.recipe)), *words, *flags])
 
 
-def launcher(command: str) -> str:
+def launch_command(command: str) -> str:
     """The words of the command that started a run up to its recipe, for another run that is started in the same way.
 
     Args:
@@ -97,7 +97,7 @@ def schedule_differs(
     return "\n    ".join([f"{said}. {ways}:", *commands])
 
 
-def closing_words(summary: TrainingResult[MaskedLanguageScores], start: LaunchCommand) -> str:
+def format_summary(summary: TrainingResult[MaskedLanguageScores], start: LaunchCommand) -> str:
     """A few lines for the user who started the run.
 
     Args:
@@ -109,9 +109,13 @@ def closing_words(summary: TrainingResult[MaskedLanguageScores], start: LaunchCo
     judged = scores.evaluations["mask_all"]
     head = ("corruption", "model", "95 % interval", "unigram", "floor")[: 4 if judged.floor is None else 5]
     rows = [
-        (TITLES[name], shown(s.perplexity), shown_interval(s.low, s.high), shown(s.unigram), shown(s.floor))[
-            : len(head)
-        ]
+        (
+            TITLES[name],
+            format_number(s.perplexity),
+            format_interval(s.low, s.high),
+            format_number(s.unigram),
+            format_number(s.floor),
+        )[: len(head)]
         for name, s in scores.evaluations.items()
     ]
     lines = [
@@ -121,8 +125,8 @@ def closing_words(summary: TrainingResult[MaskedLanguageScores], start: LaunchCo
         "",
         *(f"    {line}" for line in in_columns([head, *rows])),
     ]
-    taken = lasting(read_metrics(summary.run.metrics), starts(AttemptRecords.read(summary.run)))
-    of_run = course(taken, trained_as(recipe["data"]["mask"]))
+    taken = without_rolled_back(read_metrics(summary.run.metrics), attempts(AttemptRecords.read(summary.run)))
+    of_run = training_curve(taken, corruption_of(recipe["data"]["mask"]))
     found = verdict(judged, of_run, scores.held_out, scores.evaluations["80_10_10"])
     lines += [
         "",
@@ -219,7 +223,7 @@ def _trained_on(summary: TrainingResult[MaskedLanguageScores]) -> str:
     state = summary.state
     seen = summary.job.seen(state.cursor)
     proteins = f" of {count(seen.proteins, 'distinct protein')}" if seen and seen.proteins is not None else ""
-    passes = f", {passes_in_words(seen.passes)}" if seen and seen.passes is not None else ""
+    passes = f", {format_epochs(seen.passes)}" if seen and seen.passes is not None else ""
     steps = f"{',' if passes else ''} in {state.step:,} steps ({summary.seconds:.0f} s this time)"
     return f"Trained on {state.tokens_seen:,} tokens{proteins}{passes}{steps}."
 

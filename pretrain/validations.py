@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from torch import nn
 
-from pretrain.checkpoint.best import BestCheckpoint, still_there
+from pretrain.checkpoint.best import BestCheckpoint, drop_if_missing
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.engine.engine import Engine
 from pretrain.job import Job, ValidationScores
@@ -34,7 +34,7 @@ class ValidationHistory(Generic[S]):
         self._latest: tuple[int, S] | None = None
         kept = BestCheckpoint.of(state)
         self.best: BestCheckpoint | None = (
-            engine.on_main(lambda: still_there(kept, run.checkpoints)) if job.selection else None
+            engine.on_main(lambda: drop_if_missing(kept, run.checkpoints)) if job.selection else None
         )
         """The best one of the run so far; None of a job that selects no checkpoint."""
 

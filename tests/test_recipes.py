@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from data.corpus.prepare import prepare
+from data.corpus.prepare import prepare_corpora
 from data.settings import DataSettings
 from data.sources.resolve import ResolvedSources, resolve
 from pretrain.model.masked_language_model import MaskedLanguageModel
@@ -246,7 +246,7 @@ def test_own_sequences_take_a_file_from_the_command_line(families_files: tuple[P
     assert ([s.name for s in own.sources], own.clusters, own.families) == ([str(fasta)], clusters, None)
 
     with pytest.raises(ValueError, match=r"your\.fasta\.gz: No such file or directory; check data\.sources"):
-        prepare(read(Recipe, path, [f"data.store_dir={tmp_path}"]).data)
+        prepare_corpora(read(Recipe, path, [f"data.store_dir={tmp_path}"]).data)
     assert list(tmp_path.iterdir()) == []
 
 

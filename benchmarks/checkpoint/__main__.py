@@ -30,9 +30,9 @@ from benchmarks.results.record import parse_options
 from benchmarks.training import Case, Side, ours, train
 from data.order.plan import Cursor
 from pretrain.checkpoint.commit import SavePlan, commit
-from pretrain.checkpoint.load import unread, verify
+from pretrain.checkpoint.load import unreadable, verify
 from pretrain.checkpoint.manifest import CheckpointManifest, Topology, TrainerState
-from pretrain.checkpoint.pace import pace
+from pretrain.checkpoint.pace import optimal_interval
 from pretrain.checkpoint.restore import restore
 from pretrain.checkpoint.staging import StagingBuffer
 from pretrain.checkpoint.writer import BackgroundWrite
@@ -102,7 +102,7 @@ def measure(preset: str, rounds: int, folder: Path) -> Measured:
             shutil.rmtree(plan.published)
     newest = _plan(folder / "ours", rounds).published
     verified = [_seconds(lambda: verify(newest)) for _ in range(3)]
-    loaded = [_seconds(lambda: restore(verify(newest, unread), state, Ranks(accelerator))) for _ in range(3)]
+    loaded = [_seconds(lambda: restore(verify(newest, unreadable), state, Ranks(accelerator))) for _ in range(3)]
     theirs_loaded = [_seconds(lambda: accelerator.load_state(str(folder / "theirs"))) for _ in range(3)]
     return Measured(
         stalls[0],
@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:
             found = measure(preset, 3 if quick else 20, Path(folder))
         slower = max(0.0, found.beside - 1)
-        chosen = pace(found.stall, found.save, found.num_bytes, 1, RunSettings(directory="-"), slower)
+        chosen = optimal_interval(found.stall, found.save, found.num_bytes, 1, RunSettings(directory="-"), slower)
         print(
             f"{preset}: stall {found.stall:.4f} s (first {found.first_stall:.4f}), published after {found.save:.3f} s "
             f"beside {found.steps:.0f} steps, verified in {found.verify:.3f} s, verified and loaded in "

@@ -21,7 +21,7 @@ from pretrain.model.attention.choice import choose
 from pretrain.model.context import Exchange
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer.dealing import cost, dealt
+from pretrain.optimizer.dealing import balance, newton_schulz_cost
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import NOTHING
@@ -156,7 +156,9 @@ def _muon(case: Case, work: Work) -> dict[str, int]:
         for _ in range(group["blocks"])
     ]
     shares = [0] * case.processes
-    for (rows, columns), rank in zip(blocks, dealt(tuple(cost(*of) for of in blocks), case.processes), strict=True):
+    for (rows, columns), rank in zip(
+        blocks, balance(tuple(newton_schulz_cost(*of) for of in blocks), case.processes), strict=True
+    ):
         shares[rank] += rows * columns
     gathered = sum(rows * columns for rows, columns in blocks) if case.engine != "ddp" else 0
     return {"all_gather": FLOAT * (case.processes * max(shares) + gathered)}

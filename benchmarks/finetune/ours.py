@@ -22,7 +22,7 @@ from data.batches.loader import Loader, Step
 from data.order.plan import Cursor
 from finetune.assays import open_on_every_rank
 from finetune.job import FineTuneJob
-from finetune.members import members
+from finetune.members import ensemble_members
 from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import Recipe
 from pretrain.engine.launch import launch
@@ -151,7 +151,7 @@ def quiet(precision: str = "no") -> Any:
 def first_weights(described: Recipe) -> Mapping[str, Tensor]:
     """The weights that a run begins with, by name."""
     with quiet(), launch(described) as engine:
-        (member,) = members(described, open_on_every_rank(described, engine))
+        (member,) = ensemble_members(described, open_on_every_rank(described, engine))
         built = FineTuneJob(member.recipe, engine, member.assays).build(None)
         return {name: weight().clone() for name, weight in built.first.items()}
 
@@ -159,7 +159,7 @@ def first_weights(described: Recipe) -> Mapping[str, Tensor]:
 def train_ours(described: Recipe) -> Trained:
     """Train as the recipe says, and score the proteins that are held out."""
     with quiet(), launch(described) as engine:
-        (member,) = members(described, open_on_every_rank(described, engine))
+        (member,) = ensemble_members(described, open_on_every_rank(described, engine))
         summary = train(member.recipe, partial(TimedJob, assays=member.assays), engine)
     job = summary.job
     assert isinstance(job, TimedJob)

@@ -23,7 +23,7 @@ from benchmarks.gpu.results import Bar, Finding
 from benchmarks.proteins import draw, filled
 from data.alphabet import PAD
 from data.batches.batch import Batch
-from data.batches.collate import lay_out
+from data.batches.collate import collate
 from data.settings import DataSettings
 from pretrain.model.attention.choice import Request
 from pretrain.model.compilation import compile_layers
@@ -66,7 +66,7 @@ def batch_of(bins: Sequence[Sequence[int]], slots: int, seed: int = 0, *, pinned
     """Bins of `slots` slots with random proteins of these lengths; most of the documents that would fit are empty."""
     settings = DataSettings(sources=("-",), bin_tokens=slots, crop_tokens=slots)
     made = [filled(draw(np.array(lengths), seed + number)) for number, lengths in enumerate(bins)]
-    return lay_out(made, settings, range(len(bins)), pinned=pinned)
+    return collate(made, settings, range(len(bins)), pinned=pinned)
 
 
 @lru_cache(maxsize=2)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.report import Row
-from zymogen.files.durable import write_whole
+from zymogen.files.durable import write_atomic
 
 Status = Literal["waiting", "running", "measured", "not measured", "failed"]
 
@@ -164,8 +164,8 @@ class Results:
         rows = [{**asdict(line), "holds": line.holds} for line in self.lines]
         content = {"about": self.about, "rows": rows, "tables": [asdict(table) for table in self.tables]}
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
-        write_whole(self.folder / "results.md", self.markdown())
+        write_atomic(self.folder / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_atomic(self.folder / "results.md", self.markdown())
 
     def markdown(self) -> str:
         """The table of rows, and below it the checks' other tables."""

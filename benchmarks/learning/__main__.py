@@ -41,7 +41,7 @@ from benchmarks.learning.table import by_loss, by_structure, line, rows
 from benchmarks.learning.theirs import GRID, by_trainer
 from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.settings import DataSettings
 from pretrain.baselines.measured import measure
 from pretrain.evaluation.frozen import frozen_set
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tokens = 0 if asked.seconds else asked.tokens
     runs = [Run(name, asked.size, tokens, seed, asked.seconds) for seed in asked.seeds for name in names]
     settings = settings_of(files, asked.folder)
-    prepare(settings)
+    prepare_corpora(settings)
     by_what = _Structure(asked.structure, known, settings.crop_tokens) if known else None
     end = time.monotonic() + 60 * asked.minutes
     found, found_structure = _all(runs, asked.folder, files, end, by_what, frozen=asked.frozen)
@@ -155,10 +155,10 @@ def _trained_by_trainer(run: Run, folder: Path, files: Proteins, end: float) -> 
 
 def _print_baselines(files: Proteins, folder: Path, clusters: Mapping[str, str], *, frozen: bool) -> None:
     settings = settings_of(files, folder)
-    scored_in = corpora = open_corpora(settings, prepare(settings))
+    scored_in = corpora = open_corpora(settings, prepare_corpora(settings))
     if frozen:
         own = DataSettings(sources=(str(files.frozen),), store_dir=settings.store_dir, validation_fraction=0.0)
-        scored_in = open_corpora(own, prepare(own))
+        scored_in = open_corpora(own, prepare_corpora(own))
     scored = frozen_set(scored_in.shelves, scored_in.validation, settings.crop_tokens, _SCORED)
     _, groups = np.unique([clusters[name] for name in scored_in.names(scored.samples)], return_inverse=True)
     for each in measure(corpora, settings, scored, groups, 0):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from data.batches.batch import PackedSequences
 from pretrain.checkpoint.files.reading import read_tensors
-from pretrain.checkpoint.load import newest_valid, unread
+from pretrain.checkpoint.load import newest_valid, unreadable
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.run.directory import RunDirectory
 
@@ -68,7 +68,7 @@ def with_around(model: MaskedLanguageModel, farthest: int) -> MaskedLanguageMode
 def as_trained(model: MaskedLanguageModel, run: Path) -> MaskedLanguageModel:
     """A run's model, with the embedding that it was trained with if that was another one."""
     is_run = (run / "run.json").is_file()
-    checkpoint = newest_valid(RunDirectory(run).checkpoints, writer=False, check=unread) if is_run else None
+    checkpoint = newest_valid(RunDirectory(run).checkpoints, writer=False, check=unreadable) if is_run else None
     found = read_tensors(checkpoint, "model", [NAME]) if checkpoint else {}
     if not found:
         return model

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.settings import DataSettings
 from data.store.token_store import TokenStore
 from zymogen import keyed_random
-from zymogen.files.durable import replaced
+from zymogen.files.durable import replacing_file
 
 FROZEN = Path(__file__).with_name("frozen.txt")
 FROZEN_SHA256 = "ffb9c67bbd83b393c01aebaf5e99ed99bbceb177017d86d97ee1ac10892edfa4"
@@ -58,7 +58,7 @@ def proteins(sources: tuple[str, ...], folder: Path, *, others: bool = False) ->
     if found.clusters.exists():  # it is written last
         return found
     settings = DataSettings(sources=sources, store_dir=str(folder / "stores"), split_identity=IDENTITY)
-    (part,) = open_corpora(settings, prepare(settings)).parts
+    (part,) = open_corpora(settings, prepare_corpora(settings)).parts
     store, clusters = part.store, part.split.clusters.of_records
     assert isinstance(store, TokenStore)
     digests = np.zeros(0, np.uint64) if others else frozen_digests()
@@ -76,7 +76,7 @@ def proteins(sources: tuple[str, ...], folder: Path, *, others: bool = False) ->
     for path, lines in ((found.rest, of_rest), (found.frozen, of_frozen), (found.clusters, names)):
         if path == found.frozen and others:
             continue
-        with replaced(path, "give another folder") as new:
+        with replacing_file(path, "give another folder") as new:
             new.write_text("".join(lines), encoding="ascii")
     return found
 

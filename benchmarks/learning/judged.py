@@ -2,8 +2,8 @@
 
     python -m benchmarks.learning.judged MODEL CROP_TOKENS STRUCTURE OUT
 
-In: a finished run, or any model that `open_source` takes; the longest document that its encoder reads; the file that
-`structure.structures` takes. Out: a file that `Judged.read` reads. Kept: this file.
+In: a finished run, or any model that `open_trained_model` takes; the longest document that its encoder reads; the file
+that `structure.structures` takes. Out: a file that `Judged.read` reads. Kept: this file.
 
 A residue is what the encoder's final norm gives there, in float32. A protein of more tokens than the runs were trained
 on is read in windows of so many that overlap by half, so that every residue is judged and none sees farther than in
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from benchmarks.learning.around import as_trained
 from benchmarks.learning.scored import Kept
 from benchmarks.learning.structure import STATES, UNKNOWN, Protein, Structures, structures
-from data.batches.packed import BinSize, PlainContents, TokenArrays, stretches, token_ids
+from data.batches.packed import BinSize, PlainContents, TokenArrays, split_by_tokens, token_ids
 from data.order.plan import SPECIAL_TOKENS
 from data.order.settings import bin_tokens_on
 from finetune.adaptation.vectors import Embedder, windows_of
@@ -36,7 +36,7 @@ from finetune.baselines.ridge import ALPHAS
 from pretrain.engine.launch import launch
 from pretrain.evaluation.finished import LAUNCH
 from pretrain.model.encoder import Encoder
-from pretrain.ship.source import masked_language_model, open_source
+from pretrain.ship.source import masked_language_model, open_trained_model
 
 Floats = NDArray[np.float64]
 Features = Callable[[Sequence[str]], NDArray[np.floating]]
@@ -174,7 +174,7 @@ def _parts(
 ) -> Iterator[tuple[Floats, NDArray[np.int64], NDArray[np.int64]]]:
     """Features ``(n, D)``, states ``(n,)`` and numbers of the proteins ``(n,)`` of known residues, some at a time."""
     lengths = np.array([len(protein.sequence) for protein in proteins])
-    for some in stretches(lengths, _AT_ONCE, len(proteins)):
+    for some in split_by_tokens(lengths, _AT_ONCE, len(proteins)):
         states = np.concatenate([protein.states for protein in proteins[some]])
         owners = np.repeat(np.arange(len(proteins))[some], lengths[some])
         found = features([protein.sequence for protein in proteins[some]])
@@ -187,7 +187,7 @@ def _parts(
 def main(named: str, crop_tokens: str, structure: str, out: str) -> None:
     """Judge a model, and write the file."""
     with launch(LAUNCH) as engine:
-        model = as_trained(masked_language_model(open_source(named), engine.device), Path(named))
+        model = as_trained(masked_language_model(open_trained_model(named), engine.device), Path(named))
         judge(Embedded(model.encoder, int(crop_tokens)), structures(Path(structure))).write(Path(out))
 
 

@@ -26,7 +26,7 @@ from benchmarks.learning.judged import Judged
 from benchmarks.learning.scored import Scored
 from data.settings import DataSettings
 from pretrain.recipe import Recipe
-from zymogen.files.durable import replaced
+from zymogen.files.durable import replacing_file
 from zymogen.settings.toml_file import read
 
 _ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ def _train(run: Run, runs: Path, proteins: Proteins) -> None:
     launched = (*_LAUNCH, "--num_processes", str(PROCESSES), "-m") if run.seconds else ()
     run_program(folder, *launched, *run.words(runs, proteins, tokens))
     if run.seconds:
-        with replaced(folder / "seconds.txt", "give another folder") as new:
+        with replacing_file(folder / "seconds.txt", "give another folder") as new:
             new.write_text(f"{time.perf_counter() - began:.1f}\n", encoding="utf-8")
 
 
@@ -171,7 +171,7 @@ def run_program(folder: Path, *words: str, threads: int = 1) -> None:
 def _recipe(runs: Path) -> Path:
     recipe = runs / "recipe.toml"
     if not recipe.exists() or recipe.read_text(encoding="utf-8") != RECIPE:
-        with replaced(recipe, "give another folder") as new:
+        with replacing_file(recipe, "give another folder") as new:
             new.write_text(RECIPE, encoding="utf-8")
     return recipe
 

@@ -18,9 +18,9 @@ from benchmarks.learning.around import as_trained
 from pretrain.engine.launch import launch
 from pretrain.evaluation.evaluate import unigram_losses
 from pretrain.evaluation.finished import LAUNCH, scored_by
-from pretrain.evaluation.opened import TestSetOptions, open_set
-from pretrain.ship.source import masked_language_model, open_source
-from zymogen.files.durable import replaced
+from pretrain.evaluation.opened import TestSetOptions, open_test_set
+from pretrain.ship.source import masked_language_model, open_trained_model
+from zymogen.files.durable import replacing_file
 
 _MOST = 100_000
 
@@ -38,7 +38,7 @@ class Kept:
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
-        with replaced(path, "give another folder") as new, new.open("wb") as file:
+        with replacing_file(path, "give another folder") as new, new.open("wb") as file:
             np.savez(file, **{name: getattr(self, name) for name in self.__slots__})
 
 
@@ -66,17 +66,17 @@ def score(run: Path, model: str, data: tuple[str, ...] = ()) -> Scored:
 
     Args:
         run: directory of a finished run, which says what is held out and how often residues are.
-        model: what is scored: the same directory, or any that `open_source` takes.
+        model: what is scored: the same directory, or any that `open_trained_model` takes.
         data: proteins; empty for those that it held out.
     """
     with launch(LAUNCH) as engine:
-        own = open_set(TestSetOptions(data=(str(run),), max_sequences=_MOST), engine)
+        own = open_test_set(TestSetOptions(data=(str(run),), max_sequences=_MOST), engine)
         opened = own
         if data:
             store_dir = str(run.parent / "stores")
             asked = TestSetOptions(data=data, max_sequences=_MOST, crop_tokens=own.crop_tokens, store_dir=store_dir)
-            opened = open_set(asked, engine)
-        source = open_source(model)
+            opened = open_test_set(asked, engine)
+        source = open_trained_model(model)
         opened_model = as_trained(masked_language_model(source, engine.device), Path(model))
         sums = scored_by(opened_model, source.origin, opened, engine, unigram_losses(own.corpora))["mask_all"]
         samples, losses, unigram, targets = zip(*sums, strict=True)

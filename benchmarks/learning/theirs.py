@@ -28,7 +28,7 @@ from benchmarks.learning.corpus import Proteins, proteins
 from benchmarks.learning.runs import PROCESSES, Run, run_program, settings_of
 from benchmarks.learning.scored import Scored
 from data.alphabet import CLS, EOS, IS_TARGET, MASK, PAD
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.settings import DataSettings
 from data.store.token_store import TokenStore
 
@@ -76,7 +76,7 @@ def by_trainer(setting: Setting, run: Run, runs: Path, files: Proteins) -> Score
 
 def training_side(settings: DataSettings) -> list[NDArray[np.int64]]:
     """The token ids of each protein that an arm trains on, whole."""
-    (part,) = open_corpora(settings, prepare(settings)).parts
+    (part,) = open_corpora(settings, prepare_corpora(settings)).parts
     assert isinstance(part.store, TokenStore)
     records = np.arange(part.store.num_records)
     return [

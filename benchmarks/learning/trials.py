@@ -171,7 +171,7 @@ def _move(chosen: dict[str, float]) -> None:
 
 def _see_around(farthest: int) -> None:
     """Give every model that is trained an embedding that sees so far; it is 0 at first."""
-    without_memory, starts, whole = masked_language_job.without_memory, build.neighbours_first, export.read_whole
+    without_memory, starts, whole = masked_language_job.build_meta, build.local_attention_init, export.read_whole
 
     def model(shape: EsmShape) -> MaskedLanguageModel:
         return with_around(without_memory(shape), farthest)
@@ -183,8 +183,8 @@ def _see_around(farthest: int) -> None:
     def exported(*arguments: Any) -> dict[str, Tensor]:
         return {name: weight for name, weight in whole(*arguments).items() if name != NAME}
 
-    masked_language_job.without_memory = model
-    build.neighbours_first = first
+    masked_language_job.build_meta = model
+    build.local_attention_init = first
     export.read_whole = exported
 
 

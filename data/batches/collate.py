@@ -18,7 +18,7 @@ from data.order.settings import BinSettings
 from zymogen.compiled import compiled
 
 
-def lay_out(
+def collate(
     bins: Sequence[FilledBin], settings: BinSettings, draw_keys: Sequence[int], *, pinned: bool = False
 ) -> Batch:
     """The batch of some filled bins.

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from data.batches.batch import Batch
-from data.batches.collate import lay_out
-from data.batches.filling import FilledBin, ResidueReader, filled
+from data.batches.collate import collate
+from data.batches.filling import FilledBin, ResidueReader, fill_bin
 from data.batches.masking import corrupt
 from data.batches.settings import MaskSettings
 from data.order.plan import Bin
@@ -31,8 +31,8 @@ class Contents(ABC):
         """The inputs and targets of a bin. It runs in workers, so a job's work on residues belongs here."""
 
     def lay_out(self, bins: Sequence[FilledBin], draw_keys: Sequence[int], *, pinned: bool = False) -> Batch:
-        """The batch of some filled bins; the arguments are those of `collate.lay_out`."""
-        return lay_out(bins, self.settings, draw_keys, pinned=pinned)
+        """The batch of some filled bins; the arguments are those of `collate.collate`."""
+        return collate(bins, self.settings, draw_keys, pinned=pinned)
 
     def batch(self, bins: Sequence[Bin], draw_keys: Sequence[int]) -> Batch:
         """Fill `bins` and lay them out."""
@@ -57,4 +57,4 @@ class MaskedContents(Contents):
         """Gather and mask the documents of a bin."""
         tokens = self.residues.tokens(bin_)
         inputs, targets = corrupt(tokens, bin_, self.mask, self.seed)
-        return filled(bin_, inputs, (targets, tokens[targets]))
+        return fill_bin(bin_, inputs, (targets, tokens[targets]))

@@ -44,7 +44,7 @@ class FilledBin(NamedTuple):
         return FilledBin(self.lengths[:0], self.inputs[:0], tuple(targets), 0)
 
 
-def filled(bin_: Bin, inputs: NDArray[np.uint8], *targets: BinTargets) -> FilledBin:
+def fill_bin(bin_: Bin, inputs: NDArray[np.uint8], *targets: BinTargets) -> FilledBin:
     """The filled bin with these inputs and the targets of each objective, and with its digest."""
     content = hashlib.sha256()  # fast, as processors have instructions for it
     fed = bin_.samples, bin_.starts, bin_.lengths, inputs, *(array for arrays in targets for array in arrays)

@@ -29,11 +29,11 @@ from torch.utils.data import DataLoader, Dataset
 from data.batches.batch import Batch
 from data.batches.contents import Contents
 from data.batches.filling import FilledBin
-from data.order.dealing import attention_cost, deal, imbalance
+from data.order.dealing import attention_cost, balance, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.order.settings import forward_bins
 from zymogen import keyed_random
-from zymogen.files.disk_error import said
+from zymogen.files.disk_error import describe
 from zymogen.processes import group_signals
 from zymogen.processes.environment import use_short_sockets
 
@@ -164,7 +164,7 @@ class Loader:
         while True:
             bins, cursors = zip(*islice(stream, settings.bins_per_step), strict=True)
             costs = [attention_cost(b.lengths) for b in bins]
-            dealt = deal(costs, self._world_size)
+            dealt = balance(costs, self._world_size)
             mine = dealt[self._rank]
             per_forward = self._per_forward
             groups = [mine[i : i + per_forward] for i in range(0, len(mine), per_forward)]
@@ -207,8 +207,8 @@ def _forkserver(workers: int) -> BaseContext:
         _ = [context.Lock() for _ in range(4 * (workers + 2))]  # as many as torch makes, and released at once
     except OSError as error:
         raise ValueError(
-            f"/dev/shm cannot be used: {said(error)}; data.workers = {workers} needs it: free space there, give the "
-            "container more (docker run --shm-size=1g), or set data.workers=0"
+            f"/dev/shm cannot be used: {describe(error)}; data.workers = {workers} needs it: free space there, give "
+            "the container more (docker run --shm-size=1g), or set data.workers=0"
         ) from error
     # The kernel's signal follows the thread that starts the server: only the main one lives as long as the process.
     first = ["data.batches.forked_from"] if threading.current_thread() is threading.main_thread() else []

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS, LETTER_IDS, REFUSED, UNK
 from data.batches.batch import Batch
-from data.batches.collate import lay_out
+from data.batches.collate import collate
 from data.batches.contents import Contents
-from data.batches.filling import FilledBin, filled
+from data.batches.filling import FilledBin, fill_bin
 from data.order.packing import BinMembers, pack
 from data.order.plan import Bin
 from data.order.settings import BIN_TOKENS, BinSettings
@@ -74,7 +74,7 @@ class PlainContents(Contents):
 
     def fill(self, bin_: Bin) -> FilledBin:
         """The documents of a bin."""
-        return filled(bin_, self.residues.tokens(bin_))
+        return fill_bin(bin_, self.residues.tokens(bin_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def packed(
         of_bin = contents.fill(Bin(samples[own], np.zeros_like(own), starts[own], lengths[own]))
         tokens = int(lengths[own].sum())
         slots = tokens if tokens <= 4 * STEP else -(-tokens // STEP) * STEP
-        yield PackedDocuments(own, lengths[own], lay_out([of_bin], BinSize(slots, len(own)), [0]))
+        yield PackedDocuments(own, lengths[own], collate([of_bin], BinSize(slots, len(own)), [0]))
 
 
 class RankShard(Protocol):
@@ -157,7 +157,7 @@ class RankShard(Protocol):
     def share(self, batch: Batch) -> Batch: ...  # noqa: D102
 
 
-def in_turn(bins: Sequence[Bin], contents: Contents, engine: RankShard) -> Iterator[tuple[Bin, Batch, bool]]:
+def iterate_bins(bins: Sequence[Bin], contents: Contents, engine: RankShard) -> Iterator[tuple[Bin, Batch, bool]]:
     """Bins that processes share which compute together, each with free slots as in training; collective.
 
     Every process takes as many forward passes, the last one idle if need be: an engine that shards parameters needs all
@@ -186,7 +186,7 @@ def _packed(lengths: NDArray[np.int64], settings: BinSettings) -> BinMembers:
     return pack(lengths, settings.bin_tokens, settings.documents_per_bin)
 
 
-def stretches(lengths: NDArray[np.int64], most_tokens: int, most_documents: int) -> Iterator[slice]:
+def split_by_tokens(lengths: NDArray[np.int64], most_tokens: int, most_documents: int) -> Iterator[slice]:
     """Consecutive documents that are read together, so that results in the caller's order need bounded memory.
 
     Args:

@@ -11,7 +11,7 @@ from typing import get_args, get_type_hints
 from data.settings import DataSettings, IngestSettings
 from zymogen.command_line.parser import PathParser
 from zymogen.settings.option import use_options
-from zymogen.settings.section import in_words
+from zymogen.settings.section import format_setting
 
 
 def forget_options() -> None:
@@ -137,7 +137,7 @@ def _add_setting(group: argparse._ActionsContainer, settings: type, name: str, d
     """Add a setting of a recipe as an option, with the setting's default and, unless `doc` is given, its text."""
     field = next(f for f in fields(settings) if f.name == name)
     hint = get_type_hints(settings)[name]
-    unit, bounds = field.metadata["unit"], in_words(field.metadata["bounds"])
+    unit, bounds = field.metadata["unit"], format_setting(field.metadata["bounds"])
     group.add_argument(
         f"--{name.replace('_', '-')}",
         type=Path if unit == "path" else hint if isinstance(hint, type) else str,

@@ -5,7 +5,7 @@ import argparse
 from data.commands.opening import ingest_of
 from data.settings import CorpusSettings
 from data.sources.resolve import STANDARD_INPUT, resolve
-from data.store.build import build_into, left_out, open_or_build
+from data.store.build import build_into, format_rejected, open_or_build
 from data.store.token_store import REJECTED
 from zymogen.console.progress import BuildProgress
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"residues     {store.total_residues:,}")
     print(f"fingerprint  {store.fingerprint}")
     if store.rejected:
-        print(f"left out     {left_out(store.rejected)}: {store.folder / REJECTED}")
+        print(f"left out     {format_rejected(store.rejected)}: {store.folder / REJECTED}")
     if store.unknown_letters:
         counted = ", ".join(f"{letter} {times:,}" for letter, times in store.unknown_letters.items())
         print(f"as <unk>     {counted}")

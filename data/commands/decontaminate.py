@@ -2,7 +2,7 @@
 
 import argparse
 
-from data.corpus.stores import opened
+from data.corpus.stores import open_store
 from data.homology import peptides
 from data.homology.mmseqs import decontaminate
 from data.settings import IngestSettings
@@ -11,7 +11,7 @@ from data.settings import IngestSettings
 def run(options: argparse.Namespace) -> int:
     """Write the table, print what it holds, and return the exit status."""
     store, against = (
-        opened(sources, "refuse", IngestSettings(), options.store_dir)
+        open_store(sources, "refuse", IngestSettings(), options.store_dir)
         for sources in (options.training, options.heldout)
     )
     count = decontaminate(store, against, options.min_identity, options.min_coverage, options.output)

@@ -19,7 +19,7 @@ from typing import Any
 from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
 from data.order.chain import GENESIS, extend
-from data.order.plan import Cursor, Plan, following
+from data.order.plan import Cursor, Plan, next_cursor
 from data.settings import DataSettings
 from data.store import derived_json
 from zymogen.console.progress import ProgressBar
@@ -80,14 +80,14 @@ def digest_command(
     Raises:
         ValueError: the recipe or the corpus is wrong, or there are more ranks than bins in a step.
     """
-    from data.corpus.prepare import open_corpora, prepare
+    from data.corpus.prepare import open_corpora, prepare_corpora
 
     content = sections(recipe_path, overrides)
     run = content.get("run", {})
     wanted = {"data": content.get("data", {}) | {"workers": workers}, "run": {k: run[k] for k in ("seed",) if k in run}}
     recipe = check(DataRecipe, wanted, SettingOrigin(str(recipe_path), overrides))
     data = replace(recipe.data, bins_per_forward=1)  # which is no part of a digest, and may be "auto"
-    corpora = open_corpora(data, prepare(data))
+    corpora = open_corpora(data, prepare_corpora(data))
     plan = corpora.plan(recipe.run.seed)
     with ProgressBar(f"planning the steps before {start:,}"):
         cursor = cursor_at(corpora, plan, start)
@@ -140,7 +140,9 @@ def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
         cursor = Cursor(pass_index=pass_index, window=window, tokens_before_window=tokens)
         bins = plan.window(pass_index, window, tokens)
         after = (
-            Cursor(pass_index=pass_index + 1, tokens_before_window=tokens) if bins is None else following(cursor, bins)
+            Cursor(pass_index=pass_index + 1, tokens_before_window=tokens)
+            if bins is None
+            else next_cursor(cursor, bins)
         )
         windows.append([after.pass_index, after.window, after.tokens_before_window, bins_before + len(bins or ())])
     if len(windows) > known:

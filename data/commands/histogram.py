@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.corpus.lengths import LengthHistogram
-from zymogen.files.durable import replaced
+from zymogen.files.durable import replacing_file
 
 _BARS = 60
 _SOFTWARE = "zymogen, python -m data stats"
@@ -75,5 +75,5 @@ def draw_lengths(lengths: LengthHistogram, path: Path, *, title: str, crop_token
     axes.set_title(title, fontsize="medium", parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", frameon=False, ncols=2, fontsize="small")
-    with replaced(path, "choose another place") as temporary:
+    with replacing_file(path, "choose another place") as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": _SOFTWARE})

@@ -3,14 +3,14 @@
 import argparse
 from dataclasses import fields
 
-from data.corpus.stores import opened
+from data.corpus.stores import open_store
 from data.settings import IngestSettings
 from data.store.token_store import TokenStore
 
 
 def store_of(options: argparse.Namespace) -> TokenStore:
     """The store of a command with the options for reading."""
-    return opened(options.sources, options.unknown_letters, ingest_of(options), options.store_dir)
+    return open_store(options.sources, options.unknown_letters, ingest_of(options), options.store_dir)
 
 
 def ingest_of(options: argparse.Namespace) -> IngestSettings:

@@ -20,7 +20,7 @@ from data.corpus.lengths import LengthHistogram
 from data.homology import name_table
 from data.homology.clusters import open_clusters
 from data.sources.protein import shown
-from data.store.build import left_out
+from data.store.build import format_rejected
 from data.store.token_store import TokenStore
 
 QUANTILES = (1, 5, 25, 50, 75, 95, 99)
@@ -146,7 +146,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"fingerprint  {found['fingerprint']}"
     yield f"records      {found['records']:,}"
     if found["rejected"]:
-        yield f"left out     {left_out(found['rejected'])} (rejected.jsonl)"
+        yield f"left out     {format_rejected(found['rejected'])} (rejected.jsonl)"
     yield f"residues     {found['residues']:,}"
     yield f"length       min {lengths['min']:,}, mean {lengths['mean']:,.1f}, max {lengths['max']:,} residues"
     yield "  quantiles  " + ", ".join(f"{percent} %: {length:,}" for percent, length in lengths["quantiles"].items())

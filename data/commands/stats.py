@@ -14,9 +14,9 @@ from data.commands.opening import ingest_of, store_of
 from data.commands.statistics import lines, statistics
 from data.corpus.lengths import count_lengths
 from data.settings import DataSettings, IngestSettings
-from data.store.derived import written_at
+from data.store.derived import open_for_writing
 from zymogen.console.progress import ProgressBar
-from zymogen.files.disk_error import refusal
+from zymogen.files.disk_error import write_error
 from zymogen.settings.section import listed, require
 
 
@@ -30,12 +30,12 @@ def run(options: argparse.Namespace) -> int:
     with ProgressBar("counting residues and lengths"):
         lengths = count_lengths(store)
         found = statistics(store, lengths)
-    path = options.png or written_at(store, "lengths.png")
+    path = options.png or open_for_writing(store, "lengths.png")
     # matplotlib can draw only UTF-8, which a file name need not be.
     names = [os.fsencode(os.path.basename(name)).decode("utf-8", "replace") for name in store.facts["sources"]]
     title = f"{listed(names, 1)}: {store.num_records:,} records, {store.total_residues:,} residues"
     try:
-        with refusal(path, "choose another place"):
+        with write_error(path, "choose another place"):
             if options.png is None:
                 path.parent.mkdir(parents=True, exist_ok=True)
         draw_lengths(lengths, path, title=title, crop_tokens=options.crop_tokens)

@@ -4,7 +4,7 @@ import argparse
 
 from data.store.token_store import FACTS, TokenStore
 from zymogen.console.progress import ProgressBar
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 
 
 def run(options: argparse.Namespace) -> int:
@@ -16,7 +16,7 @@ def run(options: argparse.Namespace) -> int:
         with ProgressBar(f"comparing {options.store} with its hashes"):
             store.verify()
     except ValueError as error:
-        tell(f"damaged: {error}")
+        log(f"damaged: {error}")
         return 1
     for name, of_file in store.facts["files"].items():
         print(f"ok  {name:<18} {of_file['bytes']:>20,} bytes")

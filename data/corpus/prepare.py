@@ -10,17 +10,17 @@ from pathlib import Path
 
 from data.corpus.corpora import Corpora, Corpus
 from data.corpus.shelves import CorpusReader
-from data.corpus.stores import PreparedCorpus, stores
+from data.corpus.stores import PreparedCorpus, prepare_stores
 from data.homology.clusters import excluded, open_clusters
 from data.homology.mmseqs import cluster_by_identity
-from data.homology.overlap import disjoint
+from data.homology.overlap import remove_overlap
 from data.homology.split import open_split, prefix_split
 from data.settings import CorpusSettings, DataSettings
 from data.store.growing import GrowingStore
 from data.store.token_store import TokenStore
 
 
-def prepare(settings: DataSettings, *, fetches: bool = True) -> tuple[PreparedCorpus, ...]:
+def prepare_corpora(settings: DataSettings, *, fetches: bool = True) -> tuple[PreparedCorpus, ...]:
     """Find or build everything; called by one process of each node. A stream is only begun.
 
     Args:
@@ -30,7 +30,7 @@ def prepare(settings: DataSettings, *, fetches: bool = True) -> tuple[PreparedCo
     Raises:
         ValueError: the sources, the clusters or the split are wrong, or sources would have to be fetched.
     """
-    prepared = stores(settings, fetches=fetches)
+    prepared = prepare_stores(settings, fetches=fetches)
     open_corpora(settings, prepared)  # so that it fails here, while the other processes wait for the result
     return prepared
 
@@ -38,7 +38,7 @@ def prepare(settings: DataSettings, *, fetches: bool = True) -> tuple[PreparedCo
 def open_corpora(settings: DataSettings, prepared: Sequence[PreparedCorpus]) -> Corpora:
     """Open what was prepared; the same on every process of a node."""
     opened = [_open(corpus, found, settings) for corpus, found in zip(settings.corpora, prepared, strict=True)]
-    splits = disjoint([part.split for part in opened])
+    splits = remove_overlap([part.split for part in opened])
     parts = tuple(replace(part, split=split) for part, split in zip(opened, splits, strict=True))
     return Corpora(settings, parts, CorpusReader([part.store.folder for part in parts]))
 

@@ -12,7 +12,7 @@ from data.settings import CorpusSettings, DataSettings, IngestSettings, LetterPo
 from data.sources.synthetic import Families
 from data.store.checked import check
 from data.store.token_store import FACTS, TokenStore
-from zymogen.console.safe_text import is_cut
+from zymogen.console.safe_text import is_redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class PreparedCorpus:
     families: Families | None
 
 
-def stores(settings: DataSettings, *, fetches: bool = True) -> tuple[PreparedCorpus, ...]:
+def prepare_stores(settings: DataSettings, *, fetches: bool = True) -> tuple[PreparedCorpus, ...]:
     """Find or build the stores, without clusters and splits; called by one process of each node.
 
     Args:
@@ -39,7 +39,7 @@ def stores(settings: DataSettings, *, fetches: bool = True) -> tuple[PreparedCor
     return tuple(_prepare(corpus, settings, fetches) for corpus in settings.corpora)
 
 
-def opened(
+def open_store(
     sources: Sequence[str], unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
 ) -> TokenStore:
     """The finished store that is named, or the store of the sources that are named, which is built if necessary.
@@ -58,14 +58,14 @@ def opened(
 
 def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> PreparedCorpus:
     from data.sources.resolve import is_remote, names_of, resolve
-    from data.store.build import built_before, open_or_build  # imported here, so that reading a store needs no parser
+    from data.store.build import find_built, open_or_build  # imported here, so that reading a store needs no parser
     from data.store.growing import GrowingStore, start_builder
 
     store_dir, remote = Path(settings.store_dir), [s for s in corpus.sources if is_remote(s)]
     if not (fetches or store_dir.is_dir()):
         raise ValueError(f"{store_dir}: no such folder of token stores; name one with --store-dir, or give --data")
-    if any(map(is_cut, remote)) or (remote and not fetches):
-        kept = built_before(names_of(corpus), store_dir, settings.unknown_letters, settings.ingest)
+    if any(map(is_redacted, remote)) or (remote and not fetches):
+        kept = find_built(names_of(corpus), store_dir, settings.unknown_letters, settings.ingest)
         if kept is not None:
             check(TokenStore(kept), store_dir)
             return PreparedCorpus(kept, Path(corpus.clusters).expanduser() if corpus.clusters else None, None)

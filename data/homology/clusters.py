@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from data.homology import name_table
 from data.homology.record_names import names
 from data.store import derived_array, derived_json
-from data.store.derived import kept_at, remedy
+from data.store.derived import cache_dir, remedy
 from data.store.token_store import UINT64, hash_of, new_hash
 from zymogen.console.progress import ProgressBar
-from zymogen.files.durable import published
+from zymogen.files.durable import new_dir
 
 if TYPE_CHECKING:
     from data.store.token_store import TokenStore
@@ -117,7 +117,7 @@ class Clusters:
     def members(self) -> ClusterMembers:
         """The records of every cluster; the first use sorts the records by cluster and keeps the result."""
         name = f"{self.folder.name}/members" if self.folder else "members-of-equal-sequences"
-        folder = kept_at(self.store, name)
+        folder = cache_dir(self.store, name)
         hashes = derived_json.kept(folder / _MEMBERS_FACTS, _MEMBERS, partial(_write_members, self))
 
         def read(name: str, dtype: str, count: int | None = None) -> NDArray[Any]:
@@ -143,10 +143,10 @@ def open_clusters(store: "TokenStore", table: Path | None) -> Clusters:
     """
     if table is None:
         return Clusters(store, None)
-    folder = kept_at(store, f"clusters-{_stamp(table, 'data.clusters')}")
+    folder = cache_dir(store, f"clusters-{_stamp(table, 'data.clusters')}")
     if not folder.is_dir():
         reading = ProgressBar(f"reading the clusters of {table}")
-        with reading, published(folder) as building, name_table.session(building) as connection:
+        with reading, new_dir(folder) as building, name_table.session(building) as connection:
             hashes = _first_listed(name_table.clusters_of(connection, store, table), store, table)
             write_clustering(building, hashes, {"description": f"clusters of {table}", "table": str(table)})
     return Clusters(store, folder)
@@ -179,7 +179,7 @@ def excluded(store: "TokenStore", table: Path) -> NDArray[np.int64]:
         ValueError: the table does not exist, has lines with different numbers of columns, or has names and none of them
             is in the store.
     """
-    folder = kept_at(store, f"excluded-{_stamp(table, 'data.exclude', EXCLUDED_FORMAT)}")
+    folder = cache_dir(store, f"excluded-{_stamp(table, 'data.exclude', EXCLUDED_FORMAT)}")
     facts = derived_json.kept(
         folder / "excluded.json", (*name_table.MATCHES, "hash"), partial(_write_excluded, store, table)
     )

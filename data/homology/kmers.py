@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_IDS
-from data.homology.linked import components
+from data.homology.linked import find_components
 
 if TYPE_CHECKING:
     from data.store.token_store import TokenStore
@@ -70,7 +70,7 @@ def clusters(store: "TokenStore", min_identity: float) -> NDArray[np.uint64]:
     labels = np.arange(len(digests))
     for query, target, shared, sizes in _pairs(words, words):
         close = (shared / np.minimum(sizes, _sizes(words)[target])) ** (1 / LENGTH) >= min_identity
-        labels = components(len(digests), labels[query[close]], labels[target[close]])[labels]
+        labels = find_components(len(digests), labels[query[close]], labels[target[close]])[labels]
     lowest = np.full(len(digests), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(lowest, labels, digests)
     return np.asarray(lowest[labels][of_distinct])

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def components(nodes: int, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+def find_components(nodes: int, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
     """(nodes,) the number of each node's component, given the two ends of each link."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from data.homology import name_table, peptides, program
 from data.homology.clusters import ClusterMembers, Clusters, open_clusters, write_clustering
 from data.homology.record_names import names
-from data.store.derived import found_at, kept_at
+from data.store.derived import cache_dir, find
 from data.store.token_store import UINT64
 from zymogen.console.progress import ProgressBar
-from zymogen.files.disk_error import refusal
-from zymogen.files.durable import published, replaced, workspace
+from zymogen.files.disk_error import write_error
+from zymogen.files.durable import new_dir, replacing_file, workspace
 from zymogen.settings.section import require
 
 if TYPE_CHECKING:
@@ -58,18 +58,18 @@ def cluster_by_identity(store: "TokenStore", min_identity: float) -> Clusters:
     Each distinct sequence is clustered once. The hash of a cluster is the digest of the sequence that represents it.
 
     Raises:
-        ValueError: MMseqs2 cannot run here (`program.obstacle`) or failed; `min_identity` is outside (0, 1].
+        ValueError: MMseqs2 cannot run here (`program.why_not_installed`) or failed; `min_identity` is outside (0, 1].
     """
     require(0.0 < min_identity <= 1.0, "data.split_identity", min_identity, _FRACTION_OF_ONE)
     name = f"clusters-mmseqs-{min_identity!r}-"
-    for found in found_at(store, name):
+    for found in find(store, name):
         clusters = Clusters(store, found)
         if clusters.facts:  # of any version of MMseqs2: another version could give other clusters, and no run resume
             return clusters
     distinct, (num_peptides, comparisons) = open_clusters(store, None).members, peptides.count(store)
     has_longer = num_peptides < store.num_records
     version = program.version("data.split_identity") if has_longer else "position"
-    folder = kept_at(store, f"{name}{version}")
+    folder = cache_dir(store, f"{name}{version}")
     tool = f"MMseqs2 {version}" if has_longer else peptides.NAME
     are_few = comparisons <= peptides.MOST_COMPARISONS
     if num_peptides and has_longer:
@@ -79,7 +79,7 @@ def cluster_by_identity(store: "TokenStore", min_identity: float) -> Clusters:
     by = "with MMseqs2" if has_longer else "by position"
     text = f"clustering {len(distinct.clusters):,} distinct sequences {by}, at identity {min_identity}"
     with (
-        published(folder) as building,
+        new_dir(folder) as building,
         tempfile.TemporaryDirectory(prefix=".mmseqs-", dir=building) as work,
         ProgressBar(text, after_s=0.0),
     ):
@@ -91,7 +91,7 @@ def cluster_by_identity(store: "TokenStore", min_identity: float) -> Clusters:
         if num_peptides and are_few:
             pairs = peptides.links(store, np.fromiter(_firsts(distinct), np.int64), min_identity)
             ends = of_distinct[np.searchsorted(distinct.clusters, store.digests[pairs])]
-            of_distinct = peptides.joined(of_distinct, ends)
+            of_distinct = peptides.cluster_peptides(of_distinct, ends)
         facts = {
             "description": f"{tool}: identity {min_identity}, coverage {COVERAGE}",
             "tool": tool,
@@ -127,7 +127,7 @@ def decontaminate(
         Number of records that are listed.
 
     Raises:
-        ValueError: MMseqs2 cannot run here (`program.obstacle`) or failed; a fraction is outside (0, 1]; the output
+        ValueError: MMseqs2 cannot run here (`program.why_not_installed`) or failed; a fraction is outside (0, 1]; the output
             cannot be written, or is a file that this function did not write.
     """
     for name, value in (("min_identity", min_identity), ("min_coverage", min_coverage)):
@@ -137,12 +137,12 @@ def decontaminate(
     _require_replaceable(output)
     program.version("python -m data decontaminate")
     equal = list(_equal(store, against))
-    with workspace(output, _ELSEWHERE) as work, refusal(output, _ELSEWHERE):
+    with workspace(output, _ELSEWHERE) as work, write_error(output, _ELSEWHERE):
         known = frozenset(record for record, *_ in equal)
         similar = _search(store, known, against, work, min_identity, min_coverage)
         matches = heapq.merge(equal, similar, key=itemgetter(0))
         count = 0
-        with replaced(output, _ELSEWHERE) as table, table.open("w", encoding="utf-8") as file:
+        with replacing_file(output, _ELSEWHERE) as table, table.open("w", encoding="utf-8") as file:
             for record, similar_to, identity, coverage in matches:
                 count += 1
                 named = _name(store, record), _name(against, similar_to)

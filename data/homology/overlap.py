@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology.clusters import INT64, open_clusters, write_array
-from data.homology.split import CorpusSplit, among, fingerprint_of
+from data.homology.split import CorpusSplit, fingerprint_of, restrict_to
 from data.store import derived_array, derived_json
-from data.store.derived import kept_at
+from data.store.derived import cache_dir
 
 if TYPE_CHECKING:
     from data.store.token_store import TokenStore
@@ -35,7 +35,7 @@ _Digests = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 """Digests that validate and digests that are excluded, in any corpus; rising."""
 
 
-def disjoint(splits: Sequence[CorpusSplit]) -> tuple[CorpusSplit, ...]:
+def remove_overlap(splits: Sequence[CorpusSplit]) -> tuple[CorpusSplit, ...]:
     """The splits of one run, with every record taken out of training whose sequence validates or is excluded anywhere.
 
     These records are found once and kept beside each store; the validation records stay the same. A split that loses no
@@ -54,7 +54,7 @@ def disjoint(splits: Sequence[CorpusSplit]) -> tuple[CorpusSplit, ...]:
 
 def _disjoint(split: CorpusSplit, everywhere: Sequence[str], digests: Callable[[], _Digests]) -> CorpusSplit:
     key = json.dumps([FORMAT, split.fingerprint, everywhere])
-    folder = kept_at(split.clusters.store, f"overlap-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}")
+    folder = cache_dir(split.clusters.store, f"overlap-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}")
     fields = ("fingerprint", "copies_of_validation", "copies_of_excluded", "copies_hash")
     facts = derived_json.kept(folder / "overlap.json", fields, lambda building: _write(building, split, *digests()))
     count = facts["copies_of_validation"] + facts["copies_of_excluded"]
@@ -88,8 +88,8 @@ def _write(
     def blocks() -> Iterator[NDArray[np.int64]]:
         nonlocal of_validation, of_excluded
         for start, digests in _digests(split.clusters.store):
-            validates = among(digests, validating)
-            equal = np.flatnonzero(validates | among(digests, excluded))
+            validates = restrict_to(digests, validating)
+            equal = np.flatnonzero(validates | restrict_to(digests, excluded))
             equal = equal[split.is_training(start + equal)]
             of_validation += int(np.count_nonzero(validates[equal]))
             of_excluded += int(np.count_nonzero(~validates[equal]))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_IDS
-from data.homology.linked import components
+from data.homology.linked import find_components
 
 if TYPE_CHECKING:
     from data.store.token_store import TokenStore
@@ -101,7 +101,7 @@ def links(store: "TokenStore", records: NDArray[np.int64], min_identity: float) 
     return np.concatenate(found, axis=1)
 
 
-def joined(hashes: NDArray[np.uint64], ends: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def cluster_peptides(hashes: NDArray[np.uint64], ends: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Clusters, some of which are made one: the lowest hash of all that are linked.
 
     Args:
@@ -111,7 +111,7 @@ def joined(hashes: NDArray[np.uint64], ends: NDArray[np.uint64]) -> NDArray[np.u
     clusters, of_ends = np.unique(ends, return_inverse=True)
     if not len(clusters):
         return hashes
-    component = components(len(clusters), *of_ends.reshape(ends.shape))
+    component = find_components(len(clusters), *of_ends.reshape(ends.shape))
     lowest = clusters[np.unique(component, return_index=True)[1]][component]  # clusters rise, so the first is lowest
     at = np.minimum(np.searchsorted(clusters, hashes), len(clusters) - 1)
     return np.where(clusters[at] == hashes, lowest[at], hashes)

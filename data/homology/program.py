@@ -29,7 +29,7 @@ def is_installed() -> bool:
     return shutil.which("mmseqs") is not None
 
 
-def obstacle() -> str:
+def why_not_installed() -> str:
     """Why MMseqs2 cannot run here; empty where it can."""
     return _memory_obstacle() if is_installed() else "MMseqs2 is not installed"
 
@@ -49,7 +49,7 @@ def version(asked_by: str) -> str:
     Raises:
         ValueError: it is not installed, or has too little memory.
     """
-    if reason := obstacle():
+    if reason := why_not_installed():
         remedy = "raise the limit, or end other programs" if is_installed() else INSTALL
         raise ValueError(f"{asked_by} needs MMseqs2, and {reason}: {remedy}")
     said = subprocess.run(["mmseqs", "version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)

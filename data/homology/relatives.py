@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology import kmers, name_table, peptides, program
-from data.homology.linked import components
+from data.homology.linked import find_components
 from data.homology.mmseqs import COVERAGE, cluster_by_identity
-from data.store.derived import found_at, kept_at
+from data.store.derived import cache_dir, find
 from zymogen.console.progress import ProgressBar
-from zymogen.files.durable import replaced
+from zymogen.files.durable import replacing_file
 
 if TYPE_CHECKING:
     from data.store.token_store import TokenStore
@@ -39,7 +39,7 @@ _TOGETHER = int(SEARCH[-1])
 of a query are left out than by a search of its own."""
 _BLOCK = 1 << 20
 _WITHIN = ("-s", "7.5", "--max-seqs", "1000", "-e", "1e-3", "-c", str(COVERAGE), "--cov-mode", "0")
-"""Options with which `groups_within` searches: those of the clusters."""
+"""Options with which `cluster_within` searches: those of the clusters."""
 _FORMAT = "zymogen.hits/2"
 _CROWDED = 0.9
 """Share of the most hits of a query from which on its relatives among the queries may hide those among the targets."""
@@ -91,16 +91,18 @@ def related(store: "TokenStore", min_identity: float) -> Clustering:
     Peptides are compared by position (`data.homology.peptides`).
     """
     records = np.arange(store.num_records)
-    is_long = not program.obstacle() or store.num_residues(records) >= peptides.SHORT
-    if not program.obstacle() or found_at(store, f"clusters-mmseqs-{min_identity!r}-") or not np.any(is_long):
+    is_long = not program.why_not_installed() or store.num_residues(records) >= peptides.SHORT
+    if not program.why_not_installed() or find(store, f"clusters-mmseqs-{min_identity!r}-") or not np.any(is_long):
         clusters = cluster_by_identity(store, min_identity)
         return Clustering(np.asarray(clusters.of_records), clusters.description, False)
-    description = f"{kmers.NAME}: identity {min_identity}; {program.obstacle()}"
+    description = f"{kmers.NAME}: identity {min_identity}; {program.why_not_installed()}"
     hashes = kmers.clusters(store, min_identity)
-    return Clustering(peptides.joined(hashes, hashes[peptides.links(store, records, min_identity)]), description, True)
+    return Clustering(
+        peptides.cluster_peptides(hashes, hashes[peptides.links(store, records, min_identity)]), description, True
+    )
 
 
-def groups_within(
+def cluster_within(
     store: "TokenStore", records: NDArray[np.int64], identities: Sequence[float]
 ) -> dict[float, NDArray[np.int64]]:
     """Relatives among some records at several identities, by one search: connected components of the pairs it finds.
@@ -121,7 +123,7 @@ def groups_within(
     """
     if not len(records):
         return {each: np.zeros(0, np.int64) for each in identities}
-    if program.obstacle():
+    if program.why_not_installed():
         return {each: np.unique(related(store, each).hashes[records], return_inverse=True)[1] for each in identities}
     distinct, of_distinct = np.unique(np.asarray(store.digests)[records], return_inverse=True)
     first = np.zeros(len(distinct), np.int64)
@@ -140,13 +142,13 @@ def groups_within(
         place[first] = np.arange(len(first))
         pairs = rows[rows[:, 2] >= identity - 1e-9, :2].astype(np.int64)
         pairs = np.concatenate([pairs, place[peptides.links(store, first, identity)].T])
-        found[identity] = components(len(first), pairs[:, 0], pairs[:, 1])[of_distinct]
+        found[identity] = find_components(len(first), pairs[:, 0], pairs[:, 1])[of_distinct]
     return found
 
 
-def searched_by() -> str:
+def search_method() -> str:
     """What `nearest` searches with on this machine."""
-    if program.obstacle():
+    if program.why_not_installed():
         return f"{kmers.NAME}; {peptides.NAME}"
     return f"MMseqs2 {program.version('a search')} easy-search {' '.join(SEARCH)}; {peptides.NAME}"
 
@@ -214,7 +216,7 @@ def hits(
         columns = [np.concatenate([one[is_of_two], other]) for one, other in zip(of_longer, of_peptides, strict=True)]
         return _in_order(columns, is_searchable)
 
-    return _kept(store, records, against, targets, searched_by() if len(longer) else peptides.NAME, searched)
+    return _kept(store, records, against, targets, search_method() if len(longer) else peptides.NAME, searched)
 
 
 def _kept(
@@ -229,12 +231,12 @@ def _kept(
     key = hashlib.blake2b(json.dumps([_FORMAT, by]).encode(), digest_size=16)
     for of, numbers in ((store, records), (against, targets)):
         key.update(len(numbers).to_bytes(8, "little") + np.asarray(of.digests)[numbers].astype("<u8").tobytes())
-    path = kept_at(store, f"hits-{key.hexdigest()}.npz")
+    path = cache_dir(store, f"hits-{key.hexdigest()}.npz")
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as kept:  # or not whole
         return _typed([kept[name] for name in SearchHits._fields])
     found = searched()
     # What cannot be kept, for want of space or of a right, is searched again.
-    with suppress(OSError, ValueError), replaced(path) as new, new.open("wb") as file:
+    with suppress(OSError, ValueError), replacing_file(path) as new, new.open("wb") as file:
         np.savez(file, **found._asdict())
     return found
 
@@ -245,11 +247,11 @@ def _of_longer(
     """The pairs of queries that are no peptides."""
     if not len(records):
         return _typed(np.zeros((6, 0)))
-    if not program.obstacle():
+    if not program.why_not_installed():
         if store.folder != against.folder or store.num_records > _TOGETHER:
             return _aligned(store, records, against, targets)
         everything = np.arange(store.num_records)
-        of_all = f"{searched_by()}; a table with itself"
+        of_all = f"{search_method()}; a table with itself"
         found = _kept(
             store, everything, store, everything, of_all, lambda: _aligned(store, everything, store, everything)
         )

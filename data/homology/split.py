@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data.homology.clusters import INT64, Clusters, write_array
 from data.store import derived_array, derived_json
-from data.store.derived import kept_at
+from data.store.derived import cache_dir
 from data.store.token_store import new_hash
 from zymogen import keyed_random
 
@@ -55,19 +55,19 @@ class CorpusSplit:
 
     def is_training(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of `records`, (n,) in any order, trains; reads only the entries of these records."""
-        training = ~held_out(self.clusters.of_records[records], self.validation_fraction)
+        training = ~split_by_cluster(self.clusters.of_records[records], self.validation_fraction)
         for left_out in (self.excluded, self.copies):
             if len(left_out):
-                training &= ~among(records, left_out)
+                training &= ~restrict_to(records, left_out)
         return training
 
 
-def held_out(cluster_hashes: NDArray[np.uint64], validation_fraction: float) -> NDArray[np.bool_]:
+def split_by_cluster(cluster_hashes: NDArray[np.uint64], validation_fraction: float) -> NDArray[np.bool_]:
     """Whether each cluster is held out for validation, by its hash."""
     return keyed_random.below(keyed_random.hashes(0, np.asarray(cluster_hashes)), validation_fraction)
 
 
-def among(values: NDArray[Any], rising: NDArray[Any]) -> NDArray[np.bool_]:
+def restrict_to(values: NDArray[Any], rising: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether each of `values` is in the sorted array `rising`."""
     if not len(rising):
         return np.zeros(len(values), np.bool_)
@@ -90,7 +90,7 @@ def open_split(
     """
     excluded = _NONE if excluded is None else excluded
     key = [FORMAT, store.fingerprint, clusters.fingerprint, float(validation_fraction).hex(), _content(excluded)]
-    folder = kept_at(store, f"split-{hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()}")
+    folder = cache_dir(store, f"split-{hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()}")
     fields = ("fingerprint", "training", *(name + of for name in ("validation", "excluded") for of in ("", "_hash")))
     facts = derived_json.kept(
         folder / "split.json",
@@ -114,7 +114,7 @@ def prefix_split(store: "TokenStore", prefix: int, validation_fraction: float) -
         ValueError: one side of the prefix would be empty.
     """
     digests = np.asarray(store.digests[:prefix])
-    validation = np.flatnonzero(held_out(digests, validation_fraction))
+    validation = np.flatnonzero(split_by_cluster(digests, validation_fraction))
     _require_both(validation_fraction, len(np.unique(digests)), prefix, len(validation), 0)
     fingerprint = fingerprint_of(_content(digests), _content(validation), _content(_NONE))
     num_training = prefix - len(validation)
@@ -124,9 +124,11 @@ def prefix_split(store: "TokenStore", prefix: int, validation_fraction: float) -
 def _write(
     building: Path, store: "TokenStore", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64]
 ) -> dict[str, Any]:
-    validation = (start + np.flatnonzero(held_out(held, validation_fraction)) for start, held in clusters.blocks())
+    validation = (
+        start + np.flatnonzero(split_by_cluster(held, validation_fraction)) for start, held in clusters.blocks()
+    )
     blocks = (np.asarray(excluded[start : start + _BLOCK]) for start in range(0, len(excluded), _BLOCK))
-    left_out = (ids[~held_out(clusters.of_records[ids], validation_fraction)] for ids in blocks)
+    left_out = (ids[~split_by_cluster(clusters.of_records[ids], validation_fraction)] for ids in blocks)
     sides = {"validation": validation, "excluded": left_out}
     hashes = {name: write_array(building / f"{name}.bin", ids, INT64) for name, ids in sides.items()}
     counts = {name: (building / f"{name}.bin").stat().st_size // 8 for name in sides}

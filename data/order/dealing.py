@@ -19,7 +19,7 @@ def attention_cost(lengths: NDArray[np.int64]) -> int:
     return int((lengths * lengths).sum())
 
 
-def deal(costs: Sequence[int], world_size: int) -> list[list[int]]:
+def balance(costs: Sequence[int], world_size: int) -> list[list[int]]:
     """Bins of each rank, ascending.
 
     Args:

@@ -20,7 +20,7 @@ class PlanSize:
     """Tokens of one pass over the corpus, pad tokens not counted; None of a stream or a mixture, whose end is not known
     or which has no passes."""
     is_exact: bool
-    """Whether `tokens_per_pass` was counted, not estimated from the first window."""
+    """Whether `tokens_per_epoch` was counted, not estimated from the first window."""
     stages: tuple[tuple[int, float], ...]
     """(tokens at which a stage begins, tokens of one of its steps), by rising beginning; the first begins at 0."""
 
@@ -33,7 +33,7 @@ class PlanSize:
         return max(int(stop > start), math.ceil(count - 1e-9))
 
 
-def extent(plan: Plan) -> PlanSize:
+def plan_size(plan: Plan) -> PlanSize:
     """Measure a plan's first window; a stream waits for the records of that window."""
     settings = plan.settings
     begins = [0, *(end for end, _ in settings.curriculum)]
@@ -47,7 +47,7 @@ def extent(plan: Plan) -> PlanSize:
     return PlanSize(round(tokens / share) if share else None, share == 1, tuple(stages))
 
 
-def tokens_per_pass(plan: Plan) -> int:
+def tokens_per_epoch(plan: Plan) -> int:
     """Real tokens of the first pass, counted protein by protein; other passes have as many, except by clusters.
 
     Raises:

@@ -157,10 +157,10 @@ class Plan:
             for index in range(cursor.bin, len(bins)):
                 cursor = replace(cursor, bin=index + 1)
                 yield bins[index], cursor
-            cursor = following(cursor, bins)
+            cursor = next_cursor(cursor, bins)
 
 
-def following(cursor: Cursor, bins: list[Bin]) -> Cursor:
+def next_cursor(cursor: Cursor, bins: list[Bin]) -> Cursor:
     """The beginning of the window after the one at `cursor`, which holds `bins`."""
     tokens = cursor.tokens_before_window + sum(b.num_tokens for b in bins)
     return Cursor(pass_index=cursor.pass_index, window=cursor.window + 1, tokens_before_window=tokens)

@@ -90,7 +90,7 @@ class WeightedEpochs:
         return sum(self.draws)
 
 
-def apportioned(total: int, weights: Sequence[float]) -> list[int]:
+def apportion(total: int, weights: Sequence[float]) -> list[int]:
     """Whole numbers in proportion to weights, by largest remainder, the first of equal ones; each at least 1.
 
     They add up to `total`, or to a little more where a weight would have given less than 1.

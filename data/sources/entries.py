@@ -12,7 +12,7 @@ import numpy as np
 
 from data.settings import LetterPolicy, SourceContent
 from data.sources.block import RecordBlock, RejectedRecord, SourcePosition
-from data.sources.protein import RejectionReason, letters_of, refusal, token_ids
+from data.sources.protein import RejectionReason, letters_of, rejection, token_ids
 
 BLOCK_RECORDS = 4096
 BLOCK_RESIDUES = 1 << 22
@@ -57,7 +57,7 @@ def entry_blocks(
         for number, entry in enumerate(batch, done + 1):
             header = entry.header.replace(b"\r", b" ").replace(b"\n", b" ").strip()
             letters = letters_of(entry.letters)
-            if refused := entry.refusal or refusal(header, letters, unknown_letters, content):
+            if refused := entry.refusal or rejection(header, letters, unknown_letters, content):
                 rejected.append(RejectedRecord(number, header[:200], 0, *refused))
                 continue
             accepted.append(token_ids(letters, counted))

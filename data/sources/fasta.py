@@ -26,7 +26,7 @@ from data.sources.fasta_text import (
     pieces,
     within_line_cap,
 )
-from data.sources.protein import MAX_HEADER_BYTES, MAX_RESIDUES, WHITESPACE, letters_of, refusal, shown, token_ids
+from data.sources.protein import MAX_HEADER_BYTES, MAX_RESIDUES, WHITESPACE, letters_of, rejection, shown, token_ids
 from data.transport.broken_stream import ConnectionLostError, StreamError
 from data.transport.byte_stream import STANDARD_INPUT, ByteStream, SingleFileSource
 from zymogen.compiled import compiled
@@ -176,7 +176,7 @@ class _FastaReader:
         header = first_line[1:].strip(WHITESPACE)
         letters = letters_of(lines)
         self.num_records += 1
-        if refused := refusal(header, letters, self.unknown_letters, self.content, may_be_cut=True):
+        if refused := rejection(header, letters, self.unknown_letters, self.content, may_be_cut=True):
             building.rejected.append(RejectedRecord(self.num_records, header[:200], offset, *refused))
             return
         building.add(token_ids(letters, building.unknown_letters), header)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.settings import LetterPolicy, SourceContent
 from data.sources.block import Kind, RecordBlock
-from zymogen.settings.option import in_words
+from zymogen.settings.option import format_option
 
 MAX_RESIDUES = 1_000_000
 """Longest protein; the longest known ones have some 45,000 residues, and a genome in one record has more."""
@@ -70,7 +70,7 @@ def is_missing(letters: bytes) -> bool:
     return not letters or (len(letters) <= 4 and letters.upper() in _MISSING)
 
 
-def refusal(
+def rejection(
     header: bytes,
     letters: bytes,
     unknown_letters: LetterPolicy,
@@ -141,7 +141,7 @@ def refusal(
         "inner stop codon" if is_stop else "unknown letter",
         f"has {shown(letter)} at residue {at + 1}, {what} (allowed: ACDEFGHIKLMNPQRSTVWY, BJOUXZ and one trailing '*' "
         "or '.'); correct the record"
-        + in_words("data.unknown_letters", "count", ", or set ", " to read such letters as <unk>"),
+        + format_option("data.unknown_letters", "count", ", or set ", " to read such letters as <unk>"),
     )
 
 
@@ -200,14 +200,14 @@ _IS_CODE = np.zeros(1 << 18, np.bool_)
 _IS_CODE[np.array([_ids(code) for code in _CODES.split()], np.int32) @ _PLACES] = True
 
 
-def mistaken(block: RecordBlock) -> str:
+def wrong_content(block: RecordBlock) -> str:
     """What a source holds instead of proteins, and what to do; empty if it holds proteins.
 
     Args:
         block: the first records of the source. Only these are checked, so the result does not depend on where reading
             was interrupted or on how many processes read.
     """
-    insist = in_words("data.ingest.content", "any", ", or, if it holds proteins nevertheless, set ")
+    insist = format_option("data.ingest.content", "any", ", or, if it holds proteins nevertheless, set ")
     num_records = len(block.lengths) + len(block.rejected)
     num_pir = sum(_PIR_HEADER.match(header) is not None for header in _headers(block))
     if num_pir > _SHARE * num_records:

@@ -26,8 +26,8 @@ from data.sources.tables import DATASETS, TABLES, TableSource
 from data.transport.attempts import WEB
 from data.transport.byte_stream import STANDARD_INPUT as STANDARD_INPUT
 from data.transport.byte_stream import require_no_pipe
-from zymogen.console.safe_text import remembered, whole
-from zymogen.files.suggestions import few, nearest
+from zymogen.console.safe_text import redact_later, unredacted
+from zymogen.files.suggestions import did_you_mean, format_list
 
 SYNTHETIC = "synthetic:"
 
@@ -119,7 +119,7 @@ def require_files(settings: DataSettings) -> None:
                 continue
             require_no_pipe(table, f"data.{name}")
             if not os.path.lexists(path := Path(table)):
-                raise ValueError(f"{path}: No such file or directory; check data.{name}{nearest(path)}")
+                raise ValueError(f"{path}: No such file or directory; check data.{name}{did_you_mean(path)}")
 
 
 def _embedded(
@@ -180,7 +180,7 @@ def _remote(url: str) -> list[str]:
     try:
         if "::" in path:
             raise ValueError("a chain of file systems has no listing")
-        files, pattern = url_to_fs(whole(path))
+        files, pattern = url_to_fs(unredacted(path))
         listed = files.glob(pattern, detail=True).items()
         found = sorted(files.unstrip_protocol(p) for p, about in listed if about["type"] == "file")
     except Exception as error:  # each file system fails in its own way
@@ -191,7 +191,7 @@ def _remote(url: str) -> list[str]:
         ) from error
     if not found:
         raise ValueError(f"{path}: no file matches this pattern; check data.sources")
-    return [remembered(p, "data.sources") + query for p in found]
+    return [redact_later(p, "data.sources") + query for p in found]
 
 
 def _without_query(place: str) -> tuple[str, str]:
@@ -233,7 +233,7 @@ def _could_be_meant(folder: Path) -> str:
     """What in a folder its name could stand for, and what to write."""
     stores = [each for each in _entries(folder, os.DirEntry.is_dir) if (folder / each / "store.json").exists()]
     if stores:
-        return f"it holds {few(stores)}, finished: name one, for example '{folder / stores[0]}'"
+        return f"it holds {format_list(stores)}, finished: name one, for example '{folder / stores[0]}'"
     below = itertools.islice(((at, name) for at, _, names in os.walk(folder) for name in names), _MOST_LISTED)
     for head, files in (
         ("", _entries(folder, os.DirEntry.is_file)),
@@ -243,7 +243,7 @@ def _could_be_meant(folder: Path) -> str:
             if found := [name for name in files if _suffix(name) in suffixes]:
                 endings = Counter(name[name.lower().rindex(_suffix(name)) :] for name in found)
                 pattern = os.path.join(glob.escape(str(folder)), f"{head}*{endings.most_common(1)[0][0]}")
-                return f"it holds {few(found)}: name them, for example '{pattern}'"
+                return f"it holds {format_list(found)}: name them, for example '{pattern}'"
     return f"name its files, for example '{folder / '*.fasta'}'"
 
 

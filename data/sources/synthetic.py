@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from data import alphabet
 from zymogen import keyed_random
-from zymogen.files.durable import published
+from zymogen.files.durable import new_dir
 
 _LENGTH, _ANCESTOR, _SUBSTITUTED, _SUBSTITUTE = range(
     101, 105
@@ -217,7 +217,7 @@ def write_corpus(folder: Path, families: Families) -> tuple[Path, Path]:
     model_digest = hashlib.sha256(repr(SEGMENTS).encode()).hexdigest()
     described = json.dumps({**asdict(families), "model": model_digest}, indent=1) + "\n"
     if not folder.is_dir() or not any(folder.iterdir()):
-        with published(folder) as building:
+        with new_dir(folder) as building:
             with (building / fasta).open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                 packed.writelines(_records(families))
             (building / clusters).write_text(

@@ -30,7 +30,7 @@ from data.transport.attempts import ATTEMPTS, WEB
 from data.transport.broken_stream import StreamError
 from data.transport.byte_stream import ByteStream, SingleFileSource
 from data.transport.remote_file import RemoteFile
-from zymogen.console.safe_text import whole
+from zymogen.console.safe_text import unredacted
 from zymogen.settings.section import expanded
 
 DATASETS = "datasets://"
@@ -102,8 +102,8 @@ class TableSource(SingleFileSource):
     @cached_property
     def _query(self) -> tuple[str, dict[str, str]]:
         if self.suffix:
-            return split_query(whole(self.location))
-        place, parameters = split_query(whole(self.location), _OF_DATASET)
+            return split_query(unredacted(self.location))
+        place, parameters = split_query(unredacted(self.location), _OF_DATASET)
         place = expanded(place.removeprefix(DATASETS))
         if not place:
             raise ValueError(f"{self.location}: names no data set; write '{DATASETS}NAME?sequence=COLUMN'")

@@ -17,7 +17,7 @@ import numpy as np
 
 from data.settings import IngestSettings, LetterPolicy
 from data.sources.block import JUDGED, RecordBlock, Source, num_bad
-from data.sources.protein import BEGINNING_RECORDS, mistaken, shown
+from data.sources.protein import BEGINNING_RECORDS, shown, wrong_content
 from data.store.builder_process import MessageSender, UnusableStoreError, call
 from data.store.folder import discard, remove_journal
 from data.store.journal import FAILED, BuildJournal
@@ -28,8 +28,8 @@ from data.store.writer import StoreWriter
 from data.transport.broken_stream import ConnectionLostError, SourceChangedError
 from data.transport.byte_stream import STANDARD_INPUT
 from zymogen.console.progress import BuildProgress
-from zymogen.console.safe_text import tell
-from zymogen.settings.option import in_words
+from zymogen.console.safe_text import log
+from zymogen.settings.option import format_option
 
 Progress = Callable[[int, int, int, int | None], None]
 """Called with records, residues, stored bytes of the sources that were read, and all their bytes (None if unknown)."""
@@ -77,7 +77,7 @@ def reading(unknown_letters: LetterPolicy, ingest: IngestSettings) -> list[str |
     return [unknown_letters, ingest.content]
 
 
-def built_before(
+def find_built(
     names: Sequence[str], store_dir: Path, unknown_letters: LetterPolicy, ingest: IngestSettings
 ) -> Path | None:
     """Folder of the newest finished store of sources of these names, which are not asked what they hold now."""
@@ -142,15 +142,15 @@ def _built(folder: Path, inputs: BuildInputs, progress: Progress | None) -> Toke
     if (store := finished(folder, inputs)) is not None:
         return store
     text = f"{folder}: another process builds this store; waiting for it"
-    with locked(folder, lambda: tell(text)):
+    with locked(folder, lambda: log(text)):
         try:
             with BuildProgress() if progress is None else nullcontext(progress) as line:
-                store = build_locked(folder, inputs, line)
-        except UnusableStoreError as error:  # its list of files to keep matters only to `build_locked`
+                store = build_exclusively(folder, inputs, line)
+        except UnusableStoreError as error:  # its list of files to keep matters only to `build_exclusively`
             raise ValueError(str(error)) from None
     if progress is None and store.rejected:
-        text = f"{folder}: left out {left_out(store.rejected)} ({REJECTED})"
-        tell(text)
+        text = f"{folder}: left out {format_rejected(store.rejected)} ({REJECTED})"
+        log(text)
     return store
 
 
@@ -180,7 +180,7 @@ def finished(folder: Path, inputs: BuildInputs) -> TokenStore | None:
     return store
 
 
-def build_locked(
+def build_exclusively(
     folder: Path, inputs: BuildInputs, progress: Progress, *, is_part: bool = False, is_followed: bool = False
 ) -> TokenStore:
     """Find, continue or build the store in `folder`, whose lock the caller holds; see `open_or_build`.
@@ -242,7 +242,7 @@ def build_locked(
 def build_part(send: MessageSender, folder: Path, inputs: BuildInputs) -> None:
     """Build the store of one source; `Prefetcher` has this called in a separate process."""
     with locked(folder):
-        build_locked(folder, inputs, PartProgress(send), is_part=True)
+        build_exclusively(folder, inputs, PartProgress(send), is_part=True)
 
 
 def _read_source(
@@ -260,7 +260,7 @@ def _read_source(
     judged = inputs.ingest.content != "protein" or is_part or writer.journal.position.records >= BEGINNING_RECORDS
     try:
         for block in reader.blocks(writer.journal.position):
-            if not judged and (reason := mistaken(block)):
+            if not judged and (reason := wrong_content(block)):
                 raise UnusableStoreError(f"{source.name}: {reason}")
             judged = True
             before = writer.journal
@@ -288,9 +288,9 @@ def _require_good(source: Source, block: RecordBlock, before: BuildJournal, budg
     """Check the bad records of a block that was read after `before` against the budget."""
     bad = [record for record in block.rejected if num_bad({record.kind: 1})]
     if budget == 0.0 and bad:
-        insist = in_words("data.ingest.content", "any", ", or ", " if they are proteins") * (bad[0].kind in JUDGED)
+        insist = format_option("data.ingest.content", "any", ", or ", " if they are proteins") * (bad[0].kind in JUDGED)
         share = " to the share that may be bad, such as 0.01"
-        way = in_words("data.ingest.max_bad_fraction", None, ". To leave such records out, set ", share)
+        way = format_option("data.ingest.max_bad_fraction", None, ". To leave such records out, set ", share)
         raise UnusableStoreError(
             f"{source.name}: record {bad[0].record} ({shown(bad[0].header)}) {bad[0].reason}{way}{insist}"
         )
@@ -312,8 +312,8 @@ def _require_none_bad(writer: StoreWriter, ahead: Prefetcher) -> None:
     if count:
         raise ValueError(
             f"{writer.folder} holds an unfinished store: {count} of {writer.journal.num_read + ahead.num_read} "
-            f"records are bad, where {in_words('data.ingest.max_bad_fraction')} allows 0; give the max_bad_fraction "
-            "that it was begun with to continue it, or delete the folder to begin again"
+            f"records are bad, where {format_option('data.ingest.max_bad_fraction')} allows 0; give the "
+            "max_bad_fraction that it was begun with to continue it, or delete the folder to begin again"
         )
 
 
@@ -321,13 +321,13 @@ def _require_within_budget(folder: Path, count: int, num_read: int, budget: floa
     if count > budget * num_read:
         raise UnusableStoreError(
             f"{count} of {num_read} records are bad, a fraction of {count / num_read:.3g}, where "
-            f"{in_words('data.ingest.max_bad_fraction')} allows {budget:g}; {folder / REJECTED} lists them with "
+            f"{format_option('data.ingest.max_bad_fraction')} allows {budget:g}; {folder / REJECTED} lists them with "
             "reasons: correct them, or raise max_bad_fraction to leave them out",
             keep=(REJECTED,),
         )
 
 
-def left_out(rejected: Mapping[str, int]) -> str:
+def format_rejected(rejected: Mapping[str, int]) -> str:
     """How many records were left out and why, such as "3 records: 2 nucleotides, 1 gap"."""
     count = sum(rejected.values())
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in rejected.items())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
-from zymogen.console.safe_text import WHOLE, tell_error
+from zymogen.console.safe_text import WHOLE, log_error
 from zymogen.files.disk_error import CLOSED, FULL, one_line
 from zymogen.processes.parent import end_with
 
@@ -114,7 +114,7 @@ def main() -> int:
     calls: Any = sys.stdin.buffer
     parent, urls = pickle.load(calls)
     WHOLE.update(urls)
-    sys.excepthook = tell_error
+    sys.excepthook = log_error
     # Even in the middle of a read from a source that stalls: what was not committed is read again.
     end_with(parent)
 

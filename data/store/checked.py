@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHECKED = "checked"
 
 
-def once(path: Path, content_hash: str, store_dir: Path | None, compare: Callable[[], None]) -> None:
+def verify_once(path: Path, content_hash: str, store_dir: Path | None, compare: Callable[[], None]) -> None:
     """Compare a file with its hash, unless that was done before.
 
     Args:
@@ -65,4 +65,4 @@ def check(store: "TokenStore", store_dir: Path) -> None:
         ValueError: one of them differs from what was written, or offsets do not rise.
     """
     for name in ("offsets.bin", "digests.bin"):
-        once(store.folder / name, store.facts["files"][name]["hash"], store_dir, partial(store.verify, name))
+        verify_once(store.folder / name, store.facts["files"][name]["hash"], store_dir, partial(store.verify, name))

@@ -18,32 +18,32 @@ DERIVED = "derived"
 """Folder of data.store_dir for what is derived from stores that cannot be written to."""
 
 
-def kept_at(store: "TokenStore", name: str) -> Path:
+def cache_dir(store: "TokenStore", name: str) -> Path:
     """The path of `name`, if it was derived before and can be read; otherwise where it is to be written.
 
     Args:
         store: a finished store.
         name: name of a file or folder, which may lie in another folder: ``clusters-HASH/members``.
     """
-    return next(filter(_is_readable, places(store, name)), None) or written_at(store, name)
+    return next(filter(_is_readable, candidate_dirs(store, name)), None) or open_for_writing(store, name)
 
 
-def written_at(store: "TokenStore", name: str) -> Path:
+def open_for_writing(store: "TokenStore", name: str) -> Path:
     """Where `name` is to be written: in the store's folder if that is possible, otherwise under data.store_dir."""
-    inside, *elsewhere = places(store, name)
+    inside, *elsewhere = candidate_dirs(store, name)
     # A folder of another user that cannot be read cannot be replaced either.
     fits = can_be_written(inside.parent) and (_is_readable(inside) or not os.path.isdir(inside))
     return inside if fits or not elsewhere else elsewhere[0]
 
 
-def found_at(store: "TokenStore", name: str) -> list[Path]:
+def find(store: "TokenStore", name: str) -> list[Path]:
     """Paths of everything derived whose name begins with `name` and that can be read; the store's own folder first."""
-    folders = [(place.parent, place.name) for place in places(store, name)]
+    folders = [(place.parent, place.name) for place in candidate_dirs(store, name)]
     found = (path for folder, begin in folders for path in sorted(folder.glob(f"{begin}*")))
     return [path for path in found if _is_readable(path)]
 
 
-def places(store: "TokenStore", name: str) -> list[Path]:
+def candidate_dirs(store: "TokenStore", name: str) -> list[Path]:
     """All places where `name` may be kept, the store's own folder first."""
     inside = store.folder / name
     if store.store_dir is None:

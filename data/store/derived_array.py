@@ -56,5 +56,5 @@ def read(
                 f"and {remedy(path.parent)}"
             )
 
-    checked.once(path, content_hash, store_dir, compare)
+    checked.verify_once(path, content_hash, store_dir, compare)
     return np.memmap(path, dtype, "r") if found else np.zeros(0, dtype)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from data.store import derived
-from zymogen.files.disk_error import refusal
-from zymogen.files.durable import published, replaced
+from zymogen.files.disk_error import write_error
+from zymogen.files.durable import new_dir, replacing_file
 
 
 def read(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def kept(path: Path, names: Iterable[str], derive: Callable[[Path], dict[str, An
         ValueError: as of `read` and `write`, or `derive` raises it.
     """
     if not path.parent.is_dir():
-        with published(path.parent) as building:
+        with new_dir(path.parent) as building:
             (building / path.name).write_text(json.dumps(derive(building), indent=1))
     return read(path, names, path.parent)
 
@@ -62,7 +62,7 @@ def write(path: Path, text: str) -> None:
     Raises:
         ValueError: it cannot be written, for want of permission or space.
     """
-    with refusal(path):
+    with write_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as temporary:
+    with replacing_file(path) as temporary:
         temporary.write_text(text)

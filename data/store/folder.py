@@ -14,12 +14,12 @@ from pathlib import Path
 
 from data.store.journal import FAILED, JOURNAL, BuildJournal, write_journal
 from data.store.token_store import FACTS, LOCK, REJECTED, StoreCounts, is_of_a_store
-from zymogen.files.durable import written_beside
+from zymogen.files.durable import write_then_rename
 from zymogen.settings.section import listed
 
 PARTS = ".zymogen-parts"
 _ARRAYS = (*StoreCounts().file_sizes(), REJECTED)
-_WRITTEN_BESIDE = tuple(written_beside(Path(name)).name for name in (JOURNAL, FACTS, FAILED))
+_WRITTEN_BESIDE = tuple(write_then_rename(Path(name)).name for name in (JOURNAL, FACTS, FAILED))
 _OURS_BY_NAME = frozenset({LOCK, PARTS, FAILED, *_WRITTEN_BESIDE})
 
 

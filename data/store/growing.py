@@ -82,7 +82,7 @@ def serve(
     store_dir: Path,
 ) -> None:
     """Build the store of some sources unless it is finished, and `send` its folder."""
-    from data.store.build import BuildInputs, build_locked, finished
+    from data.store.build import BuildInputs, build_exclusively, finished
     from data.store.lock import locked
 
     inputs = BuildInputs.of(sources, unknown_letters, ingest)
@@ -94,7 +94,7 @@ def serve(
         (folder / FAILED).unlink(missing_ok=True)
         send(folder=str(folder))
         try:
-            build_locked(folder, inputs, lambda *_: None, is_followed=True)
+            build_exclusively(folder, inputs, lambda *_: None, is_followed=True)
         except ValueError as error:
             write_failure(folder, str(error))
         except Exception as error:

@@ -13,7 +13,7 @@ from data.sources.block import START, SourcePosition
 from data.store import derived_json
 from data.store.token_store import FORMAT, REJECTED, StoreCounts, is_of_a_store
 from zymogen.console.safe_text import redacted
-from zymogen.files.durable import write_whole
+from zymogen.files.durable import write_atomic
 
 JOURNAL, FAILED = "progress.json", ".zymogen-failed.json"
 
@@ -71,7 +71,7 @@ def read_journal(folder: Path) -> BuildJournal | None:
 
 def write_journal(folder: Path, journal: BuildJournal) -> None:
     """Replace the journal; it is on disk when this returns."""
-    write_whole(folder / JOURNAL, json.dumps({"format": FORMAT, **asdict(journal)}))
+    write_atomic(folder / JOURNAL, json.dumps({"format": FORMAT, **asdict(journal)}))
 
 
 def failure(folder: Path) -> str | None:
@@ -83,4 +83,4 @@ def failure(folder: Path) -> str | None:
 def write_failure(folder: Path, message: str) -> None:
     """Write why a build has failed, for the processes that wait for its store."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / FAILED, json.dumps({"error": redacted(message)}))
+    write_atomic(folder / FAILED, json.dumps({"error": redacted(message)}))

@@ -13,7 +13,7 @@ from pathlib import Path
 from data.store.folder import require_ours
 from data.store.token_store import LOCK
 from zymogen.files import durable
-from zymogen.files.disk_error import STORE_DIR, said
+from zymogen.files.disk_error import STORE_DIR, describe
 
 _POLL_S = 0.1
 _MOST_VANISHED = 50
@@ -57,7 +57,7 @@ def _taken(folder: Path) -> int | None:
     except FileNotFoundError:  # a build that failed removes its folder
         return None
     except OSError as error:
-        raise ValueError(f"{folder}: {said(error)}; {STORE_DIR}") from None
+        raise ValueError(f"{folder}: {describe(error)}; {STORE_DIR}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), os.stat(folder / LOCK)):

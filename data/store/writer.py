@@ -35,8 +35,8 @@ from data.store.token_store import (
     hash_of,
     new_hash,
 )
-from zymogen.files.disk_error import FULL, said
-from zymogen.files.durable import write_whole
+from zymogen.files.disk_error import FULL, describe
+from zymogen.files.durable import write_atomic
 
 COMMIT_S = 1.0
 """The longest time between a block and its commit."""
@@ -207,7 +207,7 @@ class StoreWriter:
                 "key": journal.key,
                 "files": {name: {"bytes": sizes[name], "hash": hashes[name]} for name in hashes},
             }
-            write_whole(self.folder / FACTS, facts_text(facts))
+            write_atomic(self.folder / FACTS, facts_text(facts))
             (self.folder / JOURNAL).unlink(missing_ok=True)  # another process may find the store now and remove it
         except OSError as error:
             raise self._refusal(error) from error
@@ -295,7 +295,7 @@ class StoreWriter:
             file.close()
 
     def _refusal(self, error: OSError) -> ValueError:
-        what = said(error) if error.errno in FULL else f"cannot be written ({error.strerror or error})"
+        what = describe(error) if error.errno in FULL else f"cannot be written ({error.strerror or error})"
         again = f"continues from record {self.committed.num_read + 1}" if self.committed.num_read else "begins again"
         return ValueError(
             f"{self.folder}: {what}; nothing was published; free space there or choose another folder "

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from data.transport.broken_stream import ConnectionLostError
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 
 ATTEMPTS = 5
 """How many attempts are made in a row without receiving a byte."""
@@ -42,7 +42,7 @@ _answered: set[str] = set()
 """Hosts that have answered. If one of them then refuses a connection, its name is right and it is likely to return."""
 
 
-def wait(location: str, error: Exception, number: int, happened: str = "") -> None:
+def retry_delay(location: str, error: Exception, number: int, happened: str = "") -> None:
     """Wait before attempt `number`, which counts from 1, and report a long wait.
 
     Args:
@@ -60,7 +60,7 @@ def wait(location: str, error: Exception, number: int, happened: str = "") -> No
     own_s = FIRST_WAIT_S * 2 ** (number - 1) * (1 - _jitter.random() / 2)
     wait_s = min(max(own_s, _asked_s(error)), MOST_WAIT_S)
     if wait_s >= _TOLD_S:
-        tell(
+        log(
             f"{location}: {happened or 'cannot be reached'} ({_said(error)}); waiting {wait_s:.0f} s, then trying "
             f"again ({number} of {ATTEMPTS})"
         )
@@ -81,15 +81,15 @@ def refusal(location: str, error: Exception, num_attempts: int = 0, happened: st
     )
 
 
-def answered(location: str) -> None:
+def retrying(location: str) -> None:
     """Note that the host of a URL exists."""
     _answered.add(urlsplit(location).netloc)
 
 
 @cache
-def tell_once(location: str, text: str) -> None:
+def log_once(location: str, text: str) -> None:
     """Print a message about a source on standard error, each once."""
-    tell(f"{location}: {text}")
+    log(f"{location}: {text}")
 
 
 def _may_pass(location: str, error: Exception, happened: str) -> bool:

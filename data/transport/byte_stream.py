@@ -16,7 +16,7 @@ from pathlib import Path
 from data.transport.broken_stream import StreamError
 from data.transport.compression import DECOMPRESS, HEAD_BYTES, UNPACK, CompressedStream, compression, in_pieces
 from data.transport.remote_file import RemoteFile
-from zymogen.files.suggestions import nearest
+from zymogen.files.suggestions import did_you_mean
 
 STANDARD_INPUT = "-"
 _READ_BYTES = 1 << 18
@@ -126,7 +126,7 @@ class ByteStream:
         try:
             status = Path(self.location).stat()
         except OSError as error:
-            near = nearest(Path(self.location)) if isinstance(error, FileNotFoundError) else ""
+            near = did_you_mean(Path(self.location)) if isinstance(error, FileNotFoundError) else ""
             raise ValueError(f"{self.location}: {error.strerror or error}; check data.sources{near}") from None
         return [str(Path(self.location).resolve()), status.st_size, status.st_mtime_ns]
 

@@ -16,9 +16,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data.transport.attempts import SILENCE_S, WEB, answered, refusal, tell_once, wait
+from data.transport.attempts import SILENCE_S, WEB, log_once, refusal, retry_delay, retrying
 from data.transport.broken_stream import SourceChangedError, StreamError
-from zymogen.console.safe_text import remembered, whole
+from zymogen.console.safe_text import redact_later, unredacted
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -58,8 +58,8 @@ class RemoteFile:
     """
 
     def __init__(self, location: str) -> None:
-        self.location = remembered(location, "a source")
-        self._url = whole(self.location)
+        self.location = redact_later(location, "a source")
+        self._url = unredacted(self.location)
         self._is_web = location.startswith(WEB)
         if not self._is_web:
             self._filesystem, self._path = _filesystem(self.location, self._url)
@@ -80,7 +80,7 @@ class RemoteFile:
             try:
                 return self._info
             except Exception as error:
-                wait(self.location, error, number := number + 1)
+                retry_delay(self.location, error, number := number + 1)
 
     def chunks(self, offset: int = 0) -> Generator[bytes, None, None]:
         """Its bytes from `offset` on, as they come.
@@ -118,13 +118,13 @@ class RemoteFile:
             except Exception as error:
                 of = "" if self._size is None else f" of {self._size}"
                 happened = "" if begin is None else f"breaks off after {position}{of} bytes"
-                wait(self.location, error, number := number + 1, happened)
+                retry_delay(self.location, error, number := number + 1, happened)
 
     def _require_same(self, answer: RemoteResponse) -> None:
         """Refuse an answer of another file, or of another version, than the first answer's."""
         size = self._info[0] if answer.size is None else answer.size
         if size is None and answer.version and not answer.shows_end:
-            tell_once(
+            log_once(
                 self.location,
                 "the server does not say the size of this file: if the connection ends early, that is not noticed, "
                 "unless the file is compressed",
@@ -157,7 +157,7 @@ class RemoteFile:
             with self._request("GET") as answer:
                 size, version = answer.size, version | answer.version
         if size is None and not version:
-            tell_once(
+            log_once(
                 self.location,
                 "the server says neither size nor version of this file: if it changes, that is not noticed, and a "
                 "store that was built from it is used again; an early end is noticed only where the answer comes "
@@ -187,7 +187,7 @@ class RemoteFile:
         with suppress(FileNotFoundError):
             options["auth"] = httpx2.NetRCAuth(os.path.expanduser(os.environ.get("NETRC", "~/.netrc")))
         with httpx2.stream(method, self._url, headers=headers, follow_redirects=True, **options) as answer:
-            answered(self.location)
+            retrying(self.location)
             if answer.status_code == 416:  # no such part, if only the end of the answer was lost
                 self._ranges = False
             answer.raise_for_status()

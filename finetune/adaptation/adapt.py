@@ -11,7 +11,7 @@ from torch import nn
 from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.lora import first_of_adapters, inject, is_adapters, plain_name
 from finetune.adaptation.settings import AdaptationSettings
-from pretrain.model.initial import FirstWeight, first_weights
+from pretrain.model.initial import FirstWeight, initial_weights
 from pretrain.ship.source import ENCODER
 
 
@@ -31,7 +31,7 @@ def adapt(model: nn.Module, settings: AdaptationSettings, plan: AdapterPlan | No
         parameter.requires_grad_(not inside or settings.kind == "full" or is_adapters(name))
 
 
-def first_of(
+def initializers(
     model: nn.Module,
     weights: Mapping[str, FirstWeight],
     seed: int,
@@ -42,7 +42,8 @@ def first_of(
 
     Args:
         model: as `adapt` left it.
-        weights: those that are given, by their names without adapters: `TrainedModel.weights`, and a head's where it draws
+        weights: those that are given, by their names without adapters: `TrainedModel.weights`, and a head's where it
+        draws
             its own. What is in neither is drawn as `pretrain.model.initial` says.
         seed: seed of what is drawn.
         plan: the one that `adapt` was given.
@@ -53,7 +54,7 @@ def first_of(
     """
     adapters = first_of_adapters(model, plan, weights, seed, start) if plan is not None else {}
     given = {name: weights[plain] for name, _ in model.named_parameters() if (plain := plain_name(name)) in weights}
-    first = {**first_weights(model, seed), **given, **adapters}
+    first = {**initial_weights(model, seed), **given, **adapters}
     missing = [plain_name(name) for name in first if name.startswith(ENCODER) and name not in {**given, **adapters}]
     if missing:
         raise ValueError(

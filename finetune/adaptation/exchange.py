@@ -28,8 +28,8 @@ from finetune.adaptation.adapter import Adapter, LowRank, MapPlan
 from finetune.adaptation.lora import linear_maps
 from pretrain.model.presets import Architecture, EsmShape
 from pretrain.model.weights.names import INNER, LAYER
-from zymogen.files.durable import published
-from zymogen.settings.section import require_word
+from zymogen.files.durable import new_dir
+from zymogen.settings.section import require_known
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -84,7 +84,7 @@ def write_adapter(adapter: Adapter, shape: EsmShape, folder: Path, class_name: s
     from peft import LoraConfig  # takes seconds to import
 
     classes = CLASSES[shape.architecture]
-    require_word("class of the exported adapter", class_name, classes)
+    require_known("class of the exported adapter", class_name, classes)
     plan, prefix = adapter.plan, classes[class_name]
     maps = {prefix + name: low for path, of_map in _theirs(shape).items() for name, low in _cut(adapter, path, of_map)}
     sizes = {name: (len(low.a), plan.alpha(MapPlan(len(low.a), low.scale))) for name, low in maps.items()}
@@ -108,7 +108,7 @@ def write_adapter(adapter: Adapter, shape: EsmShape, folder: Path, class_name: s
         for key, part in zip(_WEIGHTS_OF_A_MAP, (low.a, low.b, low.magnitude), strict=True)
         if part is not None
     }
-    with published(folder) as building:
+    with new_dir(folder) as building:
         (building / CONFIG).write_text(json.dumps(said, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         save_file(tensors, building / WEIGHTS, metadata={"format": "pt"})
 
@@ -236,7 +236,7 @@ def _placed(
             f"meant, say so with adaptation.adapter_without={json.dumps(lost)}"
         )
     for name in without:
-        require_word("adaptation.adapter_without", name, sorted(whole))
+        require_known("adaptation.adapter_without", name, sorted(whole))
     allowed = set(CLASSES[shape.architecture].values())
     if len(prefixes) != 1 or not prefixes <= allowed:
         raise ValueError(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.batches.filling import ResidueReader
-from data.batches.packed import PlainContents, stretches
+from data.batches.packed import PlainContents, split_by_tokens
 from data.order.plan import SPECIAL_TOKENS
 from data.order.settings import BinSettings
 from data.store import derived_array, derived_json
@@ -33,7 +33,7 @@ from data.store.token_store import hash_of
 from finetune.adaptation.vectors import Embedder, Pooling, windows_of
 from pretrain.ship.source import TrainedModel, encoder_of
 from zymogen.console.progress import ProgressBar
-from zymogen.files.durable import published
+from zymogen.files.durable import new_dir
 
 FORMAT = "zymogen.features/2"
 _ARRAY, _FACTS = "features.bin", "features.json"
@@ -140,7 +140,7 @@ def cached_features(
         missing = [pooling for pooling in poolings if not places[pooling].is_dir()]
         for pooling in missing:
             folder.mkdir(parents=True, exist_ok=True)
-            with published(places[pooling]) as building:
+            with new_dir(places[pooling]) as building:
                 _write(building, start, documents, residues, settings, described[pooling], torch.device(device))
         return len(missing)
 
@@ -163,7 +163,7 @@ def vectors_of(
     lengths, in_store = documents.lengths[records], documents.offsets.astype(np.int64)
     contents = PlainContents(residues, settings)
     most = max(_PART_BYTES // (4 * start.shape.dim), 4 * settings.bin_tokens)
-    for part in stretches(lengths, most if pooling == "residue" else _PART_TOKENS, _PART_RECORDS):
+    for part in split_by_tokens(lengths, most if pooling == "residue" else _PART_TOKENS, _PART_RECORDS):
         of_part = records[part]
         windows = windows_of(lengths[part], int(lengths[part].max()))
         vectors = embedder(contents, of_part, windows, documents.linkers[of_part])[:, 0]

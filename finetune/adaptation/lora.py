@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from finetune.adaptation.adapter import Adapter, AdapterPlan, LowRank, MapPlan
 from finetune.adaptation.settings import TARGETS, AdaptationSettings
-from pretrain.model.build import without_memory
+from pretrain.model.build import build_meta
 from pretrain.model.initial import FirstWeight, generator_of
 from pretrain.model.linear import Linear
 from pretrain.model.presets import EsmShape
-from zymogen.settings.section import no_such_word
+from zymogen.settings.section import unknown_word
 
 _NAME = "default"
 """peft's name for an adapter that is given none."""
@@ -58,7 +58,7 @@ def plan_of(settings: AdaptationSettings, shape: EsmShape) -> AdapterPlan:
         if not found:
             here = [name for name in TARGETS if name in inside.values()]
             words = [*paths, *here] if target.startswith(_LAYERS) else here
-            raise ValueError(no_such_word("adaptation.targets", target, words))
+            raise ValueError(unknown_word("adaptation.targets", target, words))
         chosen |= found
     maps = {path: MapPlan(settings.rank, scale) for path in paths if path in chosen}
     return AdapterPlan(maps, settings.use_rslora, settings.use_dora)
@@ -68,7 +68,7 @@ def linear_maps(shape: EsmShape) -> dict[str, tuple[int, int]]:
     """Full path of every linear map in the layers of an encoder -> (out, in), in the order of the model."""
     return {
         path: (module.out_features, module.in_features)
-        for path, module in without_memory(shape).named_modules()
+        for path, module in build_meta(shape).named_modules()
         if isinstance(module, nn.Linear) and path.startswith(_LAYERS)
     }
 

@@ -6,7 +6,7 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, require_word, setting
+from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, require_known, setting
 
 KINDS = ("frozen", "lora", "full")
 TARGETS = ("attention.qkv", "attention.out", "feed_forward.up", "feed_forward.gate_up", "feed_forward.down")
@@ -88,7 +88,7 @@ class AdaptationSettings(Section):
         if reason := _REFUSED.get(self.kind.lower()):
             raise ValueError(f"adaptation.kind is {self.kind!r}, which is not offered: {reason}")
         if "://" not in self.kind:  # a URL may hold a secret, and is refused as one
-            require_word("adaptation.kind", self.kind, KINDS)
+            require_known("adaptation.kind", self.kind, KINDS)
         Section.__post_init__(self)
         default = {f.name: f.default for f in fields(self)}
         for name in _OF_AN_ADAPTER:

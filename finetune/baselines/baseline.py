@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import Labels
-from finetune.metrics.predictions import LabelPredictions, LabelRows, by_output, is_exact, rows_of
+from finetune.metrics.predictions import LabelPredictions, LabelRows, by_output, is_exact, label_rows
 from finetune.metrics.weighted import Floats
 from finetune.tasks.objective import Task
 
@@ -48,7 +48,7 @@ def constant(objective: Task, labels: Labels, parts: PartRecords) -> TaskBaselin
     Bounds of censored labels do not enter a mean, unless there are only bounds.
     """
     began = time.perf_counter()
-    train, asked = rows_of(labels, parts.train), rows_of(labels, parts.asked)
+    train, asked = label_rows(labels, parts.train), label_rows(labels, parts.asked)
     means = _constants(objective, train)
     name, said = "prevalence", "each task: the share of each class among its training labels"
     if objective.settings.is_number:
@@ -61,7 +61,7 @@ def _constants(objective: Task, train: LabelRows) -> Floats:
     kept = is_exact(train)
     if not kept.any():
         kept = np.ones(len(train), np.bool_)
-    targets = as_targets(objective, train.truth[kept])
+    targets = to_predictions(objective, train.truth[kept])
     outputs = train.outputs[kept]
     flat = targets.reshape(len(targets), -1)
     pooled = flat.mean(0) if len(flat) else np.full(flat.shape[1], 1.0 / max(1, len(objective.classes)))
@@ -72,7 +72,7 @@ def _constants(objective: Task, train: LabelRows) -> Floats:
     return means.reshape(len(means), *targets.shape[1:])
 
 
-def as_targets(objective: Task, truth: Floats) -> Floats:
+def to_predictions(objective: Task, truth: Floats) -> Floats:
     """(n,) numbers as they are, or (n, C) ones and zeros of classes, the means of which are probabilities."""
     if objective.settings.type not in ("multiclass", "ordinal"):
         return truth

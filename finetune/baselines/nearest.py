@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology.program import obstacle
+from data.homology.program import why_not_installed
 from data.homology.relatives import SearchHits
-from finetune.baselines.baseline import PartRecords, Records, TaskBaseline, as_targets, by_labelled, constant
+from finetune.baselines.baseline import PartRecords, Records, TaskBaseline, by_labelled, constant, to_predictions
 from finetune.baselines.features import letters, of_one_length
 from finetune.labels.labels import Labels
-from finetune.metrics.predictions import LabelPredictions, by_output, rows_of
+from finetune.metrics.predictions import LabelPredictions, by_output, label_rows
 from finetune.tasks.objective import Task
 
 Search = Callable[[Records, Records], SearchHits]
@@ -50,14 +50,14 @@ def nearest_neighbour(
         description = "labels of the training sequences from which the fewest positions differ"
     else:
         similar = _of_hits(search(parts.asked, parts.train), len(parts.train))
-        description = _BY_WORDS + obstacle() if obstacle() else _BY_ALIGNMENT
-    asked, train = rows_of(labels, parts.asked), rows_of(labels, parts.train)
+        description = _BY_WORDS + why_not_installed() if why_not_installed() else _BY_ALIGNMENT
+    asked, train = label_rows(labels, parts.asked), label_rows(labels, parts.train)
     number = np.full(labels.num_records, -1)
     number[parts.asked] = np.arange(len(parts.asked))
     column = np.full(labels.num_records, -1)
     column[parts.train] = np.arange(len(parts.train))
     fallback = constant(objective, labels, parts)
-    targets = as_targets(objective, train.truth)
+    targets = to_predictions(objective, train.truth)
     prediction, found = fallback.predictions.prediction.copy(), np.zeros(len(asked), np.bool_)
     groups = [
         (outputs, rows, column[train.records[rows[0]]]) for outputs, rows in by_labelled(train, len(objective.outputs))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from finetune.baselines.baseline import PartRecords, TaskBaseline, by_labelled, constant
 from finetune.baselines.features import Features
 from finetune.labels.labels import Labels
-from finetune.metrics.predictions import LabelPredictions, LabelRows, rows_of
+from finetune.metrics.predictions import LabelPredictions, LabelRows, label_rows
 from finetune.metrics.scores import NO_VALIDATION
 from finetune.metrics.weighted import Floats
 from finetune.tasks.objective import Task
@@ -55,7 +55,7 @@ def linear(name: str, objective: Task, labels: Labels, parts: PartRecords, featu
         features: of all records, or of all residues where a label is of a residue.
     """
     began = time.perf_counter()
-    train, valid, asked = (rows_of(labels, records) for records in parts)
+    train, valid, asked = (label_rows(labels, records) for records in parts)
     prediction = constant(objective, labels, parts).predictions.prediction.copy()
     standard = _Standardizer(features, train)
     fit = _ridges if objective.settings.type == "regression" else _logistics

@@ -13,12 +13,12 @@ from finetune.adaptation.lora import merged, plain_name
 from finetune.bundle.folder import Bundle
 from finetune.bundle.manifest import BaseModel
 from pretrain.checkpoint.digests.digest import identity_of
-from pretrain.model.build import without_memory
+from pretrain.model.build import build_meta
 from pretrain.model.settings import ModelSettings
-from pretrain.ship.source import ENCODER, TrainedModel, open_source, random_encoder
+from pretrain.ship.source import ENCODER, TrainedModel, open_trained_model, random_encoder
 
 
-def base_of(settings: ModelSettings, seed: int, start: TrainedModel) -> BaseModel:
+def find_base(settings: ModelSettings, seed: int, start: TrainedModel) -> BaseModel:
     """The record of the encoder that a run starts from."""
     init = settings.init
     if init is not None and Path(init).exists():
@@ -46,7 +46,7 @@ def base_weights(bundle: Bundle, given: str | None = None) -> dict[str, Tensor]:
                 f"{bundle.folder} needs the weights that it was trained on: {source}, which does not exist; say where "
                 f"they are with --base (content hash {base.content_hash})"
             )
-        start = open_source(source, ENCODER)
+        start = open_trained_model(source, ENCODER)
     else:
         start = random_encoder(ModelSettings(preset=base.preset, dropout=base.dropout), base.seed)
     found = {name: weight() for name, weight in start.weights.items()}
@@ -58,7 +58,7 @@ def base_weights(bundle: Bundle, given: str | None = None) -> dict[str, Tensor]:
     return found
 
 
-def whole_parameters(bundle: Bundle, names: Iterable[str], base: str | None = None) -> Mapping[str, Tensor]:
+def all_parameters(bundle: Bundle, names: Iterable[str], base: str | None = None) -> Mapping[str, Tensor]:
     """What was trained, and from the base the weights of the encoder that were not; float32 on the host.
 
     Args:
@@ -79,6 +79,6 @@ def whole_parameters(bundle: Bundle, names: Iterable[str], base: str | None = No
 
 def merged_parameters(bundle: Bundle, base: str | None = None) -> Mapping[str, Tensor]:
     """The same of the model without adapters: their products are in the weights."""
-    names = [name for name, _ in without_memory(bundle.manifest.encoder).named_parameters()]
-    parameters, adapters = whole_parameters(bundle, names, base), bundle.manifest.adapters
+    names = [name for name, _ in build_meta(bundle.manifest.encoder).named_parameters()]
+    parameters, adapters = all_parameters(bundle, names, base), bundle.manifest.adapters
     return parameters if adapters is None else merged(parameters, adapters)

@@ -11,7 +11,7 @@ import torch
 from finetune.bundle.base import merged_parameters
 from finetune.bundle.folder import Bundle, open_folder
 from finetune.bundle.places import bundles_in
-from pretrain.ship.source import ENCODER, TrainedModel, open_source
+from pretrain.ship.source import ENCODER, TrainedModel, open_trained_model
 
 
 def encoder_at(model: str | Path, base: str | None = None) -> TrainedModel:
@@ -32,7 +32,7 @@ def encoder_at(model: str | Path, base: str | None = None) -> TrainedModel:
         return _of_bundle(open_folder(found[0]), base)
     if base is not None:
         raise ValueError(f"--base {base}: {model} is no bundle, so it has all of its weights; leave --base out")
-    return open_source(model, ENCODER)
+    return open_trained_model(model, ENCODER)
 
 
 def _of_bundle(bundle: Bundle, base: str | None) -> TrainedModel:

@@ -20,10 +20,10 @@ from finetune.bundle.manifest import FILES, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES
 from finetune.results.results import Ensemble, Results
 from finetune.splits import split_file
 from finetune.splits.parts import SplitParts
-from pretrain.ship.checksums import is_as_written, put, sha256_of
-from zymogen.files.disk_error import refusal
+from pretrain.ship.checksums import is_unchanged, replace_dir, sha256_of
+from zymogen.files.disk_error import write_error
 from zymogen.files.durable import workspace
-from zymogen.settings.json_file import as_json, whole
+from zymogen.settings.json_file import as_json, read_bytes
 
 _REMEDY = "get the right to write there"
 
@@ -63,7 +63,7 @@ def write_bundle(
     Raises:
         ValueError: it cannot be written.
     """
-    with workspace(folder, _REMEDY) as work, refusal(folder, _REMEDY):
+    with workspace(folder, _REMEDY) as work, write_error(folder, _REMEDY):
         building = work / "new"
         building.mkdir()
         split_file.write(building / SPLIT, ids, parts)
@@ -90,7 +90,7 @@ def with_evaluation(folder: Path, evaluation: Results | None, ensemble: Ensemble
     manifest = replace(before, evaluation=evaluation, ensemble=ensemble)
     if as_json(manifest) == as_json(before):
         return
-    with workspace(folder, _REMEDY) as work, refusal(folder, _REMEDY):
+    with workspace(folder, _REMEDY) as work, write_error(folder, _REMEDY):
         building = work / "new"
         building.mkdir()
         for name in manifest.files:
@@ -103,7 +103,7 @@ def _put(building: Path, folder: Path, manifest: BundleManifest, before: Path) -
     (building / MANIFEST).write_text(as_json(manifest), encoding="utf-8")
     card = bundle_card(manifest, write_pictures(manifest, building))
     (building / CARD).write_text(card, encoding="utf-8")
-    put(building, folder, before)
+    replace_dir(building, folder, before)
 
 
 def open_folder(folder: Path) -> Bundle:
@@ -137,7 +137,7 @@ def open_folder(folder: Path) -> Bundle:
 
 def _holds(folder: Path, manifest: BundleManifest) -> bool:
     """Whether a folder is a bundle as it was written, with this manifest or one that differs in its evaluation."""
-    here = whole(BundleManifest, folder / MANIFEST) if is_as_written(folder) else None
+    here = read_bytes(BundleManifest, folder / MANIFEST) if is_unchanged(folder) else None
     return here is not None and as_json(here) == as_json(
         replace(manifest, evaluation=here.evaluation, ensemble=here.ensemble)
     )

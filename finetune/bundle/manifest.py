@@ -54,7 +54,7 @@ class ModelRecord:
         Raises:
             ValueError: it is the model of another kind of run.
         """
-        return json_file.checked(cls, json.dumps(described).encode())
+        return json_file.validate(cls, json.dumps(described).encode())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ In: a path. Out: folders of bundles. Kept: nothing. Torch need not be imported t
 from pathlib import Path
 
 from finetune.bundle.manifest import MANIFEST
-from zymogen.files.suggestions import nearest
+from zymogen.files.suggestions import did_you_mean
 
 
 def bundles_in(path: Path) -> list[Path]:
@@ -25,7 +25,7 @@ def bundles_at(path: Path) -> list[Path]:
     found = bundles_in(path)
     if not found:
         raise ValueError(
-            f"{path} is no bundle, and has none in bundle/ or */bundle/{nearest(path, files=False)}; name a run that "
-            "has come to its end"
+            f"{path} is no bundle, and has none in bundle/ or */bundle/{did_you_mean(path, files=False)}; name a run "
+            "that has come to its end"
         )
     return found

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology.relatives import nearest, searched_by
+from data.homology.relatives import nearest, search_method
 from data.settings import IngestSettings
 from data.store.build import open_or_build
 from data.store.token_store import TokenStore
@@ -61,7 +61,7 @@ class TrainingProteins:
         variants = None
         if are_variants(store):
             variants = np.asarray(store.tokens).reshape(store.num_records, -1)[records]
-        by = searched_by() if variants is None else f"position; those of another length by {searched_by()}"
+        by = search_method() if variants is None else f"position; those of another length by {search_method()}"
         return cls(store, records, (f"{NAME} is to {said}, by {by}",), work, variants)
 
     def identities(self, proteins: TableProteins) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from transformers.utils import logging
 from finetune.bundle.card import CARD, export_card, write_pictures
 from finetune.bundle.manifest import BundleManifest
 from finetune.tasks.objective import Task
-from pretrain.model.build import without_memory
+from pretrain.model.build import build_meta
 from pretrain.model.weights import io as transformers_io
 
 _CLASSES: dict[tuple[bool, str], Any] = {
@@ -50,7 +50,7 @@ def save(folder: Path, manifest: BundleManifest, objective: Task, parameters: Ma
     """
     logging.disable_progress_bar()
     shape, level = manifest.encoder, objective.settings.level
-    model = without_memory(shape)
+    model = build_meta(shape)
     inner = {
         name: parameters[name] if name.startswith("encoder.") else torch.zeros(parameter.shape)
         for name, parameter in model.named_parameters()

@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pretrain.compare.comparison import ModelComparison, comparing
+from pretrain.compare.comparison import ModelComparison, make_compare_main
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import ProgressBar
 
@@ -32,7 +32,7 @@ def _options(parser: CommandParser) -> None:
     add("--task", nargs="+", default=(), metavar="NAME", help="tasks that decide the exit status; all without it")
 
 
-main = comparing("finetune.compare", str(__doc__), _options, _compare)
+main = make_compare_main("finetune.compare", str(__doc__), _options, _compare)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from finetune.results import predictions_file
 from finetune.results.results import FILE, Results
 from finetune.splits import split_file
 from finetune.tasks.objective import Task
-from zymogen.files.suggestions import nearest
+from zymogen.files.suggestions import did_you_mean
 
 _TEST = "test"
 _COLUMNS = ("id", "part", "task", "position", "truth", "ranking")
@@ -57,8 +57,8 @@ def read(path: Path) -> TestPredictions:
     root = next((each for each in (path, path.absolute().parent) if (each / FILE).is_file()), None)
     if root is None:
         raise ValueError(
-            f"{path} lies in no finished fine-tuning run ({FILE} is missing){nearest(path, files=False)}: the labels "
-            "that it is compared on, and its predictions of them, are files of the run; name the run"
+            f"{path} lies in no finished fine-tuning run ({FILE} is missing){did_you_mean(path, files=False)}: the "
+            "labels that it is compared on, and its predictions of them, are files of the run; name the run"
         )
     if not (root / split_file.FILE).is_file():
         raise ValueError(f"{root} is one fold or seed of a run, without the split of the whole; name {root.parent}")

@@ -18,7 +18,7 @@ from data.order.settings import bin_tokens_on
 from finetune.bundle.manifest import ReadingSettings
 from pretrain.engine.settings import InferenceSettings
 from pretrain.run.settings import RunSettings
-from zymogen.command_line.command import importing_torch, main_of, require_writable
+from zymogen.command_line.command import importing_torch, make_main, require_writable
 from zymogen.command_line.parser import CommandParser, positive
 from zymogen.console.progress import ProgressBar
 
@@ -115,7 +115,7 @@ def _options(parser: CommandParser) -> None:
     add("--overwrite", action="store_true", help="replace the output file where it exists")
 
 
-main = main_of("finetune.embed", "A vector of each protein, or of each residue.", _options, _embed)
+main = make_main("finetune.embed", "A vector of each protein, or of each residue.", _options, _embed)
 
 
 if __name__ == "__main__":

@@ -25,11 +25,11 @@ from data.store.token_store import TokenStore
 from finetune.adaptation.vectors import Embedder, Pooling
 from finetune.embed.parts import EmbeddingParts, held
 from finetune.embed.plan import EmbeddingPlan, TooLong, plan_of, record_id
-from finetune.embed.table import FORMAT, made_of, write_table
+from finetune.embed.table import FORMAT, provenance, write_table
 from pretrain.engine.engine import Engine
 from pretrain.ship.source import TrainedModel, encoder_of
 from zymogen.console.progress import ProgressLine
-from zymogen.files.disk_error import refusal
+from zymogen.files.disk_error import write_error
 
 PART_TOKENS = 1 << 18
 """Tokens of a part, about: what is computed again after an interruption is at most this much for each process."""
@@ -100,7 +100,7 @@ class EmbeddingJob:
         """Rank 0 holds the folder; afterwards it removes that, if the table is whole."""
 
         def made() -> None:
-            with refusal(self.work, _REMEDY):
+            with write_error(self.work, _REMEDY):
                 self.work.mkdir(exist_ok=True)
 
         engine.on_main(made)
@@ -115,10 +115,10 @@ class EmbeddingJob:
                 shutil.rmtree(self.work, ignore_errors=True)
 
     def _store(self) -> Path:
-        from data.corpus.stores import opened
+        from data.corpus.stores import open_store
 
         limits = IngestSettings(max_bad_fraction=self.max_bad_fraction)
-        return opened((self.proteins,), self.unknown_letters, limits, self.work / "stores").folder
+        return open_store((self.proteins,), self.unknown_letters, limits, self.work / "stores").folder
 
     def _facts(self, store: TokenStore) -> dict[str, Any]:
         """What decides the bytes of the table."""
@@ -142,7 +142,7 @@ class EmbeddingJob:
         """Whether the table is there and is this one."""
         if not os.path.lexists(self.out) or self.overwrites:
             return False
-        found = made_of(self.out)
+        found = provenance(self.out)
         if found is not None and found == facts:
             return True
         differing = [] if found is None else [name for name in facts if found.get(name) != facts[name]]
@@ -163,7 +163,7 @@ class EmbeddingJob:
 
     def _begin(self, parts: EmbeddingParts) -> None:
         """Make the folder of the parts, and remove those of another embedding, which nobody continues."""
-        with refusal(self.work, _REMEDY):
+        with write_error(self.work, _REMEDY):
             for other in self.work.glob("parts-*"):
                 if other != parts.folder:
                     shutil.rmtree(other, ignore_errors=True)
@@ -186,7 +186,7 @@ class EmbeddingJob:
                 windows = plan.windows(part)
                 vectors = embedder(contents, plan.first_records[part], windows)
                 self._require_numbers(plan, part, vectors)
-                with refusal(parts.folder, _REMEDY):
+                with write_error(parts.folder, _REMEDY):
                     parts.write(number, vectors)
                 del vectors  # before those of the next part are there
                 tokens += int(windows.length.sum())

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.store.token_store import hash_of, new_hash
-from zymogen.files.durable import flush, is_locked, write_whole, written_beside
+from zymogen.files.durable import flush, is_locked, write_atomic, write_then_rename
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class EmbeddingParts:
             OSError: it cannot be written.
         """
         path, content = self._array(number), vectors.astype(self.dtype).tobytes()
-        new = written_beside(path)
+        new = write_then_rename(path)
         with new.open("wb") as file:  # the error of `tofile` on a full disk does not say that it is full
             file.write(content)
         flush(new)
         os.replace(new, path)
         facts = {"rows": len(vectors), "hash": new_hash(content).hexdigest()}
-        write_whole(self._facts(number), json.dumps(facts) + "\n")
+        write_atomic(self._facts(number), json.dumps(facts) + "\n")
 
     def read(self, number: int, first: int, count: int) -> NDArray[np.floating]:
         """Some rows of a part: ``(count, layers, D)``; not mapped, so that memory holds these alone."""

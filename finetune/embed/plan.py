@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data.batches.packed import stretches
+from data.batches.packed import split_by_tokens
 from data.order.plan import SPECIAL_TOKENS
 from data.store.token_store import TokenStore
 from finetune.adaptation.vectors import TokenWindows, windows_of
@@ -67,7 +67,7 @@ def plan_of(
         )
     first_records, sequences = _distinct(store)
     residues = store.num_residues(first_records)
-    parts = list(stretches(residues + SPECIAL_TOKENS, part_tokens, part_sequences))
+    parts = list(split_by_tokens(residues + SPECIAL_TOKENS, part_tokens, part_sequences))
     return EmbeddingPlan(store, first_records, sequences, residues, parts, max_tokens)
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.batches.packed import stretches
+from data.batches.packed import split_by_tokens
 from finetune.embed.parts import EmbeddingParts
 from finetune.embed.plan import EmbeddingPlan, id_of
-from zymogen.files.durable import replaced
+from zymogen.files.durable import replacing_file
 
 FORMAT = "zymogen.embedding/1"
 KEY = b"zymogen.embedding"
@@ -31,7 +31,7 @@ ROW_GROUP_BYTES = 8 << 20
 """Most bytes of the vectors of a row group, unless one sequence has more; writing one takes some six times as much."""
 
 
-def made_of(path: Path) -> dict[str, Any] | None:
+def provenance(path: Path) -> dict[str, Any] | None:
     """What an embedding of ours was made of; None for any other file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -77,7 +77,7 @@ def write_table(
     schema = pa.schema(fields, {KEY: json.dumps(facts, sort_keys=True)})
     remedy = "get the right to write there, or give another name"
     with (
-        replaced(out, remedy) as new,
+        replacing_file(out, remedy) as new,
         pq.ParquetWriter(new, schema, compression="none", use_dictionary=False, write_statistics=False) as writer,
     ):
         for records in _row_groups(plan, parts, by_residue=by_residue):
@@ -99,7 +99,7 @@ def _row_groups(plan: EmbeddingPlan, parts: EmbeddingParts, *, by_residue: bool)
     """The records of each row group."""
     rows = plan.residues[plan.sequence_of_record] if by_residue else np.ones_like(plan.sequence_of_record)
     most = max(1, ROW_GROUP_BYTES // (parts.row[0] * parts.row[1] * parts.dtype.itemsize))
-    return stretches(rows, most, ROW_GROUP_ROWS)
+    return split_by_tokens(rows, most, ROW_GROUP_ROWS)
 
 
 def _vectors(plan: EmbeddingPlan, parts: EmbeddingParts, records: slice, *, by_residue: bool) -> NDArray[np.floating]:

@@ -15,7 +15,7 @@ from data.alphabet import CLS, EOS, PAD
 from data.batches.batch import PackedSequences
 from finetune.heads.inputs import InputScale
 from finetune.heads.output import OutputMap
-from finetune.heads.shares import largest, summed
+from finetune.heads.shares import context_max, context_sum
 from pretrain.model.context import ContextShard
 
 
@@ -80,7 +80,7 @@ class Pooling(nn.Module):
         weights = self._weights(vectors, pooled, rows, len(firsts), context)[:, None]
         vectors = vectors if scale is None else scale.centred(vectors)
         sums = vectors.new_zeros(len(firsts), vectors.shape[1] + 1)
-        sums = summed(sums.index_add(0, rows, torch.cat([weights * vectors, weights], 1)), context)
+        sums = context_sum(sums.index_add(0, rows, torch.cat([weights * vectors, weights], 1)), context)
         total = sums[:, -1:]
         return sums[:, :-1] / torch.where(total > 0, total, 1)
 
@@ -95,5 +95,5 @@ class Pooling(nn.Module):
         # The largest score of a document, in whatever share it lies, so that no exponential overflows; what is
         # subtracted from all scores of a softmax needs no gradient.
         top = nothing.repeat(documents).scatter_reduce(0, rows, torch.where(pooled, scores, nothing).detach(), "amax")
-        top = largest(top, context)
+        top = context_max(top, context)
         return torch.where(pooled, scores - top[rows], nothing).exp()

@@ -12,7 +12,7 @@ from torch import Tensor
 from finetune.tasks.objective import Task
 
 
-def predicted(objective: Task, numbers: Tensor, outputs: Tensor) -> NDArray[np.float64]:
+def activate(objective: Task, numbers: Tensor, outputs: Tensor) -> NDArray[np.float64]:
     """Predictions of n targets.
 
     Args:

@@ -15,7 +15,7 @@ from torch import Tensor
 from pretrain.model.context import ContextShard
 
 
-def summed(own: Tensor, context: ContextShard | None) -> Tensor:
+def context_sum(own: Tensor, context: ContextShard | None) -> Tensor:
     """Elementwise sum over the ranks that share a batch; its gradient is summed over them too."""
     if context is None:
         return own
@@ -23,7 +23,7 @@ def summed(own: Tensor, context: ContextShard | None) -> Tensor:
     return total
 
 
-def largest(own: Tensor, context: ContextShard | None) -> Tensor:
+def context_max(own: Tensor, context: ContextShard | None) -> Tensor:
     """Elementwise maximum over the ranks that share a batch, without a gradient."""
     if context is None:
         return own.detach()

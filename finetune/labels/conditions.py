@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.differing import meanings
+from finetune.labels.differing import find_conflicts
 from finetune.labels.placed import ColumnCells
 from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
@@ -73,4 +73,4 @@ def _order(key: tuple[int, *tuple[str, ...]]) -> tuple[object, ...]:
 def _values(table: Table, column: str) -> list[str]:
     """(rows,) the cells of a column, equal where they mean the same; "not given" for an empty one."""
     cells = written(table, column)
-    return list(cells.over_rows(np.array(meanings(column, cells.texts), object), table.num_rows, _NOT_GIVEN))
+    return list(cells.over_rows(np.array(find_conflicts(column, cells.texts), object), table.num_rows, _NOT_GIVEN))

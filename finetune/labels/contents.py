@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.contents import Contents
-from data.batches.filling import BinTargets, FilledBin, ResidueReader, filled
+from data.batches.filling import BinTargets, FilledBin, ResidueReader, fill_bin
 from data.order.plan import Bin
 from data.order.settings import BinSettings
 from finetune.labels.store import LabelStore
@@ -36,7 +36,7 @@ class LabelledContents(Contents):
     def fill(self, bin_: Bin) -> FilledBin:
         """Gather the documents of a bin and their labels."""
         targets = (self._targets(objective, bin_) for objective in range(len(self.store.names)))
-        return filled(bin_, self.residues.tokens(bin_), *targets)
+        return fill_bin(bin_, self.residues.tokens(bin_), *targets)
 
     def _targets(self, objective: int, bin_: Bin) -> BinTargets:
         """The targets of one objective: slots, labels, and the columns of `LabelColumns`."""

@@ -17,7 +17,7 @@ from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
 from finetune.tasks.cells import NonEmptyCells, written
 from finetune.tasks.molecules import canonical_smiles, is_molecules
-from zymogen.settings.option import in_words
+from zymogen.settings.option import format_option
 
 _NO_CONDITION = re.compile(
     r"(?:^|[\s_.-])(?:id|ids|name|date|day|time|year|rep\w*|batch|plate|well|run|sample|experiment|index|row|comments?"
@@ -31,7 +31,7 @@ _MOST_NUMBERS = 0.5
 """Share of the rows that differ above which a column of numbers is one of measurements."""
 
 
-def meanings(column: str, texts: Sequence[str]) -> list[str]:
+def find_conflicts(column: str, texts: Sequence[str]) -> list[str]:
     """Distinct texts of a column as one text for each meaning: 7 for 7.0, the canonical SMILES of a molecule."""
     if is_molecules(column, texts):
         return [smiles or text for smiles, text in zip(canonical_smiles(texts), texts, strict=True)]
@@ -80,7 +80,7 @@ class UnusedColumns:
         raise ValueError(
             f"{self.table.row(one)} and {self.table.shown(other)}: rows of one sequence have different mutations in "
             f"column {name!r}, {cells[one]!r} and {cells[other]!r}, and would be averaged ({count} labels have this): "
-            f"is the sequence that of the wild type?{in_words('data.mutation', before=' Name the column with ')} "
+            f"is the sequence that of the wild type?{format_option('data.mutation', before=' Name the column with ')} "
             "Otherwise leave one of the rows out"
         )
 
@@ -107,7 +107,7 @@ class UnusedColumns:
         found = {}
         for name in self.names:
             cells = written(self.table, name)
-            values = meanings(name, cells.texts)
+            values = find_conflicts(name, cells.texts)
             is_number = [number_of(text.lstrip("<>=~ ")) is not None for text in cells.texts]
             most = _MOST_NUMBERS * len(cells.rows) if sum(is_number) >= _MOST_SHARE * len(is_number) else np.inf
             is_other = name in self._mutations or _NO_CONDITION.search(name) or all(map(_DATE.fullmatch, cells.texts))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.order.shares import apportioned
+from data.order.shares import apportion
 from finetune.labels.reading import TaskLabels
 
 
@@ -78,7 +78,7 @@ def groups_of(
     if temperature == 1:
         return []
     filled = {name: training for name, records in tables.items() if len(training := records[trains[records]])}
-    draws = apportioned(int(trains.sum()), [len(records) ** (1 / temperature) for records in filled.values()])
+    draws = apportion(int(trains.sum()), [len(records) ** (1 / temperature) for records in filled.values()])
     return [SampleGroup(*of_table, count) for of_table, count in zip(filled.items(), draws, strict=True)]
 
 
@@ -94,7 +94,7 @@ def _of_classes(task: TaskLabels, trains: NDArray[np.bool_]) -> list[SampleGroup
     labelled, others = records[is_labelled], records[~is_labelled]
     of_class = task.labels.values[task.labels.pointers[labelled]]
     classes = np.unique(of_class)
-    draws = apportioned(len(labelled), [1] * len(classes))
+    draws = apportion(len(labelled), [1] * len(classes))
     groups = [
         SampleGroup(f"{task.settings.name} = {task.classes[int(each)]}", labelled[of_class == each], count)
         for each, count in zip(classes, draws, strict=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from finetune.labels.placed import ColumnCells
 from finetune.tables.numbers import EXACT, Decimal, MixedColumnError, ParsedNumbers, parse
 from finetune.tables.units import MOLAR, molar, molar_factor
-from finetune.tasks.bounds import direction
+from finetune.tasks.bounds import censoring_of
 from finetune.tasks.cells import NonEmptyCells, written
 from finetune.tasks.scale import Scale
 from finetune.tasks.settings import TaskSettings
@@ -115,7 +115,7 @@ def _bounds_of_rows(
     found = np.zeros(len(which), np.int8)
     for text in np.unique(which[which >= 0]).tolist():
         try:
-            found[which == text] = direction(bounds.texts[text], settings)
+            found[which == text] = censoring_of(bounds.texts[text], settings)
         except ValueError as error:
             raise ValueError(f"{column.where(int(cells.rows[np.argmax(which == text)]))}: {error}") from None
     return found

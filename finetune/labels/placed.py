@@ -13,7 +13,7 @@ from finetune.labels.differing import UnusedColumns
 from finetune.tables.proteins import TableProteins
 from finetune.tables.table import Table
 from finetune.tasks.cells import NonEmptyCells
-from finetune.tasks.residues import along, listed, pairs
+from finetune.tasks.residues import listed, pair_labels, residue_labels
 from finetune.tasks.settings import TaskSettings
 
 
@@ -50,7 +50,7 @@ class ColumnCells:
         return f"{self.rows.table.row(row)}{of}, column {self.name!r}"
 
 
-def placed(column: ColumnCells, settings: TaskSettings, missing: Collection[str]) -> NonEmptyCells:
+def locate_labels(column: ColumnCells, settings: TaskSettings, missing: Collection[str]) -> NonEmptyCells:
     """The labels of a column, each with its row and, below whole sequences, its place in the record.
 
     Raises:
@@ -65,10 +65,10 @@ def placed(column: ColumnCells, settings: TaskSettings, missing: Collection[str]
         if settings.residue_numbers != "none":
             lengths = places.whole_residues[cells.rows] - np.diff(places.linkers)[column.rows.records[cells.rows], 0]
             cells = listed(cells, int(settings.residue_numbers == "from_1"), lengths, column.where)
-        labels, counts = along(cells, of_numbers=settings.is_number)
+        labels, counts = residue_labels(cells, of_numbers=settings.is_number)
         labels = _beside_linkers(labels, cells.rows, counts, column, places)
     else:
-        labels = pairs(cells, column.where).without(missing)
+        labels = pair_labels(cells, column.where).without(missing)
         _require_in_sequence(labels, column, places)
     return _in_records(labels.without(missing), column, places)
 

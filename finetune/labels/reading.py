@@ -13,13 +13,13 @@ from finetune.labels.conditions import outputs_by_condition
 from finetune.labels.labels import Labels
 from finetune.labels.lists import outputs_by_label
 from finetune.labels.numbers import numbers_of
-from finetune.labels.placed import ColumnCells, TableRows, placed
-from finetune.labels.replicates import Replicates, merged
+from finetune.labels.placed import ColumnCells, TableRows, locate_labels
+from finetune.labels.replicates import Replicates, merge_replicates
 from finetune.tasks.cells import NonEmptyCells, written
 from finetune.tasks.classes import classes_of, index_of, is_binary, minus_is_negative
 from finetune.tasks.columns import columns_of, outputs_of
 from finetune.tasks.settings import TaskSettings
-from zymogen.settings.section import no_such_word
+from zymogen.settings.section import unknown_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def read_task(rows: TableRows, settings: TaskSettings, decimal: str = "auto") ->
     missing = set(settings.missing) - set(settings.classes)
     if settings.level == "sequence" and minus_is_negative(settings, {t for each in found for t in each.cells.texts}):
         missing.discard("-")
-    each_placed = [placed(column, settings, missing) for column in found]
+    each_placed = [locate_labels(column, settings, missing) for column in found]
     said: list[str] = []
     left_out = sum(len(column.cells.rows) for column in found) - sum(len(cells.rows) for cells in each_placed)
     if left_out and settings.level == "sequence" and not settings.is_number:
@@ -99,7 +99,7 @@ def read_task(rows: TableRows, settings: TaskSettings, decimal: str = "auto") ->
         np.concatenate(censoring),
         np.concatenate(positions) if positions else None,
     )
-    labels = merged(measured, settings, rows.num_records, rows.table.row, outputs, said, rows.others)
+    labels = merge_replicates(measured, settings, rows.num_records, rows.table.row, outputs, said, rows.others)
     return TaskLabels(settings, outputs, classes, unit, tuple(said), labels)
 
 
@@ -110,7 +110,7 @@ def _indices(
     of_texts = [index_of(text, classes, settings) for text in cells.texts]
     for text, index in enumerate(of_texts):
         if index is None:
-            wrong = no_such_word(f"the class of {settings.name!r}", cells.texts[text], classes)
+            wrong = unknown_word(f"the class of {settings.name!r}", cells.texts[text], classes)
             raise ValueError(
                 f"{column.where(cells.first_row(text))}: {wrong}; correct it, add it to tasks.classes, or to "
                 "tasks.missing if it means that nothing was measured"

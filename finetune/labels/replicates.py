@@ -37,7 +37,7 @@ class Replicates(NamedTuple):
     """(m,) or (m, 2): residue or pair of residues; None for whole sequences."""
 
 
-def merged(
+def merge_replicates(
     measured: Replicates,
     settings: TaskSettings,
     num_records: int,
@@ -102,7 +102,7 @@ def merged(
         )
         stay = order[~np.repeat(torn, counts)]
         rest = Replicates._make(each if each is None else each[stay] for each in measured)
-        return merged(rest, settings, num_records, where, outputs, said, others)
+        return merge_replicates(rest, settings, num_records, where, outputs, said, others)
     differing = others.differing(measured.rows[order], first) if others is not None and is_replicated else {}
     contradiction = "different classes", "correct or remove one of them, or mark one as missing"
     if settings.is_number:
@@ -162,7 +162,7 @@ def _spread(
     return np.where(known, np.sqrt(squared / np.maximum(counts - 1, 1)), np.nan).astype(np.float32)
 
 
-def agreement(
+def replicate_agreement(
     labels: Labels, output: int, among: NDArray[np.bool_], least: int = LEAST_AGREEMENT
 ) -> tuple[int, float, float] | None:
     """The agreement between the replicates of one output, from each label's number of measurements, mean and spread.

@@ -30,10 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.store import derived_array, derived_json
-from data.store.derived import kept_at, remedy
+from data.store.derived import cache_dir, remedy
 from data.store.token_store import TokenStore, new_hash
 from finetune.labels.labels import EXACT, Labels, ranges
-from zymogen.files.durable import published
+from zymogen.files.durable import new_dir
 
 FORMAT = "zymogen.labels/2"
 FACTS = "labels.json"
@@ -83,9 +83,9 @@ def write(store: TokenStore, objectives: Mapping[str, Labels], linkers: NDArray[
         "files": files,
     }
     facts["fingerprint"] = new_hash(json.dumps(facts).encode()).hexdigest()
-    folder = kept_at(store, f"labels-{str(facts['fingerprint'])[:16]}")
+    folder = cache_dir(store, f"labels-{str(facts['fingerprint'])[:16]}")
     if not folder.is_dir():
-        with published(folder) as building:
+        with new_dir(folder) as building:
             for name, array in arrays.items():
                 array.tofile(building / name)
             (building / FACTS).write_text(json.dumps(facts, indent=1) + "\n")

@@ -11,17 +11,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from finetune.look.proposal import LookOptions, name_of, propose
+from finetune.look.proposal import LookOptions, draft_recipe, name_of
 from finetune.look.written import require_own, write
 from pretrain.model.presets import PRESETS
-from zymogen.command_line.command import main_of
+from zymogen.command_line.command import make_main
 from zymogen.command_line.parser import CommandParser
-from zymogen.settings.section import require_word
+from zymogen.settings.section import require_known
 
 
 def _look(options: argparse.Namespace) -> None:
     if options.preset is not None:
-        require_word("--preset", options.preset, list(PRESETS))
+        require_known("--preset", options.preset, list(PRESETS))
     path = options.output or Path("recipes") / f"{'_'.join(map(name_of, options.table))}.toml"
     require_own(path)
     request = LookOptions(
@@ -36,7 +36,7 @@ def _look(options: argparse.Namespace) -> None:
     )
     if options.init:
         print(*_remark(Path(options.init)), sep="", end="", flush=True)
-    found = propose(request, lambda lines: print(*lines, sep="\n", flush=True) if lines else None)
+    found = draft_recipe(request, lambda lines: print(*lines, sep="\n", flush=True) if lines else None)
     write(path, found.recipe)
     print("", f"written: {path}", f"to train: python -m finetune {path}", sep="\n", flush=True)
 
@@ -67,7 +67,7 @@ def _options(parser: CommandParser) -> None:
     parser.add_argument("-o", "--output", type=Path, help="the recipe; recipes/NAME.toml without")
 
 
-main = main_of("finetune.look", "Look at a table of assays, and write a recipe.", _options, _look)
+main = make_main("finetune.look", "Look at a table of assays, and write a recipe.", _options, _look)
 
 
 if __name__ == "__main__":

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 
 from data.homology import peptides, program
 from data.homology.relatives import related
-from data.store.derived import found_at
+from data.store.derived import find
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.reading import TaskLabels
 from finetune.look.opened import DraftData, as_settings
 from finetune.look.roles import ColumnRoles
 from finetune.splits.audit import audit
-from finetune.splits.divide import divide
-from finetune.splits.groups import group_texts, in_several
+from finetune.splits.divide import split_records
+from finetune.splits.groups import group_texts, records_in_several_groups
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, SplitParts
 from finetune.splits.settings import IDENTITIES, LEAST_FOLDS, By, SplitSettings
 from finetune.splits.variants import MutatedPositions, are_mostly_variants, of_rows
-from finetune.splits.words import in_words
+from finetune.splits.words import format_split
 from pretrain.proposal import rules
 from zymogen.console.format import duration
 from zymogen.processes.resources import resources
@@ -93,7 +93,7 @@ _Candidate = tuple[dict[str, Any], str]
 """Settings of a split, and the reason for it."""
 
 
-def divided(opened: DraftData, roles: ColumnRoles, named: Sequence[str] = ()) -> ProposedSplit:
+def propose_split(opened: DraftData, roles: ColumnRoles, named: Sequence[str] = ()) -> ProposedSplit:
     """The first candidate with which every task can be trained, validated and tested.
 
     Tasks of a few labels decide nothing: where they alone cannot be trained, they are left out of `opened`.
@@ -114,7 +114,7 @@ def divided(opened: DraftData, roles: ColumnRoles, named: Sequence[str] = ()) ->
     last: ValueError | None = None
     for settings, reason in _candidates(opened, roles, variants, may_search):
         if settings["by"] == "homology" and not may_search:
-            said = f"; not tried here, as finding them takes {takes(would_take)}: the run does it first"
+            said = f"; not tried here, as finding them takes {estimate_seconds(would_take)}: the run does it first"
             found = ProposedSplit(settings, reason + said)
         else:
             try:
@@ -132,7 +132,7 @@ def divided(opened: DraftData, roles: ColumnRoles, named: Sequence[str] = ()) ->
     raise last
 
 
-def takes(seconds: float) -> str:
+def estimate_seconds(seconds: float) -> str:
     """How long finding relatives takes, in words."""
     return f"about {duration(seconds)}" if seconds < math.inf else "long without MMseqs2"
 
@@ -141,9 +141,9 @@ def clustering_seconds(opened: DraftData) -> float:
     """Time in which relatives are found, as it is expected; 0 where they are known or shared words find them."""
     store, count = opened.store, opened.proteins.num_records
     by_position = peptides.count(store)[1] / peptides.COMPARISONS_A_SECOND
-    if program.obstacle():
+    if program.why_not_installed():
         return by_position if count <= _MOST_BY_WORDS else math.inf
-    if found_at(store, f"clusters-mmseqs-{IDENTITIES[0]!r}-"):
+    if find(store, f"clusters-mmseqs-{IDENTITIES[0]!r}-"):
         return 0.0
     return by_position + rules.cluster_seconds(float(opened.proteins.num_residues.sum()), count, resources().cores)
 
@@ -165,7 +165,7 @@ def _candidates(opened: DraftData, roles: ColumnRoles, variants: bool, may_searc
         yield (settings, "the table says which rows train and which are tested")
         yield ({**settings, "conflict": "held_out"}, "the table says which rows train and which are tested")
     if roles.split.fold is not None:
-        torn = in_several(opened.records, group_texts(opened.records, roles.split.fold))
+        torn = records_in_several_groups(opened.records, group_texts(opened.records, roles.split.fold))
         settings = {"by": "group", "column": roles.split.fold, "folds": roles.split.num_folds}
         settings |= {"conflict": "unused"} if 0 < len(torn) <= _MOST_TORN * opened.records.count else {}
         yield (settings, "the folds that the table gives")
@@ -217,7 +217,7 @@ def _alternatives(opened: DraftData, roles: ColumnRoles, variants: bool, chosen:
     for by, name, said in possible:
         with suppress(ValueError):  # it cannot be made of this table
             if by != chosen:
-                divide(SplitSettings(by=by, column=name), opened.records)
+                split_records(SplitSettings(by=by, column=name), opened.records)
                 found.append(f'split.by = "{by}", column = "{name}": {said}')
     counts = [len(residues) for residues in opened.proteins.mutated or ()]
     if variants and min(counts.count(1), sum(count > 1 for count in counts)) >= _LEAST_TESTED:
@@ -240,14 +240,14 @@ def _tried(
         ValueError: a part is empty or has too few labels, a task cannot be trained on one, or too much is unused.
     """
     split, more, said = SplitSettings(**as_settings(settings)), dict[str, Any](), ""
-    division = divide(split, opened.records, opened.proteins.ids, mutations)
+    division = split_records(split, opened.records, opened.proteins.ids, mutations)
     if split.by == "column" and not len(division.parts.records(VALIDATION)):
         training = np.count_nonzero(opened.is_labelled & (division.parts.part == TRAIN))
         share = 0.1 if training >= LEAST_WITHOUT_FOLDS / 2 else 0.2
         said = f"; it has no validation part, so that {share:.0%} of what would train validates"
         more, split = {"validation_fraction": share}, replace(split, validation_fraction=share)
         if may_search:
-            division = divide(split, opened.records, opened.proteins.ids, mutations)
+            division = split_records(split, opened.records, opened.proteins.ids, mutations)
     said += "".join(f"; {note}" for note in division.notes if "have rows in two" in note)
     parts, has_record = division.parts, opened.records.of_row >= 0
     if (has_record & ~division.used).any():
@@ -271,7 +271,7 @@ def _tried(
         of_conditions = labelled_records([task for task in opened.tasks if task.settings.conditions])
         known = labelled.keys() & of_conditions.keys()
         found = audit(opened.store, parts, labelled, split.audited_identities, conditioned=known)
-        audited = in_words(split, division, found)
+        audited = format_split(split, division, found)
     return ProposedSplit({**settings, **more}, reason + said, parts, audited, left_out=left_out)
 
 

@@ -20,7 +20,7 @@ from finetune.tables.numbers import MISSING, is_number
 from finetune.tables.units import molar, name_and_unit
 from finetune.tasks.cells import items
 from finetune.tasks.classes import POLARITY
-from finetune.tasks.residues import along
+from finetune.tasks.residues import residue_labels
 
 _MOST_CLASSES = 50
 _MOST_OF_RESIDUES = 20
@@ -58,7 +58,7 @@ class InferredTask:
     reason: str
 
 
-def guess(column: ColumnProfile, residues: NDArray[np.int64], *, is_named: bool = False) -> InferredTask | None:
+def infer_task(column: ColumnProfile, residues: NDArray[np.int64], *, is_named: bool = False) -> InferredTask | None:
     """The task that a column may be; None for one that holds nothing to learn.
 
     Args:
@@ -105,7 +105,7 @@ def _of_residue_numbers(column: ColumnProfile, residues: NDArray[np.int64]) -> I
     )
 
 
-def is_along(column: ColumnProfile, residues: NDArray[np.int64]) -> bool:
+def is_per_residue(column: ColumnProfile, residues: NDArray[np.int64]) -> bool:
     """Whether cells are digits, one for each residue, and so no numbers."""
     cells = column.all
     if not len(cells.rows) or not all(text.replace("-", "").isdigit() for text in cells.texts[:_SAMPLE]):
@@ -140,7 +140,7 @@ def _of_residues(column: ColumnProfile, residues: NDArray[np.int64]) -> Inferred
         return found
     if not any(sign in cells.texts[0] for sign in " ;,"):
         return None
-    labels, counts = along(cells, of_numbers=True)
+    labels, counts = residue_labels(cells, of_numbers=True)
     if (counts[usable] == lengths[usable]).mean() < _CASES:
         return None
     numeric = [text for text in labels.texts if is_number(text)]

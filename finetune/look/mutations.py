@@ -50,7 +50,7 @@ class MutationColumns:
         return {text: counts[at] for at, text in enumerate(self.column.texts) if substitutions_or(text, None) is None}
 
 
-def mutations_of(table: Table, columns: Sequence[ColumnProfile]) -> list[MutationColumns]:
+def infer_mutations(table: Table, columns: Sequence[ColumnProfile]) -> list[MutationColumns]:
     """The columns of mutations, the one that is most likely first."""
     found = [MutationColumns((column.name,), column) for column in columns if _is_mutation(column)]
     found.sort(key=lambda each: words.MUTATION.search(each.names[0]) is None)
@@ -68,7 +68,7 @@ def of_nucleotides(mutated: MutationColumns) -> bool:
     return are_of_nucleotides(change for text in texts for change in substitutions_or(text, ()) or ())
 
 
-def mutants_in_full(
+def is_mutant_sequence(
     table: Table, sequences: Sequence[ColumnProfile], mutated: Sequence[MutationColumns]
 ) -> tuple[ColumnProfile, ColumnProfile] | None:
     """Columns of wild types and of mutants that differ in the residues that mutations name, whatever their numbers."""

@@ -71,7 +71,7 @@ class DraftData:
         return np.asarray(np.logical_or.reduce([np.diff(task.labels.pointers) > 0 for task in self.tasks]))
 
 
-def proteins_for(
+def read_proteins(
     table: Table, data: dict[str, Any], reasons: dict[str, str], crop_tokens: int | None = None
 ) -> TableProteins:
     """The proteins of a table; settings that the table needs are added to `data`.
@@ -115,7 +115,7 @@ def _settings(data: dict[str, Any]) -> TableSettings:
     return TableSettings(**as_settings(data, ("sequence", "mutation", "table")))
 
 
-def opened(
+def open_draft(
     table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequence[InferredTask], store_dir: str
 ) -> DraftData:
     """Read what is proposed, as a run would.

@@ -14,20 +14,20 @@ from typing import Any
 from data.order.plan import SPECIAL_TOKENS
 from finetune.look.column import ColumnProfile, columns_of
 from finetune.look.columns.evidence import FREE_TEXT, HIDDEN, OF_RESIDUES
-from finetune.look.dividing import ProposedSplit, divided
-from finetune.look.opened import DraftData, opened, proteins_for
-from finetune.look.protein import ProteinColumns, place_of
-from finetune.look.roles import ColumnRoles, roles_of, unread_labels
-from finetune.look.sizes import RunSizes, crop_of, sizes
-from finetune.look.timing import ROWS, RunEstimate, bins_of_rows, expected, measured
-from finetune.look.told import of_columns, of_proposal, of_proteins, of_relatives
+from finetune.look.dividing import ProposedSplit, propose_split
+from finetune.look.opened import DraftData, open_draft, read_proteins
+from finetune.look.protein import ProteinColumns, infer_protein_columns
+from finetune.look.roles import ColumnRoles, infer_roles, unread_labels
+from finetune.look.sizes import RunSizes, choose_crop, choose_sizes
+from finetune.look.timing import ROWS, RunEstimate, bins_of_rows, estimate, measure
+from finetune.look.told import format_columns, format_draft, format_proteins, format_relatives
 from finetune.look.written import recipe_text
 from finetune.tables.read import read_table
 from finetune.tables.table import Table as AssayTable
-from finetune.tables.table import joined
+from finetune.tables.table import concatenate_tables
 from finetune.tables.text import reading_notes
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.proposal.machine import seen
+from pretrain.proposal.machine import describe_machine
 from pretrain.proposal.reasons import SettingChoice
 from pretrain.proposal.written import Table
 from zymogen.console.format import duration
@@ -82,7 +82,7 @@ def name_of(table: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", bare).strip("_") or "assays"
 
 
-def propose(request: LookOptions, say: Callable[[Sequence[str]], None] = lambda lines: None) -> RecipeDraft:
+def draft_recipe(request: LookOptions, say: Callable[[Sequence[str]], None] = lambda lines: None) -> RecipeDraft:
     """Look at a table.
 
     Args:
@@ -93,7 +93,7 @@ def propose(request: LookOptions, say: Callable[[Sequence[str]], None] = lambda 
         ValueError: it cannot be read, has no protein, or nothing that could be learned.
     """
     with ProgressBar(f"reading {' and '.join(request.tables)}", after_s=2.0):
-        table = joined([read_table(name) for name in request.tables], None)
+        table = concatenate_tables([read_table(name) for name in request.tables], None)
         columns = columns_of(table)
     try:
         return _proposal(table, columns, request, say)
@@ -106,7 +106,7 @@ def _proposal(
 ) -> RecipeDraft:
     for name in request.tasks:
         table.require(name, "--task")
-    place = place_of(table, columns, request.wild_type, request.sequence)
+    place = infer_protein_columns(table, columns, request.wild_type, request.sequence)
     if place.wild_type is not None:
         path = request.recipe.with_suffix(".wild_type.fasta")
         place.settings["wild_type"] = str(path)
@@ -117,38 +117,38 @@ def _proposal(
     if signs:
         data["decimal"] = signs.pop()
         place.reasons["decimal"] = "some columns do not show what their comma is; others of the table do"
-    proteins = proteins_for(table, data, place.reasons)
+    proteins = read_proteins(table, data, place.reasons)
     if "unknown_letters" in place.reasons:
         place.notes.append(place.reasons["unknown_letters"])
     residues, records, sites = proteins.whole_residues, proteins.record_of_row, proteins.sites
-    roles = roles_of(columns, place.roles, residues, request.tasks, records, sites, proteins.sequences)
+    roles = infer_roles(columns, place.roles, residues, request.tasks, records, sites, proteins.sequences)
     if not roles.tasks:
         raise ValueError(_without_task(table, columns, roles))
-    crop = crop_of(proteins.num_residues, may_cut=not isinstance(data.get("sequence"), list))
+    crop = choose_crop(proteins.num_residues, may_cut=not isinstance(data.get("sequence"), list))
     if int(proteins.num_residues.max()) + SPECIAL_TOKENS > crop:
         data["too_long"] = "window" if "mutation" in data else "start"
         num = int((proteins.num_residues + SPECIAL_TOKENS > crop).sum())
         kept = "residues around their mutations are" if "mutation" in data else "their beginning is"
         place.reasons["too_long"] = f"{num:,} proteins are longer than crop_tokens; {kept} kept"
-        proteins_for(table, data, place.reasons, crop)
+        read_proteins(table, data, place.reasons, crop)
     with ProgressBar("reading proteins and labels", after_s=2.0):
-        found = opened(table, data, crop, roles.tasks, request.store_dir)
+        found = open_draft(table, data, crop, roles.tasks, request.store_dir)
     roles.of |= {each.columns[0]: ("task", each.reason) for each in found.guesses if len(each.columns) == 1}
     for name, why in found.left_out.items():
         if name in request.tasks:
             raise ValueError(f"{table.name}: --task {name!r}: cannot be learned: {why}")
         roles.of[name] = "not learned", why
-    say([*of_columns(table, columns, roles), *of_proteins(table, found, place)])
+    say([*format_columns(table, columns, roles), *format_proteins(table, found, place)])
     columns_of_task = {guess.name: guess.columns for guess in found.guesses}
     shape = _shape(request)  # before relatives are searched, which takes long
-    split = divided(found, roles, request.tasks)
+    split = propose_split(found, roles, request.tasks)
     for task, why in split.left_out.items():
         roles.of |= dict.fromkeys(columns_of_task[task], ("not learned", why))
-    say(of_relatives(split))
+    say(format_relatives(split))
     labelled = found.is_labelled
-    machine = seen(1, 1, "no", "single", gpu=True)
+    machine = describe_machine(1, 1, "no", "single", gpu=True)
     lengths = found.proteins.num_residues[labelled]
-    chosen = sizes(lengths, split.counts[0], int(labelled.sum()), crop, shape, machine)
+    chosen = choose_sizes(lengths, split.counts[0], int(labelled.sum()), crop, shape, machine)
 
     def text(takes: RunEstimate) -> str:
         before = _BEFORE.format(" and ".join(request.tables)), f"To train: python -m finetune {request.recipe}"
@@ -156,7 +156,7 @@ def _proposal(
 
     takes = _takes(request, split, chosen, float(lengths.mean()) + SPECIAL_TOKENS, text)
     model = request.init or (f"{request.preset or SMALLEST}, random weights, a baseline only: give --init MODEL")
-    say(of_proposal(model, split, chosen, takes, machine))
+    say(format_draft(model, split, chosen, takes, machine))
     return RecipeDraft(text(takes), roles.of)
 
 
@@ -197,8 +197,8 @@ def _takes(
         overrides = [f"data.bins_per_step={bins_of_rows(mean_tokens, chosen)}"]
         if split.parts is None:
             overrides += ['split.by="random"', "split.identity=none"]
-        found = measured(text(expected("", chosen, mean_tokens, counts, members)), overrides, min(ROWS, counts[0]))
-    return expected(found, chosen, mean_tokens, counts, members)
+        found = measure(text(estimate("", chosen, mean_tokens, counts, members)), overrides, min(ROWS, counts[0]))
+    return estimate(found, chosen, mean_tokens, counts, members)
 
 
 def _shape(request: LookOptions) -> EsmShape:

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_RESIDUES
-from data.sources.protein import letters_of, refusal
+from data.sources.protein import letters_of, rejection
 from data.sources.tables import SEQUENCE_COLUMNS
 from finetune.look import words
 from finetune.look.column import ColumnProfile
-from finetune.look.mutations import MutationColumns, changed, mutants_in_full, mutations_of, of_nucleotides
+from finetune.look.mutations import MutationColumns, changed, infer_mutations, is_mutant_sequence, of_nucleotides
 from finetune.tables.mutations import variants
-from finetune.tables.table import Table, cut
+from finetune.tables.table import Table, truncate_cell
 from finetune.tables.wild_types import named_wild_types, read_wild_types, record_named
 from zymogen.settings.section import listed
 
@@ -55,7 +55,7 @@ class ProteinColumns:
     notes: list[str] = field(default_factory=list)
 
 
-def place_of(
+def infer_protein_columns(
     table: Table, columns: Sequence[ColumnProfile], wild_type: str | None, named: Sequence[str]
 ) -> ProteinColumns:
     """Find the proteins of a table.
@@ -72,7 +72,7 @@ def place_of(
     for name in named:
         table.require(name, "--sequence")
     sequences = _without_labels([column for column in columns if _is_sequence(column)])
-    mutated = mutations_of(table, [column for column in columns if column not in sequences])
+    mutated = infer_mutations(table, [column for column in columns if column not in sequences])
     if not sequences and not mutated:
         sequences = [column for column in columns if _is_sequence(column, any_name=True)]
     said = "A, C, G and T; a protein language model reads its translation"
@@ -93,7 +93,7 @@ def place_of(
         return _of_mutations(table, columns, _fitting(table, mutated, wild_type), wild_type, roles)
     if wild_type is not None:
         raise ValueError(f"{table.name}: --wild-type is given, and no column holds mutations such as 'A123T' or 'WT'")
-    in_full = mutants_in_full(table, others, mutated)
+    in_full = is_mutant_sequence(table, others, mutated)
     chosen = [in_full[1]] if in_full else _chosen(others) if others else []
     texts = [column for column in columns if column not in sequences and column.numbers is None and column.texts]
     pieces = [column for column in texts if any(_is_part(column, each, _LEAST_SHORT) for each in chosen)]
@@ -347,7 +347,7 @@ def _without_protein(
             row = table.row(column.cells.first_row(refused[0][0]))
             more = f"; so are {len(refused) - 1} more texts" if len(refused) > 1 else ""
             return f"{row}, column {column.name!r}: no protein, as it {refused[0][1]}{more}"
-    texts = [cut(column.name) for column in columns if column.texts and column.numbers is None]
+    texts = [truncate_cell(column.name) for column in columns if column.texts and column.numbers is None]
     named = f"; name a column with --sequence if it is one: {listed(texts, _SHOWN_COLUMNS)}" if texts else ""
     return (
         f"{table.name}: has no protein: it needs a column of sequences, or one of mutations such as 'A123T' and "
@@ -361,5 +361,5 @@ def _letters(text: str) -> bytes:
 
 def _refused(text: str) -> str | None:
     """Why a text is no protein."""
-    found = refusal(b"x", _letters(text), "refuse")
+    found = rejection(b"x", _letters(text), "refuse")
     return found.reason if found is not None else None

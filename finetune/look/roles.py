@@ -16,25 +16,25 @@ from finetune.look.column import ColumnProfile
 from finetune.look.columns.computed import computed, of_amino_acids
 from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, told_by, varies
 from finetune.look.columns.derived import derived
-from finetune.look.columns.evidence import HIDDEN, of_text, own_role
+from finetune.look.columns.evidence import HIDDEN, infer_role, infer_text_role
 from finetune.look.columns.own_split import TableSplit, own_split
 from finetune.look.columns.relations import (
-    copies,
     counts_of_rates,
+    find_copies,
     fits,
     is_coarser,
-    is_cut,
+    is_thresholded,
+    match_renamed,
     of_no_label,
-    renamed,
     replicates,
     units_and_bounds,
 )
-from finetune.look.guess import InferredTask, guess, is_along
+from finetune.look.guess import InferredTask, infer_task, is_per_residue
 from finetune.tables.fasta import ID, PREFIX
 from finetune.tables.numbers import MISSING
 from finetune.tables.table import SOURCE_TABLE
 from finetune.tables.units import molar
-from finetune.tasks.bounds import USUAL, bare
+from finetune.tasks.bounds import USUAL, normalize
 
 _WEAK = ("group", "condition", "descriptor", "count", "note")
 """Roles by names, of which the first that holds labels is learned where nothing else is."""
@@ -64,7 +64,7 @@ class ColumnRoles:
     """Columns of tasks of which nothing says that they were measured."""
 
 
-def roles_of(
+def infer_roles(
     columns: Sequence[ColumnProfile],
     known: dict[str, tuple[str, str]],
     residues: NDArray[np.int64],
@@ -89,14 +89,14 @@ def roles_of(
     """
     order = [column.name for column in columns]
     columns = [
-        replace(column, is_text=True) if is_along(column, residues) else column
+        replace(column, is_text=True) if is_per_residue(column, residues) else column
         for column in sorted(columns, key=lambda column: _natural(column.name))
     ]
     records = np.full(len(residues), -1) if records is None else records
     others = [column for column in columns if column.name not in known and column.name not in named]
     split = own_split(others)
     others = [column for column in others if column.name not in split.roles]
-    own = {column.name: own_role(column, residues) for column in others} | of_amino_acids(others)
+    own = {column.name: infer_role(column, residues) for column in others} | of_amino_acids(others)
     free = [column for column in columns if column.name in named or (column.name in own and own[column.name] is None)]
     companions, units, bounds = units_and_bounds(others, [column for column in free if column.numbers is not None])
     roles = ColumnRoles(known | split.roles | {name: role for name, role in own.items() if role} | companions, split)
@@ -218,7 +218,7 @@ def _join(task: InferredTask, units: ColumnProfile | None, bounds: tuple[ColumnP
         return
     task.settings["bound_column"] = bounds[0].name
     for setting, sign in (("lower_bounds", 1), ("upper_bounds", -1)):
-        texts = [text for text, at in bounds[1].items() if at == sign and bare(text) not in USUAL]
+        texts = [text for text, at in bounds[1].items() if at == sign and normalize(text) not in USUAL]
         task.settings |= {setting: texts} if texts else {}
 
 
@@ -233,9 +233,9 @@ def _named(column: ColumnProfile, residues: NDArray[np.int64]) -> InferredTask:
     Raises:
         ValueError: it holds nothing to learn.
     """
-    found = guess(column, residues, is_named=True)
+    found = infer_task(column, residues, is_named=True)
     if found is None:
-        why = own_role(column, residues) or of_text(column)
+        why = infer_role(column, residues) or infer_text_role(column)
         raise ValueError(f"--task {column.name!r}: nothing to learn in this column: {why[1]}; name another one")
     return found
 
@@ -245,10 +245,10 @@ def _tasks(columns: Sequence[ColumnProfile], roles: ColumnRoles, residues: NDArr
     groups, summed_up = replicates(columns)
     roles.of |= counts_of_rates(columns)
     columns = [column for column in columns if column.name not in roles.of]
-    roles.of |= copies(columns, [*summed_up, *(column.name for _, members, _ in groups for column in members)])
-    guesses = {column.name: guess(column, residues) for column in columns if column.name not in roles.of}
+    roles.of |= find_copies(columns, [*summed_up, *(column.name for _, members, _ in groups for column in members)])
+    guesses = {column.name: infer_task(column, residues) for column in columns if column.name not in roles.of}
     of_residues = {name for name, found in guesses.items() if found and found.settings.get("level") == "residue"}
-    roles.of |= renamed([each for each in columns if each.name in guesses and each.name not in of_residues])
+    roles.of |= match_renamed([each for each in columns if each.name in guesses and each.name not in of_residues])
     groups, summed_up = replicates([column for column in columns if column.name not in roles.of])
     roles.of |= summed_up
     repeated = {column.name for _, members, _ in groups for column in members}
@@ -260,11 +260,11 @@ def _tasks(columns: Sequence[ColumnProfile], roles: ColumnRoles, residues: NDArr
         if found is not None:
             tasks.append(found)
         else:
-            roles.of.setdefault(column.name, of_text(column))
+            roles.of.setdefault(column.name, infer_text_role(column))
     for base, members, said in groups:
         found = guesses[members[0].name]
         if found is None:
-            roles.of |= {member.name: of_text(member) for member in members}
+            roles.of |= {member.name: infer_text_role(member) for member in members}
             continue
         found.columns = tuple(member.name for member in members)
         found.settings["columns_are"] = "replicates"
@@ -304,7 +304,7 @@ def _without_doubtful(
             task.reason += f"; {said}, and so no measurement of its own"
         if not is_number[task.columns[0]] and task.settings.get("level") != "residue":
             classes = numbered(by_name[task.columns[0]])
-            cut = next((each.name for each in numeric if is_cut(each.values, classes)), None)
+            cut = next((each.name for each in numeric if is_thresholded(each.values, classes)), None)
             task.reason += f"; a threshold in {cut!r} gives it" if cut else ""
             finer = next((each.name for each in of_classes if is_coarser(classes, numbered(each))), None)
             task.reason += f"; the class of {finer!r} gives it" if finer else ""
@@ -330,7 +330,7 @@ def _weak_tasks(
     The names of the files come first, as of positive and negative ones: who gives several files means them.
     """
     for column in (each for each in columns if each.name == SOURCE_TABLE):
-        if of_files := guess(column, residues):
+        if of_files := infer_task(column, residues):
             of_files.reason += "; by the names of the files, as no other column holds labels: a guess"
             return [of_files]
     is_hidden = any(role in HIDDEN for role, _ in roles.of.values())
@@ -340,7 +340,7 @@ def _weak_tasks(
         names = {column.name: words.plain(column.name) for column in columns if roles.of[column.name][0] == role}
         among = [column for column in columns if column.name in names and not words.NUMBERED.search(names[column.name])]
         labels = [column for column in among if words.LABEL.search(names[column.name])] or among
-        found = [task for column in labels if (task := guess(column, residues)) is not None]
+        found = [task for column in labels if (task := infer_task(column, residues)) is not None]
         by_name = f"by its name a {role}, and " if labels is among else ""
         for task in found:
             task.reason += f"; {by_name}learned as no other column holds labels: a guess"

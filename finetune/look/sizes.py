@@ -60,14 +60,14 @@ class RunSizes:
         return max(self.steps_per_pass, math.ceil(self.steps / 50))
 
 
-def crop_of(lengths: NDArray[np.int64], *, may_cut: bool) -> int:
+def choose_crop(lengths: NDArray[np.int64], *, may_cut: bool) -> int:
     """Tokens that hold every protein, or as many as the model was trained on where a longer one may be cut."""
     longest = int(lengths.max(initial=1)) + SPECIAL_TOKENS
     whole = -(-longest // 32) * 32
     return min(whole, LONGEST) if may_cut else whole
 
 
-def sizes(
+def choose_sizes(
     lengths: NDArray[np.int64], num_training: int, labelled: int, crop: int, shape: EsmShape, machine: Machine
 ) -> RunSizes:
     """Choose the sizes.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.look.sizes import RunSizes
-from zymogen.command_line.command import brief_waits
+from zymogen.command_line.command import short_switch_interval
 from zymogen.console.progress import ProgressBar
 
 ROWS = 100
@@ -44,7 +44,7 @@ class RunEstimate:
     """A clause: measured on what, or why not."""
 
 
-def measured(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] | str:
+def measure(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] | str:
     """What `python -m finetune.timed` finds; or why it found nothing.
 
     Args:
@@ -56,7 +56,7 @@ def measured(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] |
         path = Path(folder) / "recipe.toml"
         path.write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "finetune.timed", str(path), *overrides]
-        environment = os.environ | brief_waits(os.environ) | {"HF_HUB_OFFLINE": "1"}
+        environment = os.environ | short_switch_interval(os.environ) | {"HF_HUB_OFFLINE": "1"}
         try:
             with ProgressBar(f"timing {rows} rows of the proposal", after_s=0.0):
                 done = subprocess.run(
@@ -75,13 +75,13 @@ def bins_of_rows(mean_tokens: float, chosen: RunSizes) -> int:
     return max(1, min(chosen.bins_per_step, math.ceil(ROWS * mean_tokens / chosen.bin_tokens)))
 
 
-def expected(
+def estimate(
     found: dict[str, Any] | str, chosen: RunSizes, mean_tokens: float, counts: tuple[int, int, int], members: int
 ) -> RunEstimate:
     """Time and memory of the run that is proposed.
 
     Args:
-        found: by `measured`.
+        found: by `measure`.
         chosen: sizes of the run.
         mean_tokens: of a labelled protein.
         counts: labelled proteins that train, validate and are tested, in one member.

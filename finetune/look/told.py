@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from finetune.look.column import ColumnProfile
-from finetune.look.dividing import ProposedSplit, takes
+from finetune.look.dividing import ProposedSplit, estimate_seconds
 from finetune.look.guess import InferredTask
 from finetune.look.opened import DraftData
 from finetune.look.protein import ProteinColumns
 from finetune.look.roles import ColumnRoles
 from finetune.look.sizes import LONGEST, RunSizes
 from finetune.look.timing import RunEstimate
-from finetune.tables.table import Table, cut
+from finetune.tables.table import Table, truncate_cell
 from pretrain.proposal.machine import Machine
 from zymogen.console.format import aligned, count, duration
 from zymogen.settings.section import listed
@@ -33,7 +33,7 @@ _FEW_LABELS = 30
 """Labels below which a task has words of warning."""
 
 
-def of_columns(table: Table, columns: Sequence[ColumnProfile], roles: ColumnRoles) -> list[str]:
+def format_columns(table: Table, columns: Sequence[ColumnProfile], roles: ColumnRoles) -> list[str]:
     """The file, and what each column is."""
     lines = [f"{table.name}: {table.num_rows:,} rows, {len(columns)} columns"]
     lines += _aligned([("", "; ".join(table.said))], name_columns=1) if table.said else []
@@ -55,7 +55,7 @@ def of_columns(table: Table, columns: Sequence[ColumnProfile], roles: ColumnRole
             reason += f" (and {len(names) - 1} more such column{'s' * (len(names) > 2)}, the last {names[-1]!r})"
         missing = 1 - by_name[name].num_measured / max(table.num_rows, 1)
         more = f"; {missing:.0%} missing" if missing >= 0.005 and kind == "task" else ""
-        head = f"{cut(name, width):{width}}  {kind:{kind_width}}"
+        head = f"{truncate_cell(name, width):{width}}  {kind:{kind_width}}"
         lines += _aligned([(head, reason + more)], name_columns=len(head) + 1)
     if len(tasks) > _MOST_TASKS:
         lines += _aligned(
@@ -81,7 +81,7 @@ def _doubts(roles: ColumnRoles) -> list[str]:
     return ["", *_lines(rows)] if rows else []
 
 
-def of_proteins(table: Table, found: DraftData, place: ProteinColumns) -> list[str]:
+def format_proteins(table: Table, found: DraftData, place: ProteinColumns) -> list[str]:
     """Proteins and labels."""
     proteins = found.proteins
     used = int(np.count_nonzero(proteins.record_of_row >= 0))
@@ -115,15 +115,15 @@ def of_proteins(table: Table, found: DraftData, place: ProteinColumns) -> list[s
     return ["", "found", *_lines(rows)]
 
 
-def of_relatives(split: ProposedSplit) -> list[str]:
+def format_relatives(split: ProposedSplit) -> list[str]:
     """Who is related to whom."""
     said = split.audited
     if not said and split.would_take:
-        said = f"not looked for, as finding them takes {takes(split.would_take)}"
+        said = f"not looked for, as finding them takes {estimate_seconds(split.would_take)}"
     return _lines([("relatives", said)]) if said else []
 
 
-def of_proposal(
+def format_draft(
     model: str, split: ProposedSplit, chosen: RunSizes, expected: RunEstimate, machine: Machine
 ) -> list[str]:
     """What is proposed, and what it takes."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pretrain.proposal.written import Table, commented
-from zymogen.files.durable import write_whole
+from zymogen.files.durable import write_atomic
 
 _FIRST = re.compile(r"# Written by python -m finetune\.look \(([0-9a-f]{16})\)")
 
@@ -47,7 +47,7 @@ def write(path: Path, text: str) -> None:
     """Write the recipe, whole or not at all."""
     require_own(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text)
+    write_atomic(path, text)
 
 
 def _hash(text: str) -> str:

@@ -68,7 +68,7 @@ class LabelPredictions:
             )
 
 
-def together(parts: Sequence[LabelPredictions]) -> tuple[LabelPredictions, NDArray[np.int64]]:
+def concatenate(parts: Sequence[LabelPredictions]) -> tuple[LabelPredictions, NDArray[np.int64]]:
     """All predictions of one objective by record, place and output, and which of all parts' rows they are."""
     of = [each.rows for each in parts]
     records = np.concatenate([each.records for each in of])
@@ -89,7 +89,7 @@ def together(parts: Sequence[LabelPredictions]) -> tuple[LabelPredictions, NDArr
     return LabelPredictions(rows, np.concatenate([each.prediction for each in parts])[order]), order
 
 
-def rows_of(labels: Labels, records: NDArray[np.int64]) -> LabelRows:
+def label_rows(labels: Labels, records: NDArray[np.int64]) -> LabelRows:
     """The labels of `records`, in their order.
 
     Args:

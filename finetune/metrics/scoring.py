@@ -79,7 +79,7 @@ def score(
     return TaskScores(tuple(tasks))
 
 
-def screening(active: NDArray[np.bool_], scores: Floats) -> dict[str, float]:
+def enrichment_metrics(active: NDArray[np.bool_], scores: Floats) -> dict[str, float]:
     """AUROC, AP, BEDROC and enrichment at 1 %, each with what it depends on or what chance gives.
 
     Args:
@@ -191,7 +191,7 @@ def _regression(
         if unclear := int((~known).sum()):
             notes += (f"{unclear} bounds do not show whether the value is at least {active_from:g}: not in AUROC",)
         if 0 < active.sum() < known.sum():
-            values |= screening(active[known], ranks[known])
+            values |= enrichment_metrics(active[known], ranks[known])
         else:
             none = "every" if active.any() else "no"
             notes += (f"{none} label is at least {active_from:g}: no AUROC, AP, BEDROC or enrichment",)
@@ -236,7 +236,7 @@ def _binary(
     if undefined:
         return made("auroc", None, class_counts=counts, undefined=undefined, in_mean=in_mean)
     positive, called = truth == 1, prediction >= 0.5
-    values = screening(positive, ranks)
+    values = enrichment_metrics(positive, ranks)
     del values["auroc"]
     values["mcc"] = float(matthews_corrcoef(positive, called))
     values["f1"] = float(f1_score(positive, called, zero_division=0.0))

@@ -19,7 +19,7 @@ from finetune.proteingym.folder import AssayFolder, score
 from finetune.proteingym.reference import Assay, by_target, chosen, read_reference
 from finetune.score.schemes import SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
-from zymogen.command_line.command import importing_torch, main_of, require_free
+from zymogen.command_line.command import importing_torch, make_main, require_free
 from zymogen.command_line.parser import CommandParser, positive
 from zymogen.console.progress import ProgressBar
 from zymogen.files.durable import write_csv
@@ -62,9 +62,9 @@ def _scored(
         import torch
 
         from finetune.score.model import VariantScorer
-        from pretrain.ship.source import masked_language_model, open_source
+        from pretrain.ship.source import masked_language_model, open_trained_model
     with ProgressBar(f"opening {model}", after_s=2.0):
-        source = open_source(model)
+        source = open_trained_model(model)
     window = None if options.window == "whole" else WINDOW_TOKENS
     weights = source.content_hash()
     made_of = {"weights": weights, "window": window}
@@ -161,7 +161,7 @@ def _options(parser: CommandParser) -> None:
     add("--overwrite", action="store_true", help="replace that file where it exists")
 
 
-main = main_of("finetune.proteingym", str(__doc__), _options, _run, is_alone=True)
+main = make_main("finetune.proteingym", str(__doc__), _options, _run, is_alone=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from finetune.score.written import write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import named_wild_types
-from zymogen.files.durable import write_whole
+from zymogen.files.durable import write_atomic
 from zymogen.settings.json_file import as_json, read
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class AssayFolder:
         kept = self._kept()
         kept.setdefault(assay.name, {}).update({name: dict(made_of) for name in scores})
         # First what the columns are of: a column of which nothing is known would be refused by the next start.
-        write_whole(self.path / KEPT, as_json(_Columns(assays=kept)))
+        write_atomic(self.path / KEPT, as_json(_Columns(assays=kept)))
         cells = {
             name: ["" if np.isnan(value) else repr(value) for value in values.tolist()]
             for name, values in scores.items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from finetune.score.rows import read_target
 from finetune.tables.read import read_table
-from zymogen.settings.section import require_word
+from zymogen.settings.section import require_known
 
 _COLUMNS = ("DMS_id", "DMS_filename", "UniProt_ID", "target_seq", "coarse_selection_type")
 
@@ -59,7 +59,7 @@ def chosen(assays: Sequence[Assay], names: Sequence[str] | None) -> list[Assay]:
     """
     known = {assay.name: assay for assay in assays}
     for name in names or ():
-        require_word("--assays", name, known)
+        require_known("--assays", name, known)
     return [known[name] for name in dict.fromkeys(names or known)]
 
 

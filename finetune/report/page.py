@@ -23,7 +23,7 @@ from pretrain.report.figures import X_TITLE, column_chart, short
 from pretrain.report.history import RunHistory, read_history
 from pretrain.report.page import write_report
 from pretrain.report.section import KeyNumber, ReportContent, ReportSection, ReportTable
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 
 _MOST_SHEETS = 12
 """Tasks with a table of all baselines."""
@@ -50,7 +50,7 @@ def write(
         found = content(root.resolve().name, history, results, objectives, tested)
         return str(write_report(root, history=history, content=found))
     except Exception as error:
-        tell(f"the report was not drawn: {type(error).__name__}: {error}")
+        log(f"the report was not drawn: {type(error).__name__}: {error}")
         return ""
 
 
@@ -69,7 +69,7 @@ def content(
         name=name,
         subtitle=f"{model.get('init') or model.get('preset')}, {kind}{several}, {table}",
         judged=(*words.compared(results), *words.untrained(results), *words.calibrated(results)),
-        keys=(*_keys(results), *facts.keys(history)),
+        keys=(*_keys(results), *facts.key_numbers(history)),
         sections=(
             scores,
             _pictured(results, objectives, tested),

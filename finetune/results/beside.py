@@ -21,7 +21,7 @@ CONSTANT, NEAREST, RESIDUES, FROZEN = "mean or prevalence", "nearest neighbour",
 """Names of the baselines, the same for every objective of a run."""
 
 
-def beside(
+def fit_baselines(
     objective: Task,
     labels: Labels,
     parts: PartRecords,

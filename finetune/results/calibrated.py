@@ -56,7 +56,7 @@ class Calibration:
         return probabilities if self.isotonic is None else np.interp(probabilities, *self.isotonic)
 
 
-def fitted(
+def fit_calibration(
     objective: Task, validation: LabelPredictions, calibrates: NDArray[np.bool_] | None = None
 ) -> tuple[Calibration, ...]:
     """A calibration for each output, fitted on predictions of records that did not train.
@@ -124,7 +124,7 @@ def calibrated(objective: Task, maps: Sequence[Calibration], predictions: LabelP
     return found
 
 
-def ends(objective: Task, maps: Sequence[Calibration], predictions: LabelPredictions) -> tuple[Floats, Floats]:
+def interval_ends(objective: Task, maps: Sequence[Calibration], predictions: LabelPredictions) -> tuple[Floats, Floats]:
     """(n,) and (n,) ends of the intervals in the task's scale; NaN for classes and where there is no interval."""
     if not objective.settings.is_number:
         nothing = np.full(len(predictions.rows), np.nan)
@@ -134,7 +134,7 @@ def ends(objective: Task, maps: Sequence[Calibration], predictions: LabelPredict
     return predictions.prediction - half, predictions.prediction + half
 
 
-def checked(
+def check_calibration(
     objective: Task, predictions: LabelPredictions, after: Floats, low: Floats, high: Floats
 ) -> list[dict[str, float]]:
     """What is left of the promise on the tested part, for each output.

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics.calibration import log_odds
-from finetune.metrics.predictions import LabelPredictions, LabelRows, together
+from finetune.metrics.predictions import LabelPredictions, LabelRows, concatenate
 from finetune.metrics.ranking import expected_class
 from finetune.metrics.weighted import Floats
-from finetune.results.calibrated import Calibration, calibrated, ends, fitted
+from finetune.results.calibrated import Calibration, calibrated, fit_calibration, interval_ends
 from finetune.tasks.objective import Task
 
 
@@ -33,7 +33,7 @@ class MergedPredictions:
     """(n,) sample standard deviation over seeds, of classes that of the called class; None with one seed."""
 
 
-def over_seeds(objective: Task, of_seeds: Sequence[LabelPredictions]) -> tuple[LabelPredictions, Floats | None]:
+def average_seeds(objective: Task, of_seeds: Sequence[LabelPredictions]) -> tuple[LabelPredictions, Floats | None]:
     """The mean prediction, and its standard deviation (n,) over seeds.
 
     Args:
@@ -46,11 +46,11 @@ def over_seeds(objective: Task, of_seeds: Sequence[LabelPredictions]) -> tuple[L
     every = np.stack([each.prediction for each in of_seeds])
     mean, deviation = every.mean(0), every.std(0, ddof=1)
     if mean.ndim == 2:
-        deviation = deviation[np.arange(len(mean)), called(objective, first.rows, mean)]
+        deviation = deviation[np.arange(len(mean)), hard_prediction(objective, first.rows, mean)]
     return LabelPredictions(first.rows, mean), deviation
 
 
-def called(objective: Task, rows: LabelRows, probabilities: Floats) -> NDArray[np.int64]:
+def hard_prediction(objective: Task, rows: LabelRows, probabilities: Floats) -> NDArray[np.int64]:
     """(n,) the class that is predicted: of those that were trained, the one with the largest probability."""
     trained = objective.is_trained[rows.outputs]
     return np.asarray(np.where(trained, probabilities, -1.0).argmax(1), np.int64)
@@ -60,11 +60,11 @@ def with_calibration(
     objective: Task, predictions: LabelPredictions, spread: Floats | None, maps: Sequence[Calibration]
 ) -> MergedPredictions:
     """Predictions with what a calibration, one for each output, makes of them."""
-    low, high = ends(objective, maps, predictions)
+    low, high = interval_ends(objective, maps, predictions)
     return MergedPredictions(predictions, calibrated(objective, maps, predictions), low, high, spread)
 
 
-def over_folds(of_folds: Sequence[MergedPredictions], objectives: Sequence[Task]) -> MergedPredictions:
+def merge_folds(of_folds: Sequence[MergedPredictions], objectives: Sequence[Task]) -> MergedPredictions:
     """The predictions of all folds, in the order of the records, each with the calibration that the others give it.
 
     The labels that calibrate a fold then neither trained nor chose the models that predicted them.
@@ -79,14 +79,16 @@ def over_folds(of_folds: Sequence[MergedPredictions], objectives: Sequence[Task]
     predictions = [each.predictions for each in of_folds]
     others = [[other for other in numbers if other != number] for number in numbers]
     maps = [
-        fitted(objectives[number], joined_predictions([predictions[i] for i in of], [objectives[i] for i in of]))
+        fit_calibration(
+            objectives[number], joined_predictions([predictions[i] for i in of], [objectives[i] for i in of])
+        )
         for number, of in enumerate(others)
     ]
     of_folds = [
         with_calibration(objective, each.predictions, each.spread, of_fold)
         for objective, each, of_fold in zip(objectives, of_folds, maps, strict=True)
     ]
-    order = together(predictions)[1]
+    order = concatenate(predictions)[1]
     spreads = [each.spread for each in of_folds if each.spread is not None]
     return MergedPredictions(
         joined_predictions(predictions, objectives),
@@ -101,7 +103,7 @@ def joined_predictions(of_folds: Sequence[LabelPredictions], objectives: Sequenc
     """The predictions of all folds alone, with what ranks those of one fold among those of the others."""
     if len(of_folds) == 1:
         return of_folds[0]
-    found, order = together(of_folds)
+    found, order = concatenate(of_folds)
     relative = np.concatenate([_relative(of, each) for of, each in zip(objectives, of_folds, strict=True)])
     return replace(found, relative=relative[order])
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from finetune.baselines.baseline import TaskBaseline
 from finetune.metrics.predictions import LabelPredictions, LabelRows
-from zymogen.files.durable import replaced
+from zymogen.files.durable import replacing_file
 
 Arrays = Mapping[str, NDArray[Any]]
 _FOLDER = re.compile(r"ending-[0-9a-f]{16}")
@@ -51,7 +51,7 @@ class ResultCache:
         with suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), np.load(path) as found:
             return {name: found[name] for name in found.files}
         made: dict[str, Any] = dict(make())
-        with replaced(path, "get the right to write there") as new, new.open("wb") as file:
+        with replacing_file(path, "get the right to write there") as new, new.open("wb") as file:
             np.savez(file, **made)
         return made
 

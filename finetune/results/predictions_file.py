@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import BELOW, EXACT
-from finetune.results.joined import MergedPredictions, called
+from finetune.results.joined import MergedPredictions, hard_prediction
 from finetune.tasks.objective import Task
 from zymogen.files.durable import write_csv
 
@@ -81,7 +81,7 @@ def _classes(objective: Task, joined: MergedPredictions) -> tuple[list[str], ...
     if probabilities.ndim == 1:
         index, shown = (probabilities >= 0.5).astype(np.int64), probabilities
     else:
-        index = called(objective, rows, probabilities)
+        index = hard_prediction(objective, rows, probabilities)
         shown = probabilities[np.arange(len(index)), index]
     nothing = [""] * len(rows)
     truths = [names[number] for number in rows.truth.astype(np.int64).tolist()]

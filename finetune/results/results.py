@@ -12,8 +12,8 @@ from typing import Self
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.results.calibrated import Calibration
 from finetune.splits.audit import SplitAudit
-from zymogen.files.durable import replaced
-from zymogen.settings.json_file import as_json, parsed, read
+from zymogen.files.durable import replacing_file
+from zymogen.settings.json_file import as_json, parse, read
 
 FORMAT = "zymogen.scores/3"
 FILE = "scores.json"
@@ -161,8 +161,8 @@ class Results:
             ValueError: a number that a score must have is not finite; nothing is written.
         """
         text = as_json(self, skill=self.scores.stopping_metric)
-        parsed(Results, text.encode(), str(path), "file of a run's scores", "report this with the recipe")
-        with replaced(path, "get the right to write there") as new:
+        parse(Results, text.encode(), str(path), "file of a run's scores", "report this with the recipe")
+        with replacing_file(path, "get the right to write there") as new:
             new.write_text(text, encoding="utf-8")
 
     @classmethod

@@ -16,7 +16,7 @@ _MOST_TASKS = 12
 _MOST_NAMED = 3
 
 
-def table(results: Results) -> list[str]:
+def format_table(results: Results) -> list[str]:
     """Lines: each task with its metric, the model with its interval, and every baseline on the same labels."""
     defined = results.scores.defined[:_MOST_TASKS]
     values = [results.of_baselines(task) for task in defined]
@@ -80,7 +80,7 @@ def compared(results: Results) -> list[str]:
     return found
 
 
-def missing(results: Results) -> list[str]:
+def format_missing(results: Results) -> list[str]:
     """Sentences: which baselines an objective lacks, and why."""
     tasks: dict[tuple[str, str], list[str]] = {}
     for baseline in results.baselines:
@@ -134,7 +134,7 @@ def calibrated(results: Results) -> list[str]:
 
 def caveats(results: Results) -> list[str]:
     """What limits the scores, in sentences."""
-    known = [*missing(results), *untrained(results), *undefined(results), *calibrated(results)]
+    known = [*format_missing(results), *untrained(results), *undefined(results), *calibrated(results)]
     if results.validation is not None and not results.validation.defined:
         known.append(
             "Checkpoints are chosen by the loss in validation: no task has enough labels there for its metric."
@@ -143,11 +143,11 @@ def caveats(results: Results) -> list[str]:
     return [*known, f"Split: {results.split}.", *results.notes, *audited]
 
 
-def closing(results: Results) -> list[str]:
+def format_summary(results: Results) -> list[str]:
     """All of it, for a console; what the start of the run said is not said again."""
     scored = {"all folds": "out-of-fold predictions of all folds"}.get(results.part, results.scored)
     title = f"scores of {scored}, beside baselines on the same labels"
-    of_table = table(results)
+    of_table = format_table(results)
     lines = [title, *of_table] if of_table else [f"{title}: no task could be scored"]
     return [*lines, "", *compared(results), *results.caveats]
 

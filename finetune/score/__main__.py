@@ -21,10 +21,10 @@ from finetune.score.written import free_name, require_place, write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import WildTypes, named_wild_types, own_wild_types, read_wild_types
-from zymogen.command_line.command import importing_torch, main_of
+from zymogen.command_line.command import importing_torch, make_main
 from zymogen.command_line.parser import CommandParser, positive
 from zymogen.console.progress import ProgressBar
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 
 if TYPE_CHECKING:
     from finetune.score.model import VariantScorer
@@ -62,7 +62,7 @@ def _score(options: argparse.Namespace) -> None:
     long = sum(len(targets[name]) + 2 > WINDOW_TOKENS for name in set(rows.target_of) - {""})
     if long:
         how = "whole" if window is None else "in the optimal window around what is scored"
-        tell(f"{long} target(s) of more than {WINDOW_TOKENS - 2:,} residues are read {how}")
+        log(f"{long} target(s) of more than {WINDOW_TOKENS - 2:,} residues are read {how}")
     notes = {row: [note] for row, note in rows.notes.items()}
     scores = [_scores(scorer, scheme, targets, rows, notes) for scheme in schemes]
     told = ["; ".join(notes.get(row, ())) for row in range(table.num_rows)]
@@ -182,7 +182,7 @@ def _options(parser: CommandParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the output file where it exists")
 
 
-main = main_of("finetune.score", str(__doc__), _options, _score, is_alone=True)
+main = make_main("finetune.score", str(__doc__), _options, _score, is_alone=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from finetune.score.plan import ScoringPlan, chunks, plan_of
 from finetune.score.schemes import Scheme, Variant
 from finetune.score.windows import WINDOW_TOKENS
 from pretrain.model.masked_language_model import MaskedLanguageModel
-from pretrain.ship.source import masked_language_model, open_source
+from pretrain.ship.source import masked_language_model, open_trained_model
 from zymogen.console.progress import ProgressBar
 
 
@@ -60,12 +60,12 @@ class VariantScorer:
         bin_tokens: int = BIN_TOKENS,
         window_tokens: int | None = WINDOW_TOKENS,
     ) -> "VariantScorer":
-        """The model at a place that `pretrain.ship.source.open_source` opens.
+        """The model at a place that `pretrain.ship.source.open_trained_model` opens.
 
         Raises:
             ValueError: there is none.
         """
-        source = open_source(model)
+        source = open_trained_model(model)
         return cls(masked_language_model(source, device), source.name, bin_tokens, window_tokens)
 
     def __call__(self, target: str, variants: Sequence[Variant], scheme: Scheme) -> VariantScores:

@@ -6,7 +6,7 @@ In: a table, targets by name. Out: a variant for each row, or why it has none. K
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data.sources.protein import is_missing, letters_of, refusal
+from data.sources.protein import is_missing, letters_of, rejection
 from finetune.score.schemes import Variant, variant_of
 from finetune.tables.mutations import mutation_cells, variants
 from finetune.tables.table import Table
@@ -39,7 +39,7 @@ def read_target(letters: str, asked_by: str) -> str:
         ValueError: they are no protein.
     """
     cleaned = letters_of(letters.encode("utf-8", "replace")).upper()
-    if refused := refusal(b"target", cleaned, "refuse"):
+    if refused := rejection(b"target", cleaned, "refuse"):
         raise ValueError(f"{asked_by} {letters[:30]!r} {refused.reason}")
     return cleaned.decode()
 
@@ -105,7 +105,7 @@ def _read_sequence(
             notes.setdefault(row, f"its column {column!r} {f'says {text!r}' if letters else 'is empty'}")
         return
     known, found[row] = found[row], None
-    if refused := refusal(b"variant", letters, "refuse"):
+    if refused := rejection(b"variant", letters, "refuse"):
         notes[row] = f"its column {column!r} {refused.reason}"
         return
     own = variant_of(targets.letters[targets.of_rows[row]], letters.decode())

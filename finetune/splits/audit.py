@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology.peptides import SHORT
-from data.homology.program import obstacle
-from data.homology.relatives import equal, nearest, searched_by
+from data.homology.program import why_not_installed
+from data.homology.relatives import equal, nearest, search_method
 from data.store.token_store import TokenStore
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, SplitParts
 from finetune.splits.pretrained import pretraining_stores
@@ -156,8 +156,10 @@ def audit(
     corpora, notes = pretraining_stores(init)
     wanted = identities if search_pretraining else ()
     comparisons += [compare(f"{PRETRAINING}{each.folder}", store, tested, each, None, wanted) for each in corpora]
-    by = searched_by() if at or (search_pretraining and corpora) else "equal sequences"
-    is_approximate = by != "equal sequences" and bool(obstacle()) and bool((store.num_residues(tested) >= SHORT).any())
+    by = search_method() if at or (search_pretraining and corpora) else "equal sequences"
+    is_approximate = (
+        by != "equal sequences" and bool(why_not_installed()) and bool((store.num_residues(tested) >= SHORT).any())
+    )
     of_tasks = [
         _counted(name, np.intersect1d(tested, records), of_training, at) for name, records in (labelled or {}).items()
     ]

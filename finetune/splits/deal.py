@@ -8,14 +8,14 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from data.order.shares import apportioned
+from data.order.shares import apportion
 from zymogen import keyed_random
 
 _PURPOSE = 0x73706C6974
 """Keeps these draws apart from all other uses of a seed."""
 
 
-def deal(
+def balance_groups(
     group: NDArray[np.int64], digests: NDArray[np.uint64], shares: tuple[float, ...], seed: int
 ) -> NDArray[np.int64]:
     """The side of each group.
@@ -38,7 +38,7 @@ def deal(
     lowest = np.full(len(sizes), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(lowest, group, digests)
     order = np.lexsort((lowest, keyed_random.hashes(keyed_random.key(_PURPOSE, seed), lowest), -sizes))
-    whole = iter(apportioned(len(group), [share for share in shares if share]))
+    whole = iter(apportion(len(group), [share for share in shares if share]))
     targets = [next(whole) if share else 0 for share in shares]
     sides = np.zeros(len(sizes), np.int64)
     heap = [(0.0, side) for side, target in enumerate(targets) if target]

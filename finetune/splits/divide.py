@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from finetune.splits import split_file
 from finetune.splits.columns import by_column
-from finetune.splits.deal import deal
+from finetune.splits.deal import balance_groups
 from finetune.splits.groups import by_group, by_homology, by_scaffold
 from finetune.splits.parts import NO_FOLD, TRAIN, UNUSED, VALIDATION, SplitParts, parts_of, require_filled
 from finetune.splits.records import SplitRecords
@@ -45,7 +45,7 @@ class Split:
     """(rows,) whether a row gives labels: its record has a part, and the row is in it. No other rows do."""
 
 
-def divide(
+def split_records(
     settings: SplitSettings,
     records: SplitRecords,
     ids: Sequence[str] = (),
@@ -101,7 +101,7 @@ def _divided(
     side = np.full(records.count, -1)  # of one that is not used
     if is_used.any():
         of_used = np.unique(group[is_used], return_inverse=True)[1]
-        side[is_used] = deal(of_used, records.digests[is_used], _shares(settings), settings.seed)[of_used]
+        side[is_used] = balance_groups(of_used, records.digests[is_used], _shares(settings), settings.seed)[of_used]
     sizes = np.unique(group[is_used], return_counts=True)[1]
     notes.append(f"{sizes.sum():,} records in {len(sizes):,} groups, the largest of {sizes.max(initial=0):,}")
     return Split(_sides(settings, records, side, group), method, is_approximate, tuple(notes), used)
@@ -121,7 +121,7 @@ def _with_validation(
     numbers = np.unique(group[train], return_inverse=True)[1]
     if 2 * np.bincount(numbers).max() > len(train):  # one cluster would be most of it
         numbers, by = np.arange(len(train)), "records"
-    side = deal(numbers, records.digests[train], (1 - share, share), settings.seed)[numbers]
+    side = balance_groups(numbers, records.digests[train], (1 - share, share), settings.seed)[numbers]
     part = parts.part.copy()
     part[train[side == 1]] = VALIDATION
     note = f"{np.count_nonzero(side):,} of {len(train):,} training records validate, drawn by {by}"

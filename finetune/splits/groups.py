@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology.linked import components
+from data.homology.linked import find_components
 from data.store.token_store import TokenStore
 from finetune.splits.parts import SplitParts, in_order_of_first
 from finetune.splits.records import SplitRecords
@@ -32,10 +32,10 @@ def by_group(records: SplitRecords, settings: SplitSettings) -> tuple[NDArray[np
     texts = group_texts(records, settings.column)
     alone = records.count - len(np.unique(records.of_row[[text is not None for text in texts]]))
     notes = [f"{alone:,} records have no {settings.column} and are on their own"] if alone > 0 else []
-    torn = in_several(records, texts) if settings.conflict == "unused" else []
+    torn = records_in_several_groups(records, texts) if settings.conflict == "unused" else []
     notes += [f"{len(torn):,} sequences have rows in two groups and are in none"] if torn else []
     used = ~np.isin(records.of_row, torn)
-    return joined(records, [text if of else None for text, of in zip(texts, used, strict=True)]), notes, used
+    return merge_groups(records, [text if of else None for text, of in zip(texts, used, strict=True)]), notes, used
 
 
 def group_texts(records: SplitRecords, column: str | None) -> list[str | None]:
@@ -45,7 +45,7 @@ def group_texts(records: SplitRecords, column: str | None) -> list[str | None]:
     return [None if text is None or text.casefold() in missing else text for text in texts]
 
 
-def in_several(records: SplitRecords, values: Sequence[str | None]) -> list[int]:
+def records_in_several_groups(records: SplitRecords, values: Sequence[str | None]) -> list[int]:
     """The records whose rows have several values."""
     pairs = {(record, value) for record, value in zip(records.of_row.tolist(), values, strict=True) if value}
     return sorted(record for record, times in Counter(record for record, _ in pairs).items() if record >= 0 < times - 1)
@@ -72,7 +72,7 @@ def by_scaffold(
         f"{len(unreadable):,} rows have no SMILES that can be read in {settings.column!r}, and give no label "
         f"({records.rows(unreadable)}); {unused:,} records are unused for it"
     )
-    return joined(records, found), [note] if unreadable else [], read
+    return merge_groups(records, found), [note] if unreadable else [], read
 
 
 def by_homology(records: SplitRecords, settings: SplitSettings) -> tuple[NDArray[np.int64], str, bool]:
@@ -92,7 +92,7 @@ def by_homology(records: SplitRecords, settings: SplitSettings) -> tuple[NDArray
     return in_order_of_first(clustering.hashes), clustering.description, clustering.is_approximate
 
 
-def joined(records: SplitRecords, values: list[str | None]) -> NDArray[np.int64]:
+def merge_groups(records: SplitRecords, values: list[str | None]) -> NDArray[np.int64]:
     """(N,) connected components of records by the values of their rows; None joins nothing."""
     rows = np.array([row for row, value in enumerate(values) if value is not None and records.of_row[row] >= 0], int)
     if not len(rows):
@@ -100,7 +100,7 @@ def joined(records: SplitRecords, values: list[str | None]) -> NDArray[np.int64]
     numbers: dict[str, int] = {}
     of_value = np.array([numbers.setdefault(values[row] or "", len(numbers)) for row in rows.tolist()])
     # Nodes are records, then values; a row is an edge between the two.
-    found = components(records.count + len(numbers), records.of_row[rows], records.count + of_value)
+    found = find_components(records.count + len(numbers), records.of_row[rows], records.count + of_value)
     return in_order_of_first(found[: records.count])
 
 

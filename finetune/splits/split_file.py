@@ -28,7 +28,7 @@ from finetune.splits.parts import (
 )
 from finetune.tables.table import are_row_numbers
 from zymogen.files.durable import write_csv
-from zymogen.settings.section import no_such_word
+from zymogen.settings.section import unknown_word
 
 FILE = "split.csv"
 DIGEST = "sequence_digest"
@@ -172,5 +172,5 @@ def _part(text: str, where: str, fold: int) -> int:
     if not text:
         return UNUSED if fold == NO_FOLD else TRAIN
     if text.lower() not in _PARTS:
-        raise ValueError(f"{where}: {no_such_word('the part', text, NAMES)}")
+        raise ValueError(f"{where}: {unknown_word('the part', text, NAMES)}")
     return _PARTS[text.lower()]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
 from data.store.token_store import TokenStore
-from finetune.splits.deal import deal
+from finetune.splits.deal import balance_groups
 from finetune.splits.parts import TEST, TRAIN, UNUSED
 from finetune.splits.records import SplitRecords
 
@@ -174,7 +174,7 @@ def by_position(
     """
     record = mutations.record
     used, of_pair = np.unique(mutations.position, return_inverse=True)
-    sides = deal(of_pair, np.asarray(used, np.uint64)[of_pair], shares, seed)
+    sides = balance_groups(of_pair, np.asarray(used, np.uint64)[of_pair], shares, seed)
     of_pairs = sides[of_pair]
     lowest, highest = np.full(len(digests), len(shares)), np.full(len(digests), -1)
     np.minimum.at(lowest, record, of_pairs)
@@ -203,6 +203,6 @@ def by_distance(
     part[[*mutations.other_length]] = UNUSED
     if few.any() and fractions[1]:
         shares = fractions[0] / (fractions[0] + fractions[1]), fractions[1] / (fractions[0] + fractions[1])
-        part[few] = deal(np.arange(np.count_nonzero(few)), digests[few], shares, seed)
+        part[few] = balance_groups(np.arange(np.count_nonzero(few)), digests[few], shares, seed)
     listed = ", ".join(f"{n}: {count:,}" for n, count in enumerate(np.bincount(mutations.distances)) if count)
     return part, [f"sequences by number of mutations: {listed}"]

@@ -26,7 +26,7 @@ _KINDS = {
 }
 
 
-def in_words(settings: SplitSettings, division: Split, audit: SplitAudit | None) -> str:
+def format_split(settings: SplitSettings, division: Split, audit: SplitAudit | None) -> str:
     """What kind of split it is, how it was made, and what its audit found.
 
     It is called a homology split if it was made by clusters that MMseqs2 found, or by position of peptides; and an

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data.sources.tables import TableSource
-from finetune.tables.layout import laid_out
+from finetune.tables.layout import parse_table
 from finetune.tables.location import TableLocation
 from finetune.tables.table import Table
 from finetune.tables.text import TextRow, from_header
@@ -126,7 +126,7 @@ def sheet_table(location: TableLocation) -> Table:
     lines, num_before = from_header(lines)
     if num_before:
         said.append(f"rows above the header are left out: {num_before}")
-    return laid_out(location.name, lines, said, location.parameter("header_lines", ("1", "2", "3")))
+    return parse_table(location.name, lines, said, location.parameter("header_lines", ("1", "2", "3")))
 
 
 def _width(fields: list[str]) -> int:

@@ -187,7 +187,7 @@ def with_labels(table: Table, labels: Table) -> Table:
     return joined
 
 
-def masked(table: Table, mask: Table) -> Table:
+def with_mask(table: Table, mask: Table) -> Table:
     """A table whose residue labels are ``-`` where a mask has 0: they were not observed.
 
     Raises:

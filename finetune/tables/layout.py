@@ -31,7 +31,7 @@ _LONGEST_NAME = 20
 _NAME_OF_SEQUENCES = re.compile("PEPTIDE|SEQ")
 
 
-def laid_out(name: str, lines: Sequence[TextRow], said: Sequence[str], header_lines: str | None = None) -> Table:
+def parse_table(name: str, lines: Sequence[TextRow], said: Sequence[str], header_lines: str | None = None) -> Table:
     """A table from its lines, of which the first is the header.
 
     A second line, and a third, is a header too if it holds units, or the names below the merged cells of the first; its

@@ -18,9 +18,9 @@ from typing import Any
 from data.sources.tables import DATASETS, split_query
 from data.transport.byte_stream import MAX_INFLATION, ByteStream, is_inflated, require_no_pipe
 from data.transport.remote_file import RemoteFile
-from zymogen.console.safe_text import whole
-from zymogen.files.suggestions import nearest
-from zymogen.settings.section import expanded, no_such_word
+from zymogen.console.safe_text import unredacted
+from zymogen.files.suggestions import did_you_mean
+from zymogen.settings.section import expanded, unknown_word
 
 PARAMETERS = ("sheet", "labels", "mask", "separator", "encoding", "header_lines")
 """What may stand after the question mark of a file."""
@@ -51,7 +51,7 @@ class TableLocation:
         """
         if name.startswith(DATASETS):
             return cls(name, name, "", {})
-        place, parameters = (name, {}) if os.path.exists(name) else split_query(whole(name), PARAMETERS)
+        place, parameters = (name, {}) if os.path.exists(name) else split_query(unredacted(name), PARAMETERS)
         place = place if "://" in place else expanded(place)
         require_no_pipe(place, "data.table")
         at = place.lower().find(_ZIP)
@@ -122,7 +122,7 @@ class TableLocation:
             ValueError: there is nothing, or a folder.
         """
         if "://" not in self.place and not os.path.exists(self.place):
-            raise ValueError(f"{self.name}: no such file; check its name{nearest(Path(self.place))}")
+            raise ValueError(f"{self.name}: no such file; check its name{did_you_mean(Path(self.place))}")
         if os.path.isdir(self.place):
             raise ValueError(f"{self.name}: is a folder; name the table in it")
 
@@ -130,7 +130,7 @@ class TableLocation:
         with self._zip() as archive:
             names = [name for name in archive.namelist() if not name.endswith("/")]
             if self.member not in names:
-                raise ValueError(f"{self.place}: {no_such_word('member', self.member, names)}")
+                raise ValueError(f"{self.place}: {unknown_word('member', self.member, names)}")
             info = archive.getinfo(self.member)
             if is_inflated(info.file_size, info.compress_size):
                 raise ValueError(
@@ -156,7 +156,7 @@ class TableLocation:
         """
         value = self.parameters.get(name)
         if value is not None and allowed and value not in allowed:
-            raise ValueError(f"{self.name}: {no_such_word(name, value, allowed)}")
+            raise ValueError(f"{self.name}: {unknown_word(name, value, allowed)}")
         return value
 
     def require_only(self, kind: str, *names: str) -> None:

@@ -18,10 +18,10 @@ from finetune.tables.wild_types import (
     Substitution,
     WildTypes,
     columns_in_words,
-    contradiction,
+    first_mismatch,
     wild_types_of,
 )
-from zymogen.settings.option import in_words
+from zymogen.settings.option import format_option
 
 _LETTERS = "ARNDCQEGHILKMFPSTWYVUO"
 _THREE = "ALAARGASNASPCYSGLNGLUGLYHISILELEULYSMETPHEPROSERTHRTRPTYRVALSECPYL"
@@ -162,7 +162,7 @@ def variants(
             continue
         differ = []
         for place, change in zip(places, changes, strict=True):
-            if wrong := contradiction(change.old, change.number, offset_of, name, wild_types.letters[name]):
+            if wrong := first_mismatch(change.old, change.number, offset_of, name, wild_types.letters[name]):
                 unusable[index] = f"in its {columns_in_words(columns)}, it {wrong}"
                 break
             differ += [place] * (letters[place] != change.new)
@@ -196,7 +196,7 @@ def _parsed(
     for index, text in enumerate(mutation_cells(table, columns)):
         found: tuple[Substitution, ...] | None = None
         if text is None and not empty_is_wild_type:
-            way = in_words("data.empty_mutation", "wild_type", after=" reads the wild type")
+            way = format_option("data.empty_mutation", "wild_type", after=" reads the wild type")
             unusable[index] = f"its {where} is empty ({way or 'write WT for the wild type'})"
         else:
             try:
@@ -215,7 +215,7 @@ def mutation_cells(table: Table, columns: Sequence[str]) -> list[str | None]:
         ValueError: a column is not there.
     """
     for name in columns:
-        table.require(name, in_words("data.mutation") or "column")
+        table.require(name, format_option("data.mutation") or "column")
     rows = zip(*(table.column(name) for name in columns), strict=True)
     trimmed = ([(cell or "").strip() for cell in cells] for cells in rows)
     if len(columns) > 1:  # pandas writes whole numbers as 12.0 where a cell of the column is blank

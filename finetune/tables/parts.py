@@ -16,11 +16,11 @@ from data.transport.byte_stream import ByteStream
 from data.transport.chunk_file import ChunkFile
 from finetune.tables.columnar import parquet_parts
 from finetune.tables.fasta import HeaderLayout, fasta_stream, record_table
-from finetune.tables.layout import laid_out, table_of
+from finetune.tables.layout import parse_table, table_of
 from finetune.tables.location import TableLocation
 from finetune.tables.read import DELIMITED, FASTA, is_fasta, read_table
 from finetune.tables.table import Table
-from finetune.tables.text import PARQUET, SkippedRows, TextRow, as_they_come, encoding_of
+from finetune.tables.text import PARQUET, SkippedRows, TextRow, encoding_of, iterate_rows
 
 _FIRST_LINES = 1000
 """Lines that show where the header is and what its columns are; more than are looked at."""
@@ -122,12 +122,12 @@ def _delimited_parts(text: _Text, rows: int) -> TableParts:
 
     def opened() -> tuple[SkippedRows, list[TextRow], Iterator[TextRow], list[str]]:
         """Lines from the header on: those that decide, and those after them."""
-        found, said = as_they_come(text.lines(), location.name, location.parameter("separator"))
+        found, said = iterate_rows(text.lines(), location.name, location.parameter("separator"))
         kept = SkippedRows()
         return kept, kept.begun(list(islice(found, _FIRST_LINES))), found, said
 
     _, first, _, said = opened()
-    head = laid_out(location.name, first, [*text.said, *said], location.parameter("header_lines", ("1", "2", "3")))
+    head = parse_table(location.name, first, [*text.said, *said], location.parameter("header_lines", ("1", "2", "3")))
     num_above = len(first) - head.num_rows
 
     def read() -> Iterator[Table]:

@@ -24,7 +24,7 @@ from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table, ids_of, sequence_column
 from finetune.tables.wild_types import ResidueNumbering, letters_in, wild_types_of
 from finetune.tables.windows import check_lengths, kept_residues
-from zymogen.settings.option import in_words
+from zymogen.settings.option import format_option
 
 _TOKENS = np.where(LETTER_IDS == REFUSED, UNK, LETTER_IDS).astype(np.uint8).tobytes()
 """Token of each letter: letters that become <unk> do not tell two proteins apart."""
@@ -195,7 +195,7 @@ def proteins_of(
     else:
         columns = settings.sequence or (sequence_column(table),)
         for column in columns:
-            table.require(column, in_words("data.sequence") or "column")
+            table.require(column, format_option("data.sequence") or "column")
         chains = [table.column(column) for column in columns]
     cleaned = _cleaned(columns, chains, unusable, settings, content)
     joined = [settings.linker.join(row) for row in cleaned]
@@ -278,7 +278,7 @@ def _leave_out(
     first = min(unusable)
     if settings.rows_without_protein == "refuse":
         more = f"; so have {len(unusable) - 1} more rows" if len(unusable) > 1 else ""
-        way = in_words("data.rows_without_protein", "leave_out", ", or leave such rows out with ")
+        way = format_option("data.rows_without_protein", "leave_out", ", or leave such rows out with ")
         raise ValueError(f"{table.row(first)}: has no protein: {unusable[first]}{more}. Fill it{way}")
     if len(unusable) == table.num_rows and not is_part:
         raise ValueError(

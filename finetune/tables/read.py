@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from data.sources.tables import DATASETS, LOADERS, TableSource
 from finetune.tables.columnar import dataset_table, parquet_table, sheet_table
-from finetune.tables.fasta import fasta_table, masked, with_labels
-from finetune.tables.layout import laid_out
+from finetune.tables.fasta import fasta_table, with_labels, with_mask
+from finetune.tables.layout import parse_table
 from finetune.tables.location import TableLocation
 from finetune.tables.table import Table
-from finetune.tables.text import decoded, lines
+from finetune.tables.text import decode, split_rows
 
 FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
 DELIMITED = (".csv", ".tsv", ".txt", ".tab")
@@ -51,14 +51,14 @@ def read_table(name: str) -> Table:
     if suffix in SHEETS:
         location.require_only("an Excel file", "sheet", "header_lines")
         return sheet_table(location)
-    text, said = decoded(location.read(), name, location.parameter("encoding"))
+    text, said = decode(location.read(), name, location.parameter("encoding"))
     if is_fasta(suffix, text):
         location.require_only("FASTA", "labels", "mask", "encoding")
         table = fasta_table(name, text)
         return _joined(replace(table, said=(*said, *table.said)), location)
     location.require_only("a table of text", "labels", "separator", "encoding", "header_lines")
-    found, more = lines(text, name, location.parameter("separator"))
-    table = laid_out(name, found, [*said, *more], location.parameter("header_lines", ("1", "2", "3")))
+    found, more = split_rows(text, name, location.parameter("separator"))
+    table = parse_table(name, found, [*said, *more], location.parameter("header_lines", ("1", "2", "3")))
     return _joined(table, location)
 
 
@@ -73,5 +73,5 @@ def _joined(table: Table, location: TableLocation) -> Table:
     if labels is not None:
         table = with_labels(table, read_table(location.beside(labels).name))
     if mask is not None:
-        table = masked(table, read_table(location.beside(mask).name))
+        table = with_mask(table, read_table(location.beside(mask).name))
     return table

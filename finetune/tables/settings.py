@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from data.alphabet import LETTER_IDS, REFUSED
 from data.settings import LetterPolicy
-from zymogen.settings.option import in_words
+from zymogen.settings.option import format_option
 from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, setting
 
 TooLong = Literal["refuse", "start", "end", "ends", "window"]
@@ -115,8 +115,11 @@ class TableSettings(Section):
                 len(self.sequence) == 1, name, list(self.sequence), "mutations change one sequence; name one column"
             )
         elif self.mutation:
-            wild_type = in_words("data.wild_type", after=", a FASTA file of the protein that is mutated")
-            column = in_words("data.sequence", after=", the column of the wild type of each row")
+            wild_type = format_option("data.wild_type", after=", a FASTA file of the protein that is mutated")
+            column = format_option("data.sequence", after=", the column of the wild type of each row")
             require(
-                self.wild_type is not None, in_words(mutation) or mutation, own, f"it needs {wild_type}, or {column}"
+                self.wild_type is not None,
+                format_option(mutation) or mutation,
+                own,
+                f"it needs {wild_type}, or {column}",
             )

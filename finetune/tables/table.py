@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from finetune.tables.location import TableLocation
 from finetune.tables.settings import TableSettings
-from zymogen.settings.option import in_words
-from zymogen.settings.section import no_such_word
+from zymogen.settings.option import format_option
+from zymogen.settings.section import unknown_word
 
 if TYPE_CHECKING:
     import pyarrow
@@ -72,7 +72,7 @@ class Table:
     def shown_columns(self) -> str:
         """The first names of columns, each cut to a few words, for errors."""
         more = ", ..." if len(self.columns) > _SHOWN_COLUMNS else ""
-        return ", ".join(map(cut, self.columns[:_SHOWN_COLUMNS])) + more
+        return ", ".join(map(truncate_cell, self.columns[:_SHOWN_COLUMNS])) + more
 
     @property
     def num_rows(self) -> int:
@@ -130,7 +130,9 @@ class Table:
             ValueError: there is no such column; the nearest one is named.
         """
         if name not in self.cells.column_names:
-            raise ValueError(f"{self.name}: {no_such_word(asked_by, name, [cut(each) for each in self.columns])}")
+            raise ValueError(
+                f"{self.name}: {unknown_word(asked_by, name, [truncate_cell(each) for each in self.columns])}"
+            )
 
 
 def sequence_column(table: Table) -> str:
@@ -145,12 +147,14 @@ def sequence_column(table: Table) -> str:
     raise ValueError(
         f"{table.name}: which column is the protein? {len(found)} of its columns have one of the usual names "
         f"({', '.join(SEQUENCE_COLUMNS)}); it has {table.shown_columns}. Name one"
-        f"{in_words('data.sequence', before=' with ')}, or the column of mutations"
-        f"{in_words('data.mutation', before=' with ')}{in_words('data.wild_type', before=' and ')}"
+        f"{format_option('data.sequence', before=' with ')}, or the column of mutations"
+        f"{format_option('data.mutation', before=' with ')}{format_option('data.wild_type', before=' and ')}"
     )
 
 
-def joined(tables: Sequence[Table], settings: TableSettings | None, needed: Collection[tuple[str, str]] = ()) -> Table:
+def concatenate_tables(
+    tables: Sequence[Table], settings: TableSettings | None, needed: Collection[tuple[str, str]] = ()
+) -> Table:
     """One table of all rows; a cell of a column that a row's table lacks is not there.
 
     Files such as ``positive.fasta`` and ``negative.fasta`` say by their names what their rows are: they become columns.
@@ -233,7 +237,7 @@ def _short(name: str) -> str:
     return Path(location.member or location.place).name.split(".")[0]
 
 
-def cut(name: str, most: int = _NAME) -> str:
+def truncate_cell(name: str, most: int = _NAME) -> str:
     """The first letters of a name that is longer than `most`."""
     return name if len(name) <= most else f"{name[: most - 3]}..."
 
@@ -260,7 +264,7 @@ def ids_of(table: Table, settings: TableSettings, rows: Sequence[Sequence[int]],
     first_rows = [of_record[0] for of_record in rows]
     named = settings.id
     if named is not None:
-        table.require(named, in_words("data.id") or "column")
+        table.require(named, format_option("data.id") or "column")
     by_name = {column.strip().lower(): column for column in reversed(table.columns)}
     usual = [by_name[name] for name in ID_COLUMNS if name in by_name]
     for column in [named] if named else [*usual, *settings.mutation[:1]]:

@@ -42,7 +42,7 @@ class TextRow:
     fields: list[str]
 
 
-def decoded(content: bytes, name: str, encoding: str | None = None) -> tuple[str, list[str]]:
+def decode(content: bytes, name: str, encoding: str | None = None) -> tuple[str, list[str]]:
     """The text of a file, and what was decided about its encoding; arguments and errors as of `encoding_of`."""
     found, said = encoding_of(lambda: iter([content]), name, encoding)
     return content.decode(found), said
@@ -108,7 +108,7 @@ def _misfit(encoding: str, chunks: Iterator[bytes], name: str = "") -> tuple[int
     return None
 
 
-def lines(text: str, name: str, separator: str | None = None) -> tuple[list[TextRow], list[str]]:
+def split_rows(text: str, name: str, separator: str | None = None) -> tuple[list[TextRow], list[str]]:
     """Lines of fields, from the header on; blank lines, empty rows and comments are left out.
 
     Args:
@@ -119,22 +119,22 @@ def lines(text: str, name: str, separator: str | None = None) -> tuple[list[Text
     Raises:
         ValueError: a quotation mark without its partner; a separator that is none.
     """
-    found, said = as_they_come(io.StringIO(text, newline=""), name, separator)
+    found, said = iterate_rows(io.StringIO(text, newline=""), name, separator)
     kept = SkippedRows()
     rows = kept.begun(list(found))
     return rows, [*said, *kept.said]
 
 
-def as_they_come(stream: Iterator[str], name: str, separator: str | None = None) -> tuple[Iterator[TextRow], list[str]]:
+def iterate_rows(stream: Iterator[str], name: str, separator: str | None = None) -> tuple[Iterator[TextRow], list[str]]:
     """Every line of fields of a text, and what was decided from its first lines about its separator.
 
     Args:
         stream: lines with their ends as they are written.
         name: the file, for errors.
-        separator: as for `lines`.
+        separator: as for `split_rows`.
 
     Raises:
-        ValueError: as for `lines`; for a quotation mark when its line comes.
+        ValueError: as for `split_rows`; for a quotation mark when its line comes.
     """
     said: list[str] = []
     sample = list(islice(stream, _SAMPLE))

@@ -15,14 +15,14 @@ import numpy as np
 
 from data.homology.record_names import names
 from data.settings import LetterPolicy, SourceContent
-from data.sources.protein import is_missing, letters_of, refusal, shown
+from data.sources.protein import is_missing, letters_of, rejection, shown
 from finetune.tables.fasta import fasta_records
 from finetune.tables.location import TableLocation
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
-from finetune.tables.text import decoded
-from zymogen.settings.option import in_words
-from zymogen.settings.section import no_such_word
+from finetune.tables.text import decode
+from zymogen.settings.option import format_option
+from zymogen.settings.section import unknown_word
 
 _ALIKE, _LIKELY = 0.06, 0.01
 """Chance that two residues of proteins are equal; chance of an offset above which it is not believed."""
@@ -65,11 +65,11 @@ def read_wild_types(location: str, content: SourceContent = "protein") -> dict[s
     Raises:
         ValueError: it does not exist, is no FASTA, or a record is no protein.
     """
-    text, _ = decoded(TableLocation.of(location).read(), location)
+    text, _ = decode(TableLocation.of(location).read(), location)
     found: dict[str, str] = {}
     for header, letters, _ in fasta_records(location, text):
         cleaned = letters_of(letters.encode("utf-8", "replace")).upper()
-        if refused := refusal(header.encode(), cleaned, "refuse", content):
+        if refused := rejection(header.encode(), cleaned, "refuse", content):
             raise ValueError(f"{location}: {header.split()[0]!r} {refused.reason}")
         found[header.split()[0]] = cleaned.decode()
     return found
@@ -111,15 +111,15 @@ def named_wild_types(table: Table, protein: str | None, records: Mapping[str, st
         if len(records) != 1:
             raise ValueError(
                 f"{file}: holds {len(records)} proteins ({', '.join(list(records)[:5])}); name the column that "
-                f"says which of them a row changes{in_words('data.protein', before=' with ')}, or keep one record"
+                f"says which of them a row changes{format_option('data.protein', before=' with ')}, or keep one record"
             )
         return WildTypes(records, list(records) * table.num_rows, {})
-    table.require(protein, in_words("data.protein") or "column")
+    table.require(protein, format_option("data.protein") or "column")
     found, unusable = [], {}
     for index, text in enumerate(table.column(protein)):
         name = record_named((text or "").strip(), records)
         if name is None:
-            unusable[index] = f"{no_such_word(f'its {protein}', text, list(records)[:50])} (of {file})"
+            unusable[index] = f"{unknown_word(f'its {protein}', text, list(records)[:50])} (of {file})"
         found.append(name or "")
     return WildTypes(records, found, unusable)
 
@@ -140,13 +140,13 @@ def letters_in(cell: str | None, policy: LetterPolicy, content: SourceContent) -
     if others or (signs and len(raw) - len(signs) < _LEAST_LETTERS):
         sign, text = (others or signs)[:1], shown(cell or "")
         return "", f"says {text}, where {sign.decode()!r} at residue {raw.index(sign) + 1} is no letter"
-    refused = refusal(b"protein", raw, policy, content)
+    refused = rejection(b"protein", raw, policy, content)
     return raw.decode("ascii"), refused.reason if refused else ""
 
 
 def own_wild_types(table: Table, column: str, content: SourceContent = "protein") -> WildTypes:
     """The sequence in each row, which is its name too: rows with one sequence are of one wild type."""
-    table.require(column, in_words("data.sequence") or "column")
+    table.require(column, format_option("data.sequence") or "column")
     cells = table.column(column)
     read = {cell: letters_in(cell, "refuse", content) for cell in dict.fromkeys(cells)}
     of_rows = ["" if why else letters for letters, why in (read[cell] for cell in cells)]
@@ -243,7 +243,7 @@ class ResidueNumbering:
                 return given
             mend = "; correct the row, or the wild type"
             if most == len(numbers):
-                mend = f"; with {best} all of them fit{in_words('data.numbering_offset', best, ': set ')}"
+                mend = f"; with {best} all of them fit{format_option('data.numbering_offset', best, ': set ')}"
             self._refuse_residue(table, expected, name, given, fitting(given), mend)
         if not is_enough(most):
             mend = ", and with no other do more; correct the row, or the wild type"
@@ -252,7 +252,7 @@ class ResidueNumbering:
             raise ValueError(
                 f"{table.name}: its mutations fit {_short(name)} only if their numbers are shifted by {best:+d}, and "
                 f"{len(numbers)} mutated residues are too few to be sure"
-                f"{in_words('data.numbering_offset', best, '; set ', ' if it is right')}"
+                f"{format_option('data.numbering_offset', best, '; set ', ' if it is right')}"
             )
         return best
 
@@ -261,7 +261,7 @@ class ResidueNumbering:
     ) -> None:
         """Raise for the first row whose residue is not that of the wild type, and say what mends it."""
         for (number, old), row in expected.items():  # by rising row
-            if wrong := contradiction(old, number, offset, name, self._letters[name]):
+            if wrong := first_mismatch(old, number, offset, name, self._letters[name]):
                 raise ValueError(
                     f"{table.name}: {table.row_word} {row}, {columns_in_words(self._columns)}: {wrong}. The numbers of "
                     f"{fitting} of {len(expected)} mutated residues fit, with the offset {offset}{mend}"
@@ -279,7 +279,7 @@ def columns_in_words(columns: Sequence[str]) -> str:
     return f"column{'s' * (len(columns) > 1)} {', '.join(map(repr, columns))}"
 
 
-def contradiction(old: str, number: int, offset: int, name: str, wild_type: str) -> str:
+def first_mismatch(old: str, number: int, offset: int, name: str, wild_type: str) -> str:
     """How a row contradicts its wild type; empty if it does not."""
     place = number + offset - 1
     there = wild_type[place] if 0 <= place < len(wild_type) else ""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from data.order.plan import SPECIAL_TOKENS
 from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table
-from zymogen.settings.option import in_words
+from zymogen.settings.option import format_option
 from zymogen.settings.section import listed
 
 _MOST_ROWS = 3
@@ -80,8 +80,8 @@ def check_lengths(
         kept = kept_residues(whole, most, settings.too_long, places)
         if cut := [place for place in places if place not in kept]:
             span = places[-1] - places[0] + 1
-            way = in_words("data.too_long", "window", "; keep it with ")
-            more = in_words("data.crop_tokens", span + SPECIAL_TOKENS, "; keep them with ")
+            way = format_option("data.too_long", "window", "; keep it with ")
+            more = format_option("data.crop_tokens", span + SPECIAL_TOKENS, "; keep them with ")
             unusable[index] = (
                 f"residue {cut[0] + 1}, which is mutated, would be cut away{way}"
                 if span <= most

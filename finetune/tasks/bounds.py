@@ -4,7 +4,7 @@ In: texts, the settings of a task. Out: directions. Kept: nothing.
 """
 
 from finetune.tasks.settings import TaskSettings
-from zymogen.settings.section import no_such_word
+from zymogen.settings.section import unknown_word
 
 USUAL = {
     **dict.fromkeys((">", ">=", "≥", ">>", "gt", "ge", "greater", "greater than", "more than", "above", "at least"), 1),
@@ -17,21 +17,21 @@ USUAL = {
 """Text in lower case -> 1: the true value is above the number, -1: below, 0: the number is exact."""
 
 
-def direction(text: str, settings: TaskSettings) -> int:
+def censoring_of(text: str, settings: TaskSettings) -> int:
     """1 where the true value is above the number, -1 below, 0 where it is exact.
 
     Raises:
         ValueError: the text is none of the words.
     """
-    word = bare(text)
+    word = normalize(text)
     given = dict.fromkeys(settings.lower_bounds, 1) | dict.fromkeys(settings.upper_bounds, -1)
     found = given.get(text, USUAL.get(word))
     if found is None:
-        said = no_such_word(f"bound of {settings.name!r}", text, [*given, *USUAL])
+        said = unknown_word(f"bound of {settings.name!r}", text, [*given, *USUAL])
         raise ValueError(f"{said}; name it in tasks.lower_bounds or tasks.upper_bounds")
     return found
 
 
-def bare(text: str) -> str:
+def normalize(text: str) -> str:
     """A text in lower case without quotes, as ChEMBL has '='."""
     return text.strip("'\" ").casefold()

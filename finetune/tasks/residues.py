@@ -16,7 +16,7 @@ _SEPARATOR = re.compile(r"[\s;,]|^\[")
 _PAIR = re.compile(r"(\d+)-(\d+):(\S+)")
 
 
-def along(cells: NonEmptyCells, *, of_numbers: bool) -> tuple[NonEmptyCells, NDArray[np.int64]]:
+def residue_labels(cells: NonEmptyCells, *, of_numbers: bool) -> tuple[NonEmptyCells, NDArray[np.int64]]:
     """The labels of all residues of each cell, and (cells,) how many each cell has.
 
     A cell of classes without white space, comma or semicolon has one character for each residue. Otherwise it is a
@@ -63,7 +63,7 @@ def listed(cells: NonEmptyCells, first: int, residues: NDArray[np.int64], where:
     return NonEmptyCells(cells.rows, np.arange(len(texts)), tuple(texts))
 
 
-def pairs(cells: NonEmptyCells, where: Callable[[int], str]) -> NonEmptyCells:
+def pair_labels(cells: NonEmptyCells, where: Callable[[int], str]) -> NonEmptyCells:
     """The labels of the pairs of residues that cells name, such as ``3-17:8.2``, counted from 1.
 
     A pair has no direction: ``17-3`` is ``3-17``, and the first residue is the one before the other.

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from pretrain.recipe import Recipe
-from zymogen.command_line.command import importing_torch, main_of, require_free, takes_output, write_output
+from zymogen.command_line.command import add_output_option, importing_torch, make_main, require_free, write_output
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import ProgressBar
 from zymogen.settings.toml_file import read
@@ -25,10 +25,10 @@ def _measure(options: argparse.Namespace) -> None:
     require_free(options.output, overwrites=options.overwrite)
     recipe = read(Recipe, options.recipe, options.settings)
     with importing_torch():
-        from data.corpus.prepare import open_corpora, prepare
+        from data.corpus.prepare import open_corpora, prepare_corpora
         from pretrain.baselines.measured import measure
         from pretrain.evaluation.evaluate import validation_set
-    corpora = open_corpora(recipe.data, prepare(recipe.data))
+    corpora = open_corpora(recipe.data, prepare_corpora(recipe.data))
     with ProgressBar("fitting", after_s=2.0):
         scored = validation_set(corpora, recipe.data, recipe.run.validation_sequences)
         found = measure(corpora, recipe.data, scored, corpora.clusters_of(scored.samples), recipe.run.seed)
@@ -51,10 +51,10 @@ def _options(parser: CommandParser) -> None:
     parser.add_argument(
         "settings", nargs="*", metavar="SETTING", help="as in python -m pretrain: schedule.peak_lr=1e-3"
     )
-    takes_output(parser)
+    add_output_option(parser)
 
 
-main = main_of("pretrain.baselines", str(__doc__), _options, _measure, is_alone=True)
+main = make_main("pretrain.baselines", str(__doc__), _options, _measure, is_alone=True)
 
 
 if __name__ == "__main__":

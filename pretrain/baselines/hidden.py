@@ -49,7 +49,7 @@ class HiddenResidues:
         return len(self.truths)
 
 
-def hidden_of(bin_: Bin, contents: MaskedContents) -> HiddenResidues:
+def hidden_residues(bin_: Bin, contents: MaskedContents) -> HiddenResidues:
     """The targets of a bin of any size.
 
     Args:

@@ -20,7 +20,7 @@ from data.corpus.corpora import Corpora
 from data.order.plan import Bin, Cursor
 from data.settings import DataSettings
 from pretrain.baselines import composition
-from pretrain.baselines.hidden import LETTERS, REACH, HiddenResidues, hidden_of
+from pretrain.baselines.hidden import LETTERS, REACH, HiddenResidues, hidden_residues
 from pretrain.baselines.neighbours import WIDTH, NeighbourModel
 from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.evaluate import Row, evaluation_of, merged, unigram_losses
@@ -64,8 +64,8 @@ def measure(
     mask, unigram = CORRUPTIONS["mask_all"], unigram_losses(corpora)
     contents = MaskedContents(corpora.shelves, settings, mask, _SEED)
     fitting, tuning = _divided(_first_documents(corpora, seed), corpora)
-    asked = [hidden_of(bin_, scored.contents(mask, settings)) for bin_ in scored.bins(settings)]
-    of_tuning = hidden_of(_in_pass(tuning, 0), contents)
+    asked = [hidden_residues(bin_, scored.contents(mask, settings)) for bin_ in scored.bins(settings)]
+    of_tuning = hidden_residues(_in_pass(tuning, 0), contents)
     frequencies = np.exp(-unigram[LETTERS])
     found: list[CorpusBaseline] = []
 
@@ -82,7 +82,7 @@ def measure(
     for name, width in ((f"{REACH} neighbours a side, linear", 0), (f"the same, {WIDTH} hidden units", WIDTH)):
         began = time.perf_counter()
         model = NeighbourModel(of_protein, width)
-        model.fit(lambda number: hidden_of(_in_pass(fitting, number), contents), of_tuning)
+        model.fit(lambda number: hidden_residues(_in_pass(fitting, number), contents), of_tuning)
         add(name, model.losses, began)
     return found
 

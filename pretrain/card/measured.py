@@ -14,10 +14,10 @@ from pretrain.evaluation.figures import ALL, EvaluationResult
 from pretrain.evaluation.scores import kind_of
 from pretrain.report.measured import (
     RunResults,
-    compared,
+    format_comparison,
     mean_of_proteins,
     mean_of_types,
-    shown_rows,
+    result_rows,
 )
 from pretrain.report.section import source_names
 
@@ -56,7 +56,7 @@ def _perplexity_results(evaluation: EvaluationResult, validated: str) -> list[Ev
             metric_value=of.perplexity,
             metric_args=_known({name: getattr(of, name) for name in _ARGUMENTS}),
         )
-        for of in shown_rows(evaluation)
+        for of in result_rows(evaluation)
         if math.isfinite(of.perplexity) and (of.by != ALL or evaluation.set != validated)
     ]
 
@@ -71,7 +71,7 @@ def _contact_results(contacts: ContactScores) -> list[EvalResult]:
             metric_type="precision",
             metric_name=precision,
             metric_value=of.mean,
-            metric_args=_known({"low": of.low, "high": of.high, **compared(contacts, precision)}),
+            metric_args=_known({"low": of.low, "high": of.high, **format_comparison(contacts, precision)}),
         )
         for precision, of in contacts.means[contacts.model].items()
         if math.isfinite(of.mean)

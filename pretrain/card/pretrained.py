@@ -24,14 +24,14 @@ from pretrain.card.text import (
     versions,
 )
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import HeldOutUnit, shown, shown_interval
+from pretrain.evaluation.scores import HeldOutUnit, format_interval, format_number
 from pretrain.report import facts, figures
 from pretrain.report import measured as measurements
 from pretrain.report.history import RunHistory, read_history
 from pretrain.report.measured import RunResults
 from pretrain.report.pictures import card_pictures
 from pretrain.report.section import NOT_MEASURED, ReportSection, source_names
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 
 _PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")
 """Settings that name places on somebody's machine, or are shown elsewhere."""
@@ -80,14 +80,14 @@ def write_card(root: Path, exported: ExportFacts, folder: Path) -> Path:
     found = measurements.read(root, exported.weights)
     if found.of_others:
         files = ", ".join(str(root / name) for name in found.of_others)
-        tell(f"not of the exported weights, and not on the card: {files}")
+        log(f"not of the exported weights, and not on the card: {files}")
     pictures = card_pictures((figures.loss_figure(history), *found.section().drawings), folder)
     path = folder / "README.md"
     path.write_text(text(root.resolve().name, history, exported, pictures, found), encoding="utf-8")
     return path
 
 
-def was_measured(root: Path) -> bool:
+def has_results(root: Path) -> bool:
     """Whether a run directory holds anything that was measured after the end of the run."""
     return measurements.is_any(root)
 
@@ -227,8 +227,8 @@ def validation(
         over = {HeldOutUnit.CLUSTERS: " over clusters", HeldOutUnit.SEQUENCES: " over sequences"}.get(held_out, "")
     rows = (
         (
-            *(TITLES.get(name, name), shown(of["perplexity"]), shown_interval(of.get("low"), of.get("high"))),
-            shown(of.get("unigram")),
+            *(TITLES.get(name, name), format_number(of["perplexity"]), format_interval(of.get("low"), of.get("high"))),
+            format_number(of.get("unigram")),
         )
         for name, of in scores.items()
     )

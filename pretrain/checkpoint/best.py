@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Self
 
 from pretrain.checkpoint.canonical import Count, InvalidCheckpointError
-from pretrain.checkpoint.load import Check, VerifiedCheckpoint, newest_valid, unread, verify
+from pretrain.checkpoint.load import Check, VerifiedCheckpoint, newest_valid, unreadable, verify
 from pretrain.checkpoint.manifest import BEST, TrainerState, checkpoint_name
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 from zymogen.processes.errors import CheckpointError
 
 
@@ -56,7 +56,7 @@ def best_valid(checkpoints_dir: Path, check: Check | None = None) -> VerifiedChe
         FloatingPointError: no validation had a finite score.
         CheckpointError: it is not whole.
     """
-    newest = newest_valid(checkpoints_dir, writer=False, check=unread)
+    newest = newest_valid(checkpoints_dir, writer=False, check=unreadable)
     best = BestCheckpoint.of(newest.trainer) if newest else BestCheckpoint()
     if not best.step:
         raise FloatingPointError(
@@ -75,7 +75,7 @@ def best_valid(checkpoints_dir: Path, check: Check | None = None) -> VerifiedChe
         ) from error
 
 
-def still_there(best: BestCheckpoint, checkpoints_dir: Path) -> BestCheckpoint:
+def drop_if_missing(best: BestCheckpoint, checkpoints_dir: Path) -> BestCheckpoint:
     """`best`, or one without a score if its checkpoint is gone or damaged: the best of what follows is kept then."""
     if not best.step:
         return best
@@ -83,7 +83,7 @@ def still_there(best: BestCheckpoint, checkpoints_dir: Path) -> BestCheckpoint:
     try:
         verify(path)
     except InvalidCheckpointError as error:
-        tell(
+        log(
             f"{path}: the best checkpoint is not whole, and is forgotten: {error}; the best of the validations from "
             "here on takes its place"
         )

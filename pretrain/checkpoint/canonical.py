@@ -62,7 +62,7 @@ def parsed(kind: type[R], raw: bytes, what: str) -> R:
             dataclass.
     """
     try:
-        found = json_file.checked(kind, raw, exact=True)
+        found = json_file.validate(kind, raw, exact=True)
         same = canonical(json_file.adapter(kind).dump_python(found, mode="json")) == raw  # C code, unlike `asdict`
     except ValueError as error:
         if isinstance(error.__cause__, InvalidCheckpointError):

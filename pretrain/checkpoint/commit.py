@@ -114,7 +114,8 @@ def commit(
         StorageError: the disk could not store it, or the save was given up. Nothing is published, and no file of this
             save is used again: what is saved again is written once more, as a repeated fsync may succeed although the
             first one lost data.
-        CheckpointError: rank 0: the checkpoint that exists is a later attempt's, or (`UnsupportedVersionError`) another version's.
+        CheckpointError: rank 0: the checkpoint that exists is a later attempt's, or (`UnsupportedVersionError`) another
+        version's.
     """
     try:
         if rank == 0:
@@ -207,14 +208,14 @@ def _publish(plan: SavePlan, staged: StagedState, receipts: Sequence[RankReceipt
     manifest = plan.manifest(files, identity(shapes, digests))
     require_exact_files(plan.temporary, manifest)
     _write_manifest(plan, manifest)
-    is_new = make_way(plan.published, manifest, moves=False)
+    is_new = move_aside(plan.published, manifest, moves=False)
     with _in_the_store(plan, 0) as bucket:
         if bucket:  # first: what is there alone is fetched, and what is here alone is lost with the machine
             bucket.put(plan.temporary, plan.prefix, (*(f"{part}/{INDEX_FILE}" for part in PARTS), TRAINER_FILE))
             bucket.publish(plan.prefix, manifest, plan.checkpoints_dir.parent)
     if is_new:
-        make_way(plan.published, manifest)  # now, so that a store that does not answer costs no checkpoint
-        give_name(plan.temporary, plan.published)
+        move_aside(plan.published, manifest)  # now, so that a store that does not answer costs no checkpoint
+        publish(plan.temporary, plan.published)
         return manifest
     shutil.rmtree(plan.temporary)
     flush(plan.checkpoints_dir)  # who wrote the existing one may have been killed before it did
@@ -229,7 +230,7 @@ def _write_manifest(plan: SavePlan, manifest: CheckpointManifest) -> None:
     flush(temporary)
 
 
-def make_way(published: Path, manifest: CheckpointManifest, *, moves: bool = True) -> bool:
+def move_aside(published: Path, manifest: CheckpointManifest, *, moves: bool = True) -> bool:
     """Free the name of a step that exists already, or only see whether that may be done.
 
     Args:
@@ -264,7 +265,7 @@ def make_way(published: Path, manifest: CheckpointManifest, *, moves: bool = Tru
     return True
 
 
-def give_name(temporary: Path, published: Path) -> None:
+def publish(temporary: Path, published: Path) -> None:
     """Give a checkpoint its name. One that may not last is taken back.
 
     The next try of the step would otherwise find a checkpoint of the same bytes, and take it for durable.

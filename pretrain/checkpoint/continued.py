@@ -22,7 +22,7 @@ def require_same_run(checkpoint: VerifiedCheckpoint, fingerprints: Mapping[str, 
             )
 
 
-def changes(checkpoint: VerifiedCheckpoint | None, engine: Engine) -> list[str]:
+def describe_changes(checkpoint: VerifiedCheckpoint | None, engine: Engine) -> list[str]:
     """What differs between the start that wrote a checkpoint and this one, as a table; nothing if nothing does.
 
     All of it may differ. The table says where to look if the run does not end as it did before.

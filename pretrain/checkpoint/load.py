@@ -28,7 +28,7 @@ from pretrain.checkpoint.manifest import (
     form_of,
     step_of_name,
 )
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 from zymogen.files.durable import flush
 from zymogen.processes.errors import CheckpointError, StorageError
 
@@ -135,7 +135,7 @@ def newest_valid(checkpoints_dir: Path, writer: bool, check: Check | None = None
     return None
 
 
-def unread(checkpoint: VerifiedCheckpoint) -> None:
+def unreadable(checkpoint: VerifiedCheckpoint) -> None:
     """Read none of its data files: for who needs its JSON alone, or reads them later."""
 
 
@@ -153,7 +153,7 @@ def reject(path: Path, error: InvalidCheckpointError, *, writer: bool) -> str:
     line = f"{path.name}: {error}"
     if writer:
         line += f"; moved to {quarantine(path, error.reason)}"
-    tell(f"checkpoint rejected: {line}")
+    log(f"checkpoint rejected: {line}")
     return line
 
 

@@ -71,7 +71,7 @@ def _cost_s(stall_s: float, save_s: float, slowdown: float) -> float:
     return stall_s + save_s * slowdown / (1 + slowdown)
 
 
-def pace(
+def optimal_interval(
     stall_s: float, save_s: float, num_bytes: int, processes: int, settings: RunSettings, slowdown: float = 0.0
 ) -> SaveInterval:
     """The pace that a save of this cost asks for.
@@ -121,7 +121,7 @@ class SaveSchedule(IntervalSchedule):
         """
         self._time_step()
         if self._is_auto and self._saves.cost:
-            found = pace(*self._saves.cost, self._processes, self._settings, self._slowdown())
+            found = optimal_interval(*self._saves.cost, self._processes, self._settings, self._slowdown())
             self._interval = Interval(None, found.seconds)
             told = self._told.seconds if self._told else 0.0
             if not told / _OTHER < found.seconds < told * _OTHER:

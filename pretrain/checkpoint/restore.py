@@ -14,7 +14,7 @@ from pretrain.checkpoint.files.reading import TensorRange, TensorReader
 from pretrain.checkpoint.files.tensors import PARTS
 from pretrain.checkpoint.load import VerifiedCheckpoint
 from pretrain.checkpoint.manifest import ENTRIES, FROZEN, TRAINER_FILE, TrainerState, UnsupportedVersionError
-from pretrain.engine.named_state import NamedState, put
+from pretrain.engine.named_state import NamedState, set_tensor
 from pretrain.engine.ranks import Ranks
 
 
@@ -88,7 +88,7 @@ def restore(
         state.set_step(name, optimizer.steps[name])
     TensorReader(checkpoint, wanted).read_with(ranks)
     for values, target in beside:
-        put(values, target)
+        set_tensor(values, target)
     state.end_load()
     require_same_digest(checkpoint, state, ranks)
     return checkpoint.trainer

@@ -23,7 +23,7 @@ from pretrain.checkpoint.manifest import (
     checkpoint_name,
     step_of_name,
 )
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 from zymogen.files.durable import flush
 
 TRASH = ".trash-"
@@ -94,7 +94,7 @@ def retain_everywhere(plan: SavePlan, *, keep: int, stays: Callable[[int], bool]
         if plan.bucket:
             plan.bucket.retain(plan.prefix, keep=keep, kept=lambda step: 0 < step == best or stays(step))
     except OSError as error:
-        tell(f"{plan.published} is saved, older ones were not removed: {error}")
+        log(f"{plan.published} is saved, older ones were not removed: {error}")
 
 
 def sweep(checkpoints_dir: Path) -> list[Path]:

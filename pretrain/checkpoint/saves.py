@@ -40,7 +40,7 @@ from pretrain.run.grace import GracePeriod
 from pretrain.run.settings import RunSettings
 from pretrain.run.versions import versions
 from zymogen.console.progress import clock_time
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 from zymogen.processes import signals
 from zymogen.processes.errors import PeerError, StorageError
 from zymogen.settings.interval import seconds
@@ -128,7 +128,7 @@ class CheckpointSaver:
         self._touching: threading.Thread | None = None
         self._begun: _PendingSave | None = None
         self._has_waited = False  # for the save that is being written
-        self.say: Callable[[str], None] = tell
+        self.say: Callable[[str], None] = log
         """Tells the user of what failed."""
         self._costs: deque[SaveCost] = deque(maxlen=_LATEST)
         self.failed = 0
@@ -290,7 +290,7 @@ class CheckpointSaver:
         began, engine = time.perf_counter(), self._engine
         self._copies.require_same(state.step, self._newest_at_the_end)
         self._number += 1
-        signals.save_begun()
+        signals.clear_save_request()
         self._has_waited = False
         staged = self._staging.stage(self._named)
         plan = SavePlan(

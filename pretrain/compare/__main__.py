@@ -13,8 +13,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from pretrain.compare.comparison import ModelComparison, comparing
-from pretrain.evaluation.options import takes_scored_set
+from pretrain.compare.comparison import ModelComparison, make_compare_main
+from pretrain.evaluation.options import add_test_set_options
 from zymogen.command_line.command import importing_torch
 from zymogen.command_line.parser import CommandParser
 
@@ -40,10 +40,10 @@ def _options(parser: CommandParser) -> None:
         "a", metavar="A", help="current model: run, checkpoint, export, folder of transformers' or Hub name"
     )
     parser.add_argument("b", metavar="B", help="candidate model, named in the same ways")
-    takes_scored_set(parser)
+    add_test_set_options(parser)
 
 
-main = comparing("pretrain.compare", str(__doc__), _options, _compare)
+main = make_compare_main("pretrain.compare", str(__doc__), _options, _compare)
 
 
 if __name__ == "__main__":

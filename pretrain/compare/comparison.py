@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pretrain.evaluation.verdict import Judgement
-from zymogen.command_line.command import main_of, require_free, takes_output, write_output
+from zymogen.command_line.command import add_output_option, make_main, require_free, write_output
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import in_columns
 from zymogen.settings.json_file import as_json
@@ -101,7 +101,7 @@ class ModelComparison:
         return [*said, *(f"    {line}" for line in in_columns([head, *rows])), *self.notes, "", self.line()]
 
 
-def comparing(
+def make_compare_main(
     module: str,
     about: str,
     add: Callable[[CommandParser], None],
@@ -110,12 +110,12 @@ def comparing(
     """The `main` of a command that compares what its options name, prints it, and writes it to the file of ``-o``.
 
     Its exit status is 1 where the second model is worse, 0 where it is not; that of its class for an error, never 1.
-    The arguments are those of `zymogen.command_line.command.main_of`.
+    The arguments are those of `zymogen.command_line.command.make_main`.
     """
 
     def options(parser: CommandParser) -> None:
         add(parser)
-        takes_output(parser)
+        add_output_option(parser)
 
     def is_worse(options: argparse.Namespace) -> bool:
         require_free(options.output, overwrites=options.overwrite)
@@ -124,7 +124,7 @@ def comparing(
         write_output(options.output, as_json(comparison, judgement=comparison.judgement))
         return comparison.judgement is Judgement.WORSE
 
-    return main_of(module, about, options, is_worse, is_alone=True)
+    return make_main(module, about, options, is_worse, is_alone=True)
 
 
 def _signed(gain: float) -> str:

@@ -15,8 +15,8 @@ from pretrain.engine.launch import launch
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.evaluate import Row, intervals
 from pretrain.evaluation.finished import LAUNCH, Compute, scored_by
-from pretrain.evaluation.opened import TestSet, TestSetOptions, named, open_set
-from pretrain.ship.source import TrainedModel, masked_language_model, open_source
+from pretrain.evaluation.opened import TestSet, TestSetOptions, open_test_set, run_of_name
+from pretrain.ship.source import TrainedModel, masked_language_model, open_trained_model
 from zymogen.console.progress import ProgressBar
 
 _JUDGED_BY = "mask_all"
@@ -35,12 +35,12 @@ def compare_models(a: str, b: str, asked: TestSetOptions, compute: Compute = "fl
     Raises:
         ValueError: a model cannot be read, or nothing says what to score.
     """
-    data = named(asked.data, b) or named(None, a)
+    data = run_of_name(asked.data, b) or run_of_name(None, a)
     if not data:
         raise ValueError(f"neither {a} nor {b} lies in a run, whose held-out proteins could be scored; name proteins")
     with launch(LAUNCH) as engine:
-        sources = [open_source(each) for each in (a, b)]
-        opened = open_set(replace(asked, data=data), engine)
+        sources = [open_trained_model(each) for each in (a, b)]
+        opened = open_test_set(replace(asked, data=data), engine)
         first, second = (_sums(source, opened, engine, compute) for source in sources)
         scored = opened.scored
         groups, drawn = opened.groups()

@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from zymogen.command_line.command import importing_torch, main_of, require_free, takes_output, write_output
+from zymogen.command_line.command import add_output_option, importing_torch, make_main, require_free, write_output
 from zymogen.command_line.parser import CommandParser, positive
 from zymogen.console.progress import ProgressBar
 
@@ -24,29 +24,29 @@ def _score(options: argparse.Namespace) -> None:
     import torch
 
     from pretrain.contacts.chains import chains_of, files_of
-    from pretrain.contacts.chosen import usable
-    from pretrain.contacts.scored import lines, score
+    from pretrain.contacts.chosen import filter_chains
+    from pretrain.contacts.scored import format_scores, score_contacts
     from pretrain.model.weights.contact_head import ContactHead
-    from pretrain.ship.contact_head import writable, write
-    from pretrain.ship.source import masked_language_model, open_source
+    from pretrain.ship.contact_head import require_writable, write
+    from pretrain.ship.source import masked_language_model, open_trained_model
     from zymogen.settings.json_file import as_json
 
     if options.write:
-        writable(Path(options.model))
+        require_writable(Path(options.model))
     require_free(options.output, overwrites=options.overwrite)
     files = [file for path in options.structures for file in files_of(path)]
     with ProgressBar(f"reading {len(files):,} structures", after_s=2.0):
-        chains, left_out = usable((chain for file in files for chain in chains_of(file)), options.longest)
-    source = open_source(options.model)
+        chains, left_out = filter_chains((chain for file in files for chain in chains_of(file)), options.longest)
+    source = open_trained_model(options.model)
     for reason, count in left_out.items():
         print(f"{count} chains are {reason}, and are left out", flush=True)
-    scored = score(
+    scored = score_contacts(
         masked_language_model(source, "cuda" if torch.cuda.is_available() else "cpu"),
         source.name,
         chains,
         options.fit_on,
     )
-    print("\n".join(lines(scored)), flush=True)
+    print("\n".join(format_scores(scored)), flush=True)
     if options.output:
         write_output(options.output, as_json(scored, weights=source.content_hash()))
     if options.write:
@@ -67,10 +67,10 @@ def _options(parser: CommandParser) -> None:
         "--longest", type=positive, default=LONGEST, metavar="RESIDUES", help="leave out longer chains; %(default)s"
     )
     parser.add_argument("--write", action="store_true", help="put the regression into the contact head of the export")
-    takes_output(parser)
+    add_output_option(parser)
 
 
-main = main_of("pretrain.contacts", str(__doc__), _options, _score, is_alone=True)
+main = make_main("pretrain.contacts", str(__doc__), _options, _score, is_alone=True)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class ChainSplit:
     """Chains that are neither: relatives of one that is fitted on, or such that no search finds."""
 
 
-def usable(chains: Iterable[Chain], most_residues: int) -> tuple[list[Chain], dict[str, int]]:
+def filter_chains(chains: Iterable[Chain], most_residues: int) -> tuple[list[Chain], dict[str, int]]:
     """Chains that can be scored, each sequence once; and how many are left out, by the reason.
 
     Args:
@@ -60,7 +60,7 @@ def usable(chains: Iterable[Chain], most_residues: int) -> tuple[list[Chain], di
     return list(kept.values()), {reason: count for reason, count in left_out.items() if count}
 
 
-def choose(chains: Sequence[Chain], fit_on: int) -> ChainSplit:
+def split_chains(chains: Sequence[Chain], fit_on: int) -> ChainSplit:
     """Divide distinct chains: those to fit on by a hash of their residues, so that names and order do not matter.
 
     Args:

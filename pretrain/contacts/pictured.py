@@ -13,12 +13,12 @@ from pretrain.contacts.precision import SEPARATION, pairs_of
 from pretrain.evaluation.contact_figures import ContactPairs
 
 
-def typical(values: Sequence[float]) -> int:
+def median_chain(values: Sequence[float]) -> int:
     """The place of a value in the middle of all: the lower one of two."""
     return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
 
 
-def pictured(chain: Chain, probabilities: NDArray[np.float64]) -> ContactPairs:
+def contact_pairs(chain: Chain, probabilities: NDArray[np.float64]) -> ContactPairs:
     """The picture of a chain.
 
     Args:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import torch
 
-from data.homology.relatives import searched_by
+from data.homology.relatives import search_method
 from pretrain.contacts.attention import eager, maps_of
 from pretrain.contacts.chains import Chain
-from pretrain.contacts.chosen import ChainSplit, choose
-from pretrain.contacts.pictured import pictured, typical
+from pretrain.contacts.chosen import ChainSplit, split_chains
+from pretrain.contacts.pictured import contact_pairs, median_chain
 from pretrain.contacts.precision import LONG_RANGE, SHARES, interval, precisions
 from pretrain.contacts.regression import CHAINS, fit, probabilities
 from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ConfidenceInterval, ContactScores
-from pretrain.evaluation.scores import shown_interval
+from pretrain.evaluation.scores import format_interval
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.weights.contact_head import ContactHead
@@ -25,7 +25,7 @@ _SEED = 0
 """Seed of the weights of the control."""
 
 
-def lines(found: ContactScores) -> list[str]:
+def format_scores(found: ContactScores) -> list[str]:
     """The table, and what it is of."""
     few = "" if len(found.fitted_on) == CHAINS else f" (the published regression: {CHAINS})"
     constant = (
@@ -45,24 +45,26 @@ def lines(found: ContactScores) -> list[str]:
 
 
 def _row(title: str, found: ConfidenceInterval) -> str:
-    ends = shown_interval(found.low, found.high, "{:.3f}".format)
+    ends = format_interval(found.low, found.high, "{:.3f}".format)
     return f"    {title:<42} {found.mean:>15.3f}   {ends}"
 
 
-def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on: int = CHAINS) -> ContactScores:
+def score_contacts(
+    model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on: int = CHAINS
+) -> ContactScores:
     """Fit a regression on some chains, score it on the others, and do the same with random weights.
 
     Args:
         model: float32, whole, on any device.
         name: for the table.
-        chains: distinct ones (`chosen.usable`).
+        chains: distinct ones (`chosen.filter_chains`).
         fit_on: how many to fit on.
 
     Raises:
         ValueError: there are too few chains, or none of them has a contact at long range.
     """
     with ProgressBar(f"looking for relatives among {len(chains)} chains", after_s=2.0):
-        chosen = choose(chains, fit_on)
+        chosen = split_chains(chains, fit_on)
     head, of_model = _precisions(model, chosen, name)
     defined = [place for place, found in enumerate(of_model) if found is not None]
     if not defined:
@@ -78,7 +80,7 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
         who: {what: [found[what] for found in of if found is not None] for what in SHARES} for who, of in rows.items()
     }
     values[CHANCE] = {CHANCE: [found[CHANCE] for found in of_model if found is not None]}
-    middle = chosen.scored[defined[typical(values[name]["P@L"])]]
+    middle = chosen.scored[defined[median_chain(values[name]["P@L"])]]
     with torch.no_grad():
         of_middle = maps_of(eager(model), middle.residues)
     groups = [chosen.groups[place] for place in defined]
@@ -87,14 +89,14 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
         fitted_on=tuple(chain.name for chain in chosen.fitted),
         left_out_relatives=chosen.left_out,
         undefined=len(chosen.scored) - len(defined),
-        searched_by=searched_by(),
+        searched_by=search_method(),
         chains=tuple(chosen.scored[place].name for place in defined),
         clusters=tuple(groups),
         values=values,
         means={who: {what: interval(each, groups) for what, each in of.items()} for who, of in values.items()},
         weight=head.weight,
         bias=head.bias,
-        map=pictured(middle, probabilities(head, of_middle)),
+        map=contact_pairs(middle, probabilities(head, of_middle)),
     )
 
 

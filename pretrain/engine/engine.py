@@ -28,8 +28,8 @@ from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
 from pretrain.model.layer import Layer
 from pretrain.model.linear import Linear
-from zymogen.console.safe_text import tell
-from zymogen.processes.errors import placed
+from zymogen.console.safe_text import log
+from zymogen.processes.errors import with_location
 from zymogen.unsupported import UnsupportedFeature
 
 _COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -115,7 +115,7 @@ class Engine(Ranks):
                 checkpoint gives them values afterwards.
             optimizer: of the model's parameters, without state.
         """
-        with following(optimizer, model):
+        with swap_parameters(optimizer, model):
             self._allocate(model)
         prepared_model, prepared_optimizer = self.accelerator.prepare(model, optimizer)
         if isinstance(prepared_model, DistributedDataParallel):
@@ -267,7 +267,7 @@ class Engine(Ranks):
         configuration = self.accelerator.project_configuration
         configuration.project_dir = configuration.logging_dir = str(folder)  # the launch knew the first run's alone
         was_there = (folder / "zymogen").exists()
-        with placed(folder):
+        with with_location(folder):
             self.accelerator.init_trackers("zymogen", init_kwargs=own)
             for tracker in self.accelerator.trackers:
                 if tracker.name == "wandb":
@@ -286,7 +286,7 @@ class Engine(Ranks):
             except OSError as error:
                 self.accelerator.trackers.remove(tracker)
                 words = f"run.trackers: {tracker.name} gets nothing from step {step} on, and training continues"
-                tell(f"{words}: {error}")
+                log(f"{words}: {error}")
 
 
 def layer_weights(model: nn.Module) -> list[Tensor]:
@@ -296,7 +296,7 @@ def layer_weights(model: nn.Module) -> list[Tensor]:
 
 
 @contextmanager
-def following(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[None]:
+def swap_parameters(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[None]:
     """Context that replaces the model's parameters; after it, the optimizer holds the new ones of the same names."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     held = [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from data.batches.batch import Batch
-from pretrain.engine.engine import Engine, following, layer_weights
+from pretrain.engine.engine import Engine, layer_weights, swap_parameters
 from pretrain.model.layer import Layer
 
 
@@ -60,7 +60,7 @@ class FullyShardedEngine(Engine):
         # A model without layers, whose vectors were computed before, is one unit; Accelerate refuses a name it lacks.
         has_layers = any(isinstance(module, Layer) for module in model.modules())
         self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = [Layer.__name__] if has_layers else []
-        with following(optimizer, model):
+        with swap_parameters(optimizer, model):
             fsdp2_prepare_model(self.accelerator, model)
             if self.precision == "bf16":
                 for module in model.modules():

@@ -24,7 +24,7 @@ from pretrain.engine.cpu import sharding_on_a_cpu
 from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import PATIENCE
 from pretrain.engine.rendezvous import INIT_METHOD
-from pretrain.engine.request import ALONE, LaunchConfig, requested
+from pretrain.engine.request import ALONE, LaunchConfig, read_launch_config
 from pretrain.engine.settings import LaunchSettings
 from zymogen.processes import signals
 from zymogen.processes.errors import RollbackError
@@ -40,13 +40,13 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     Raises:
         ValueError: it is not the engine, world size or precision that was asked for, or not one that works here.
     """
-    asked = requested()
+    asked = read_launch_config()
     asked.check(recipe)
     _check_devices(asked, launched_world().local_world_size or 1)
     kind = _engine(asked)
     accelerator: Accelerator | None = None
     try:
-        with signals.exiting(), _named_interface():
+        with signals.exit_on_signal(), _named_interface():
             accelerator = _accelerator(asked, kind, recipe)
             _check(asked, kind, accelerator)
             rank, world_size, timeout = accelerator.process_index, accelerator.num_processes, _timeout(recipe)

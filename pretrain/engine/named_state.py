@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from pretrain.engine.spans import Span, StoredPiece, dealt, storers, stores
+from pretrain.engine.spans import Span, StoredPiece, assign_writers, even_spans, stores
 
 # Path components that torch.compile and activation checkpointing put into parameter names.
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
@@ -179,12 +179,12 @@ def fill(state: NamedState, names: Iterable[str], weights: Weights) -> None:
         value = weights[name]()
         assert tuple(value.shape) == state.shape(name), f"{name!r}: {tuple(value.shape)} into {state.shape(name)}"
         (start, stop), part = state.held(name, "param")
-        put(value.flatten()[start:stop], part)
+        set_tensor(value.flatten()[start:stop], part)
     state.end_load()
 
 
 @torch.no_grad()
-def put(values: Tensor, part: Tensor) -> None:
+def set_tensor(values: Tensor, part: Tensor) -> None:
     """Copy elements into what `NamedState.held` gives, so that ties and the optimizer's references hold."""
     if part.numel() == len(values):
         part.copy_(values.view(part.shape))
@@ -231,7 +231,7 @@ class TorchState(NamedState):
         rank = dist.get_rank() if dist.is_initialized() else 0
         sources = {name: ["param", *self.moments(name)] for name in self.names}
         whole = [name for name in sources if not isinstance(self._parameters[name], DTensor)]
-        storer = storers({name: len(sources[name]) * self._parameters[name].numel() for name in whole})
+        storer = assign_writers({name: len(sources[name]) * self._parameters[name].numel() for name in whole})
         found = []
         for name, keys in sources.items():
             for key in keys:
@@ -264,7 +264,7 @@ class TorchState(NamedState):
     def begin_load(self) -> None:
         """Allocate the moments of parameters that have none yet: zeros, at step 0."""
         trained = [self._parameters[name] for name in self.names]
-        prime(self._optimizer, [p for p in trained if not self._optimizer.state.get(p)])
+        materialize_moments(self._optimizer, [p for p in trained if not self._optimizer.state.get(p)])
 
     def held(self, name: str, key: str) -> tuple[Span, Tensor]:
         """The rows of a DTensor that this rank has; all of any other tensor."""
@@ -302,10 +302,10 @@ def _rows(tensor: DTensor) -> tuple[dist.ProcessGroup, list[Span]]:
         )
     ranks = tensor.device_mesh.size(cuts[0])
     each = -(-tensor.shape[0] // ranks) * math.prod(tensor.shape[1:])
-    return tensor.device_mesh.get_group(cuts[0]), dealt(tensor.numel(), ranks, each)
+    return tensor.device_mesh.get_group(cuts[0]), even_spans(tensor.numel(), ranks, each)
 
 
-def prime(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
+def materialize_moments(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
     """Let an optimizer allocate its state for `parameters`: zeros, at step 0.
 
     Steps a stand-in for each parameter and moves its state to the parameter, so that parameters and gradients are never

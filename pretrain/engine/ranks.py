@@ -123,7 +123,7 @@ class Ranks:
         Raises:
             Stopped: with `agreed`.
         """
-        signals.obey(sum(self.gather(signals.word())))
+        signals.raise_if_flagged(sum(self.gather(signals.signal_flag())))
 
     def on_main(self, work: Callable[[], T]) -> T:
         """Do `work` on rank 0, and return its result on every rank. If it raises there, every rank stops.

@@ -182,7 +182,7 @@ ENGINES = ("NO", "MULTI_GPU", "MULTI_CPU", "FSDP", "DEEPSPEED")
 """What this program trains with, as Accelerate names it; MULTI_CPU stands for several processes without a launcher."""
 
 
-def requested() -> LaunchConfig:
+def read_launch_config() -> LaunchConfig:
     """The launch that this process belongs to."""
     request = _requested()
     # In addition to the YAML's own values, because both are checked; Accelerate follows the flags.

@@ -29,7 +29,7 @@ class StoredPiece(NamedTuple):
     """Elements `[start, stop)` of the flattened tensor: staged, or as this rank holds them, until the next step."""
 
 
-def dealt(size: int, ranks: int, unit: int) -> list[Span]:
+def even_spans(size: int, ranks: int, unit: int) -> list[Span]:
     """Spans of `size` elements where each rank has `unit` of them, until there are none left."""
     return [(min(rank * unit, size), min((rank + 1) * unit, size)) for rank in range(ranks)]
 
@@ -44,11 +44,11 @@ def stores(span: Span, size: int, group: dist.ProcessGroup) -> bool:
     return span[0] < span[1] or (size == 0 and dist.get_rank(group) == 0)
 
 
-def storers(sizes: Mapping[str, int]) -> dict[str, int]:
+def assign_writers(sizes: Mapping[str, int]) -> dict[str, int]:
     """The rank that stores each tensor that all ranks hold whole: the largest first, to whom has the least so far.
 
     Args:
         sizes: by name, alike on every rank.
     """
     ranks = dist.get_world_size() if dist.is_initialized() else 1
-    return dict(zip(sizes, dealing.dealt(tuple(sizes.values()), ranks), strict=True))
+    return dict(zip(sizes, dealing.balance(tuple(sizes.values()), ranks), strict=True))

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pretrain.engine.named_state import NamedState, prime, require_held
-from pretrain.engine.spans import Span, StoredPiece, dealt, stores
+from pretrain.engine.named_state import NamedState, materialize_moments, require_held
+from pretrain.engine.spans import Span, StoredPiece, even_spans, stores
 
 
 class ZeroState(NamedState):
@@ -73,7 +73,7 @@ class ZeroState(NamedState):
         try:
             for group, flats in zip(self._inner.param_groups, of_group, strict=True):
                 group["params"] = flats
-            prime(self._inner, [flat for flat in self._flats if not self._inner.state.get(flat)])
+            materialize_moments(self._inner, [flat for flat in self._flats if not self._inner.state.get(flat)])
         finally:
             for group, parameters in zip(self._inner.param_groups, before, strict=True):
                 group["params"] = parameters
@@ -122,7 +122,7 @@ class ZeroState(NamedState):
             if id(parameter) in self._flat_of:
                 part, _ = self._zero._get_fp32_opt_state_partition(parameter, False, moment)
             group, unit = parameter.ds_process_group, parameter.ds_tensor.numel()
-            return part, dealt(size, dist.get_world_size(group), unit), group
+            return part, even_spans(size, dist.get_world_size(group), unit), group
         index = self._flat_of[id(parameter)]
         group, unit = self._zero.real_dp_process_group[index], self._zero.partition_size[index]
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)

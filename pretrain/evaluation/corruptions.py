@@ -20,7 +20,7 @@ CORRUPTIONS = {
 TITLES = {"mask_all": "mask-all", "80_10_10": "80/10/10"}
 
 
-def trained_as(mask: Mapping[str, Any]) -> str | None:
+def corruption_of(mask: Mapping[str, Any]) -> str | None:
     """The name of the corruption that training used too, by the mask of its recipe; None if it is neither."""
     for name, scored in CORRUPTIONS.items():
         if mask == asdict(scored):

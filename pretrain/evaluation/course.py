@@ -41,7 +41,7 @@ class LossTrend(NamedTuple):
     """Its standard error."""
 
 
-def lasting(lines: Sequence[dict[str, Any]], all_starts: Sequence[Attempt]) -> list[dict[str, Any]]:
+def without_rolled_back(lines: Sequence[dict[str, Any]], all_starts: Sequence[Attempt]) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl without those of steps that the run has lost: a later start began before them."""
     until = {
         number: min((start.base_step for start in all_starts if start.attempt > number), default=math.inf)
@@ -50,11 +50,11 @@ def lasting(lines: Sequence[dict[str, Any]], all_starts: Sequence[Attempt]) -> l
     return [line for line in lines if line["step"] <= until[line["attempt"]]]
 
 
-def course(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> TrainingCurve:
+def training_curve(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> TrainingCurve:
     """The course that the lines of metrics.jsonl describe.
 
     Args:
-        lines: in the order in which they were written, as `lasting` leaves them.
+        lines: in the order in which they were written, as `without_rolled_back` leaves them.
         trained_as: name of the scored corruption that training uses too; None if there is none.
     """
     kept = list(lines)

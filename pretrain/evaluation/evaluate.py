@@ -2,7 +2,7 @@
 
 In: corpora or a frozen set, a model. Out: `CorruptionScores`s. Kept: nothing; which proteins, crops and positions are
 scored follows from the split alone, so every run and every step on one corpus is scored on the same targets. The
-commands that score finished models (`pretrain.evaluate`, `pretrain.compare`) take the same passes, by `sums_of`.
+commands that score finished models (`pretrain.evaluate`, `pretrain.compare`) take the same passes, by `loss_sums`.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch import nn
 from data.alphabet import IS_TARGET
 from data.batches.batch import Batch
 from data.batches.contents import Contents
-from data.batches.packed import in_turn
+from data.batches.packed import iterate_bins
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin
 from data.order.settings import BinSettings
@@ -80,7 +80,7 @@ def evaluate(
         engine: the engine to whose ranks the bins are dealt.
         unigram: (33,) loss in nats of each token id, from `unigram_losses`.
     """
-    sums = sums_of(model, scored, settings, engine, unigram)
+    sums = loss_sums(model, scored, settings, engine, unigram)
 
     def of_one(rows: list[Row]) -> CorruptionScores:
         return evaluation_of(rows, corpora.clusters_of(np.array([row[0] for row in rows])))
@@ -88,7 +88,7 @@ def evaluate(
     return engine.on_main(lambda: {name: of_one(merged(rows)) for name, rows in sums.items()})
 
 
-def sums_of(
+def loss_sums(
     model: nn.Module,
     scored: FrozenSet,
     settings: BinSettings,
@@ -110,14 +110,14 @@ def sums_of(
     found: dict[str, list[list[Row]]] = {}
     for name, mask in CORRUPTIONS.items():
         rows: list[Row] = []
-        for bin_, batch, losses in losses_in_turn(model, bins, scored.contents(mask, settings), engine, autocast):
+        for bin_, batch, losses in losses_by_batch(model, bins, scored.contents(mask, settings), engine, autocast):
             rows += _by_document(bin_, batch, losses, unigram)
         found[name] = engine.gather(rows)
     return found
 
 
 @torch.no_grad()
-def losses_in_turn(
+def losses_by_batch(
     model: nn.Module,
     bins: Sequence[Bin],
     contents: Contents,
@@ -138,7 +138,7 @@ def losses_in_turn(
     """
     was_training = model.training
     model.train(False)
-    for bin_, batch, is_own in in_turn(bins, contents, engine):
+    for bin_, batch, is_own in iterate_bins(bins, contents, engine):
         with (autocast or engine.autocast)():
             losses = model(batch.to(engine.device), each=True).cpu().numpy().astype(np.float64)
         if is_own:

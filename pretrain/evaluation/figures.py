@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import CorruptionScores, shown, shown_interval
+from pretrain.evaluation.scores import CorruptionScores, format_interval, format_number
 from zymogen.console.progress import in_columns
 
 ALL, LENGTH, IDENTITY = "all", "length", "identity"
@@ -37,8 +37,10 @@ class EvaluationRow(CorruptionScores):
     @property
     def cells(self) -> tuple[str, ...]:
         """The row of a table under `HEAD`."""
-        model, unigram = (shown(each if math.isfinite(each) else None) for each in (self.perplexity, self.unigram))
-        ends = shown_interval(self.low, self.high)
+        model, unigram = (
+            format_number(each if math.isfinite(each) else None) for each in (self.perplexity, self.unigram)
+        )
+        ends = format_interval(self.low, self.high)
         return TITLES.get(self.corruption, self.corruption), self.bucket, f"{self.sequences:,}", model, ends, unigram
 
 

@@ -1,7 +1,7 @@
 """Scoring of finished models: the same frozen set for a run of ours and for a model that others published.
 
-In: a `TrainedModel`'s model, a `TestSet`. Out: sums of each protein, and `EvaluationRow`s of all of them and of buckets.
-Nothing is kept.
+In: a `TrainedModel`'s model, a `TestSet`. Out: sums of each protein, and `EvaluationRow`s of all of them and of
+buckets. Nothing is kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from data.order.settings import BIN_TOKENS
 from data.settings import DataSettings
 from pretrain.engine.engine import Engine
 from pretrain.engine.settings import InferenceSettings
-from pretrain.evaluation.evaluate import Row, evaluation_of, merged, sums_of, unigram_losses
+from pretrain.evaluation.evaluate import Row, evaluation_of, loss_sums, merged, unigram_losses
 from pretrain.evaluation.figures import ALL, EvaluationRow
 from pretrain.evaluation.opened import TestSet
 from pretrain.model.masked_language_model import MaskedLanguageModel
@@ -59,7 +59,7 @@ def scored_by(
     def autocast() -> AbstractContextManager[None]:
         return torch.autocast(engine.device.type, dtype=torch.bfloat16) if compute == "bfloat16" else nullcontext()
 
-    sums = sums_of(model, scored, BinSize.holding(scored.lengths, bin_tokens), engine, unigram, autocast)
+    sums = loss_sums(model, scored, BinSize.holding(scored.lengths, bin_tokens), engine, unigram, autocast)
     found = {}
     for name, parts in sums.items():
         rows = merged(parts)

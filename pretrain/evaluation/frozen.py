@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.batches.contents import MaskedContents
 from data.batches.masking import corrupt
-from data.batches.packed import bins_of, stretches
+from data.batches.packed import bins_of, split_by_tokens
 from data.batches.settings import MaskSettings
 from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin, crop
@@ -65,7 +65,7 @@ class FrozenSet:
         """
         parts = [new_hash() for _ in range(5)]
         tokens_before = 0
-        for part in stretches(self.lengths, _HASHED_TOKENS, _HASHED_DOCUMENTS):
+        for part in split_by_tokens(self.lengths, _HASHED_TOKENS, _HASHED_DOCUMENTS):
             samples, starts, lengths = self.samples[part], self.starts[part], self.lengths[part]
             documents = Bin(samples, np.zeros_like(samples), starts, lengths)
             tokens = self.shelves.tokens(documents)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.corpus.corpora import Corpora
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.homology import program
-from data.homology.relatives import groups_within, nearest, searched_by
+from data.homology.relatives import cluster_within, nearest, search_method
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings, LetterPolicy
 from pretrain.engine.engine import Engine
@@ -66,8 +66,8 @@ class TestSet:
             return self.corpora.clusters_of(samples), (
                 "clusters of the split" if self.corpora.by_cluster else "equal sequences"
             )
-        groups = groups_within(self.corpora.parts[0].store, samples, [_RELATIVES])[_RELATIVES]
-        found_by = "shared words" if program.obstacle() else "MMseqs2"
+        groups = cluster_within(self.corpora.parts[0].store, samples, [_RELATIVES])[_RELATIVES]
+        found_by = "shared words" if program.why_not_installed() else "MMseqs2"
         return groups, f"relatives at {100 * _RELATIVES:.0f} % identity ({found_by})"
 
     def identities(self, training: Corpora) -> tuple[NDArray[np.float64], str]:
@@ -90,10 +90,10 @@ class TestSet:
                 hits = nearest(own.store, records, part.store, among[part.split.is_training(among)])
                 found[mine] = np.maximum(found[mine], hits.identity)
                 is_searchable[mine] &= hits.is_searchable
-        return np.where(is_searchable | (found > 0), found, -1.0), searched_by()
+        return np.where(is_searchable | (found > 0), found, -1.0), search_method()
 
 
-def open_set(asked: TestSetOptions, engine: Engine) -> TestSet:
+def open_test_set(asked: TestSetOptions, engine: Engine) -> TestSet:
     """Open what is to be scored; collective.
 
     Raises:
@@ -114,11 +114,11 @@ def corpora_of(asked: TestSetOptions, engine: Engine) -> tuple[Corpora, DataSett
     """The corpora of a run, or of sources, of which nothing is held out; collective.
 
     Raises:
-        ValueError: as `open_set`.
+        ValueError: as `open_test_set`.
     """
     run = RunDirectory(Path(asked.data[0])) if (Path(asked.data[0]) / "run.json").is_file() else None
     settings = _of_sources(asked) if run is None else _of_run(run, asked)
-    corpora = open_corpora(settings, engine.on_each_node(lambda: prepare(settings, fetches=run is None)))
+    corpora = open_corpora(settings, engine.on_each_node(lambda: prepare_corpora(settings, fetches=run is None)))
     if run is not None:
         run.require_corpus({"split": corpora.split_fingerprint})
     return corpora, settings, run
@@ -142,7 +142,7 @@ def _of_run(run: RunDirectory, asked: TestSetOptions) -> DataSettings:
     return replace(settings, store_dir=asked.store_dir)
 
 
-def named(words: Sequence[str] | None, model: str) -> tuple[str, ...]:
+def run_of_name(words: Sequence[str] | None, model: str) -> tuple[str, ...]:
     """What the words name, or the run that the model is, or lies in as its export or a checkpoint; else nothing."""
     run = run_at(model)
     return tuple(words or ()) or ((str(run),) if run else ())

@@ -14,14 +14,14 @@ from torch import nn
 
 from data.alphabet import IS_TARGET, MASK, TOKENS
 from data.batches.contents import Contents
-from data.batches.filling import FilledBin, filled
+from data.batches.filling import FilledBin, fill_bin
 from data.batches.packed import TokenArrays, bins_of
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.evaluate import losses_in_turn
+from pretrain.evaluation.evaluate import losses_by_batch
 from pretrain.evaluation.frozen import frozen_set
 from pretrain.evaluation.scores import Prediction
 
@@ -66,7 +66,7 @@ def _hidden_in_turn(
     lengths = np.repeat([len(tokens) for tokens in proteins], TURNS)
     bins = bins_of(np.arange(len(lengths)), np.zeros_like(lengths), lengths, settings)
     rows: list[tuple[int, int, float]] = []
-    for bin_, batch, losses in losses_in_turn(model, bins, contents, engine):
+    for bin_, batch, losses in losses_by_batch(model, bins, contents, engine):
         slots = contents.slots(bin_)[batch.targets[0].slots.numpy()].tolist()
         rows += [(copy // TURNS, place, loss) for (copy, place), loss in zip(slots, losses.tolist(), strict=True)]
     nats = [np.full(len(tokens), np.nan) for tokens in proteins]
@@ -84,7 +84,7 @@ class _MaskedCopies(Contents):
         copies, places = self.slots(bin_).T
         hidden = IS_TARGET[tokens] & (places % TURNS == copies % TURNS)
         inputs = np.where(hidden, np.uint8(MASK), tokens)
-        return filled(bin_, inputs, (np.flatnonzero(hidden).astype(np.int32), tokens[hidden]))
+        return fill_bin(bin_, inputs, (np.flatnonzero(hidden).astype(np.int32), tokens[hidden]))
 
     @staticmethod
     def slots(bin_: Bin) -> NDArray[np.int64]:

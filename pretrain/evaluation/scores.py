@@ -48,14 +48,14 @@ def kind_of(held_out: str | None) -> str:
     return "training protein" if held_out == HeldOutUnit.NOTHING else "held-out protein"
 
 
-def shown(perplexity: float | None) -> str:
+def format_number(perplexity: float | None) -> str:
     """A perplexity for readers: diverged weights may have one of hundreds of digits, or none (None)."""
     if perplexity is None:
         return "not finite"
     return f"{perplexity:.2f}" if perplexity < 1e5 else f"{perplexity:.1g}"
 
 
-def shown_interval(low: float | None, high: float | None, value: Callable[[float], str] = shown) -> str:
+def format_interval(low: float | None, high: float | None, value: Callable[[float], str] = format_number) -> str:
     """The ends of an interval for readers; "unknown" where there is one group, and so no interval."""
     return "unknown" if low is None or high is None or math.isnan(low) else f"{value(low)} to {value(high)}"
 
@@ -124,7 +124,7 @@ class MaskedLanguageScores:
     def line(self) -> str:
         """One line with each perplexity and the unigram's."""
         of = self.evaluations.items()
-        each = (f"{TITLES[name]} {shown(s.perplexity)} (unigram {shown(s.unigram)})" for name, s in of)
+        each = (f"{TITLES[name]} {format_number(s.perplexity)} (unigram {format_number(s.unigram)})" for name, s in of)
         trained = self.held_out is HeldOutUnit.NOTHING
         return f"{'perplexity on training proteins' if trained else 'validation perplexity'}: {', '.join(each)}"
 

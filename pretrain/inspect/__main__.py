@@ -18,7 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from zymogen.command_line.command import answered
+from zymogen.command_line.command import run_and_report
 from zymogen.command_line.parser import CommandParser, positive
 from zymogen.processes.exit_classes import CLASSES
 
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] and (Path(words[0]).is_dir() or "/" in words[0]):
         words = ["attempts", *words]
-    return answered(lambda: _answer(_parser().parse_args(words)), is_alone=True)
+    return run_and_report(lambda: _answer(_parser().parse_args(words)), is_alone=True)
 
 
 def _answer(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 
-from pretrain.run.attempts import KILLED, Attempt, AttemptRecords, starts
+from pretrain.run.attempts import KILLED, Attempt, AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.lock import is_held
 from pretrain.run.records import read_metrics
@@ -79,7 +79,7 @@ def _read(run: RunDirectory) -> list[Attempt]:
         ValueError: it is no run directory, or none has begun yet.
     """
     run.read()
-    if not (all_starts := starts(AttemptRecords.read(run), read_metrics(run.metrics))):
+    if not (all_starts := attempts(AttemptRecords.read(run), read_metrics(run.metrics))):
         raise ValueError(f"{run.root}: attempts.jsonl has no start; none has begun yet")
     return all_starts
 

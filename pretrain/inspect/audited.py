@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 
 from data.batches.loader import Loader
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
 from data.settings import DataSettings
-from pretrain.checkpoint.load import find, unread, verify
+from pretrain.checkpoint.load import find, unreadable, verify
 from pretrain.checkpoint.manifest import TrainerState
-from pretrain.recovery.left_out import known_of, left_out
+from pretrain.recovery.left_out import from_entry, skipped_bins
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import data_of
 from zymogen.console.progress import ProgressBar
@@ -46,7 +46,7 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
     """
     run = RunDirectory(path)
     settings = data_of(run.read(), run.root)
-    saved = [verify(each, unread).trainer for each in reversed(find(run.checkpoints))]
+    saved = [verify(each, unreadable).trainer for each in reversed(find(run.checkpoints))]
     saved = [each for each in saved if each.step]
     if not saved:
         raise ValueError(f"{run.root} has no checkpoint of a step yet; nothing is there to audit")
@@ -61,9 +61,9 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
                 order = torch.tensor(planned.bins).argsort()
                 chain = extend(chain, torch.cat([batch.digests for batch in planned.batches])[order].tolist())
                 step, tokens, cursor = step + 1, tokens + planned.num_tokens, planned.cursor
-        skipped = left_out(loader.plan.settings, step)
+        skipped = skipped_bins(loader.plan.settings, step)
         same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor)
-        same = same and known_of(state) == skipped
+        same = same and from_entry(state) == skipped
         if not same:
             others.append(state)
         say(
@@ -85,7 +85,7 @@ def _loader(run: RunDirectory, settings: DataSettings) -> Loader:
     if any(corpus.streaming for corpus in settings.corpora):
         raise ValueError(f"{run.root} trains on a stream, whose first pass is in the order in which it was read")
     settings = replace(settings, bins_per_forward=1)  # which decides no bin, and may be "auto"
-    corpora = open_corpora(settings, prepare(settings, fetches=False))
+    corpora = open_corpora(settings, prepare_corpora(settings, fetches=False))
     run.require_corpus({"fingerprint": corpora.fingerprint, "split": corpora.split_fingerprint})
     seed = run.read().recipe["run"]["seed"]
     return Loader(corpora.masked(seed), corpora.plan(seed), Cursor(), 0, 0, 1)

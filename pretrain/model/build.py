@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from pretrain.model.initial import FirstWeight, first_weights, neighbours_first
+from pretrain.model.initial import FirstWeight, initial_weights, local_attention_init
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import ModelSettings
@@ -19,7 +19,7 @@ First = tuple[EsmShape, Mapping[str, FirstWeight], ContactHead | None]
 """What a run starts from: shape, weights, and the contact head of a published ESM-2, which is not trained."""
 
 
-def first_of(settings: ModelSettings, seed: int) -> First:
+def initializers(settings: ModelSettings, seed: int) -> First:
     """The preset's shape and random weights, or the shape and weights of `settings.init`.
 
     Raises:
@@ -31,17 +31,17 @@ def first_of(settings: ModelSettings, seed: int) -> First:
         shape, weights, contact_head = transformers_io.published(settings.init)
         return replace(shape, dropout=settings.dropout), weights, contact_head
     shape = replace(PRESETS[str(settings.preset)], dropout=settings.dropout)
-    begins = neighbours_first if settings.start == "neighbours" else first_weights
-    return shape, begins(without_memory(shape), seed), None
+    begins = local_attention_init if settings.start == "neighbours" else initial_weights
+    return shape, begins(build_meta(shape), seed), None
 
 
-def first_model(settings: ModelSettings, seed: int) -> tuple[EsmShape, Mapping[str, FirstWeight]]:
-    """Shape and weights of `first_of`."""
-    shape, weights, _ = first_of(settings, seed)
+def build_initialized(settings: ModelSettings, seed: int) -> tuple[EsmShape, Mapping[str, FirstWeight]]:
+    """Shape and weights of `initializers`."""
+    shape, weights, _ = initializers(settings, seed)
     return shape, weights
 
 
-def without_memory(shape: EsmShape) -> MaskedLanguageModel:
+def build_meta(shape: EsmShape) -> MaskedLanguageModel:
     """A model whose parameters are on the meta device: names and shapes alone."""
     with torch.device("meta"):
         return MaskedLanguageModel(shape)

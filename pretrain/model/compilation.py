@@ -55,7 +55,7 @@ def _start_compilers() -> None:
         AsyncCompile.warm_pool()
 
 
-def obstacle(device: torch.device, dropout: float, backend: Backend) -> UnsupportedFeature | None:
+def why_not_compiled(device: torch.device, dropout: float, backend: Backend) -> UnsupportedFeature | None:
     """What is known, before any trial, to prevent layers from being compiled; None if nothing is."""
     if dropout:
         return UnsupportedFeature(

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from pretrain.model.attention.choice import choose
-from pretrain.model.attention.implementation import take, tried
-from pretrain.model.compilation import compile_layers, first_step, obstacle
+from pretrain.model.attention.implementation import check_backend, use_backend
+from pretrain.model.compilation import compile_layers, first_step, why_not_compiled
 from pretrain.model.encoder import Encoder
 from pretrain.model.linear import EMULATES_BFLOAT16
 from pretrain.model.settings import ComputeSettings
@@ -58,8 +58,8 @@ def configure(
     encoder.checkpointing = settings.checkpointing
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
-    on_gpu = tried(settings.attention, device, dtype, encoder.shape.head_dim) if backend == "varlen" else {}
-    implementation, passed_over = take(settings.attention, gather(on_gpu))
+    on_gpu = check_backend(settings.attention, device, dtype, encoder.shape.head_dim) if backend == "varlen" else {}
+    implementation, passed_over = use_backend(settings.attention, gather(on_gpu))
     lines += passed_over
     compiles, more = _compile(encoder, settings, device, dtype, backend, compile_obstacle, gather, num_slots)
     chosen = (
@@ -87,7 +87,7 @@ def _compile(
     wanted = settings.compile == "on" or (settings.compile == "auto" and device.type in _GAIN)
     found = None
     if wanted:
-        found = compile_obstacle or obstacle(device, encoder.shape.dropout, backend)
+        found = compile_obstacle or why_not_compiled(device, encoder.shape.dropout, backend)
         if dtype == torch.float16 and settings.compile == "auto":
             found = found or UnsupportedFeature(
                 "no layer has been compiled in float16 yet",

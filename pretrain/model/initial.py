@@ -39,7 +39,7 @@ def generator_of(name: str, seed: int) -> torch.Generator:
     return torch.Generator("cpu").manual_seed(keyed_random.key(seed, keyed_random.INITIAL, name_hash))
 
 
-def first_weights(model: nn.Module, seed: int) -> dict[str, FirstWeight]:
+def initial_weights(model: nn.Module, seed: int) -> dict[str, FirstWeight]:
     """First value of each parameter: `initial_matrix` for a matrix, 1 for a LayerNorm weight, 0 for a bias.
 
     Args:
@@ -62,7 +62,7 @@ def first_weights(model: nn.Module, seed: int) -> dict[str, FirstWeight]:
 @torch.no_grad()
 def initialise(model: nn.Module, seed: int) -> None:
     """Set every parameter in place to its first weight."""
-    first = first_weights(model, seed)
+    first = initial_weights(model, seed)
     for name, parameter in model.named_parameters():
         parameter.copy_(first[name]())
 
@@ -81,7 +81,7 @@ _QUIET = {"esm2": 0.1, "modern": 0.02}
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def places(shape: EsmShape) -> list[list[int]]:
+def parameter_offsets(shape: EsmShape) -> list[list[int]]:
     """The distance at which each head begins by looking, layer by layer: -1, 1, -2, 2 and so on, one head each.
 
     In the first half of the layers, and up to `FARTHEST`: the heads of the last of these layers begin with -1 again
@@ -93,8 +93,8 @@ def places(shape: EsmShape) -> list[list[int]]:
     return [of_heads[layer * shape.heads : (layer + 1) * shape.heads] for layer in range(layers)]
 
 
-def neighbours_first(model: MaskedLanguageModel, seed: int) -> dict[str, FirstWeight]:
-    """The first weights where heads of the first layers look at one of the `places` each.
+def local_attention_init(model: MaskedLanguageModel, seed: int) -> dict[str, FirstWeight]:
+    """The first weights where heads of the first layers look at one of the `parameter_offsets` each.
 
     The head at the place d has a constant query and a constant key. Rotary positions turn pair i of their channels by
     ``f_i`` a residue, so with the angle ``f_i d`` between them the score at the distance x is ``PEAK`` times the sum of
@@ -104,7 +104,7 @@ def neighbours_first(model: MaskedLanguageModel, seed: int) -> dict[str, FirstWe
     A start of ours, in the spirit of Trockman and Kolter 2023 (arXiv:2305.09828), who begin attention as it ends up:
     what stands beside a residue is what a masked language model learns first (docs/decisions.md).
     """
-    shape, first = model.shape, first_weights(model, seed)
+    shape, first = model.shape, initial_weights(model, seed)
     dim, quiet = shape.dim, _QUIET[shape.architecture]
     length = math.sqrt(PEAK * math.sqrt(shape.head_dim))  # of each pair of channels
 
@@ -114,7 +114,7 @@ def neighbours_first(model: MaskedLanguageModel, seed: int) -> dict[str, FirstWe
     def first_channel(value: float) -> Callable[[Tensor], Tensor]:
         return lambda drawn: drawn.index_fill(0, torch.tensor([0]), value)
 
-    for number, of_heads in enumerate(places(shape)):
+    for number, of_heads in enumerate(parameter_offsets(shape)):
         layer = f"encoder.layers.{number}.attention"
         query_and_key = torch.cat(_constants(shape, of_heads))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from pretrain.model.presets import PRESETS
-from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, require_word, setting
+from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, require_known, setting
 
 Checkpointing = Literal["none", "selective", "layer"]
 """What the backward pass computes again instead of keeping it."""
@@ -52,7 +52,7 @@ class ModelSettings(Section):
                 )
             )
         if self.preset is not None:
-            require_word("model.preset", self.preset, PRESETS)
+            require_known("model.preset", self.preset, PRESETS)
         said = f"weights are read from model.init = {self.init!r}, and none is random: take model.start out"
         require(self.init is None or self.start == "published", "model.start", self.start, said)
 

@@ -17,14 +17,14 @@ from torch import Tensor
 from pretrain.model.attention.exchange import ALL_GATHER
 
 
-def cost(rows: int, columns: int) -> int:
+def newton_schulz_cost(rows: int, columns: int) -> int:
     """Multiplications of one step of the iteration on a map: ``X Xᵀ``, its square, and its product with X."""
     short, long = min(rows, columns), max(rows, columns)
     return 2 * short * short * long + short**3
 
 
 @lru_cache(maxsize=64)
-def dealt(costs: tuple[int, ...], ranks: int) -> tuple[int, ...]:
+def balance(costs: tuple[int, ...], ranks: int) -> tuple[int, ...]:
     """The rank of each piece of work: the largest piece first, each to the rank that has the least so far.
 
     The busiest rank has at most 4/3 of the best possible (Graham 1969, doi:10.1137/0117039).
@@ -37,7 +37,7 @@ def dealt(costs: tuple[int, ...], ranks: int) -> tuple[int, ...]:
     return tuple(owners)
 
 
-def shared(stacks: Sequence[Tensor], compute: Callable[[Tensor], Tensor], dtype: torch.dtype) -> list[Tensor]:
+def compute_shared(stacks: Sequence[Tensor], compute: Callable[[Tensor], Tensor], dtype: torch.dtype) -> list[Tensor]:
     """`compute` of each stack ``(n, A, B)``, whose maps are dealt over all ranks; collective.
 
     Args:
@@ -49,7 +49,7 @@ def shared(stacks: Sequence[Tensor], compute: Callable[[Tensor], Tensor], dtype:
     if ranks == 1:
         return [compute(stack) for stack in stacks]
     pieces = [(number, place) for number, stack in enumerate(stacks) for place in range(len(stack))]
-    owners = dealt(tuple(cost(*stacks[number].shape[1:]) for number, _ in pieces), ranks)
+    owners = balance(tuple(newton_schulz_cost(*stacks[number].shape[1:]) for number, _ in pieces), ranks)
     of_ranks = [[piece for piece, owner in zip(pieces, owners, strict=True) if owner == rank] for rank in range(ranks)]
     most = max(sum(stacks[number][0].numel() for number, _ in own) for own in of_ranks)
     sent = torch.zeros(most, dtype=dtype, device=stacks[0].device)

@@ -32,7 +32,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.adamw import adamw
 
 from pretrain.model.linear import PRODUCTS, by_onednn, onednn_multiplies
-from pretrain.optimizer.dealing import shared
+from pretrain.optimizer.dealing import compute_shared
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The odd quintic polynomial's, chosen by Jordan et al. for the slope at 0; singular values end in about 0.7..1.2."""
@@ -125,7 +125,7 @@ class Muon(torch.optim.Optimizer):
             for (group, _), (_, nesterov) in zip(stacks, combined, strict=True)
         ]
         dtype = DTYPES[stacks[0].group["newton_schulz"]]  # one for all groups
-        updates = shared(by_block, lambda maps: newton_schulz(maps, dtype), dtype)
+        updates = compute_shared(by_block, lambda maps: newton_schulz(maps, dtype), dtype)
         for (group, matrices), (momentum, nesterov), update in zip(stacks, combined, updates, strict=True):
             own = _cut_as(nesterov, update.reshape(nesterov.shape))
             _replace([self.state[matrix]["momentum_buffer"] for matrix in matrices], momentum, self.found_inf)

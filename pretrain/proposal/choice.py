@@ -28,7 +28,7 @@ class ProposedRecipe:
     """Lines for the reader where a bound could not be kept."""
 
 
-def choose(
+def propose_settings(
     corpus: CorpusFacts,
     split: SplitFacts,
     machine: Machine,

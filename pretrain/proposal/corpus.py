@@ -15,7 +15,7 @@ import numpy as np
 from data.corpus.lengths import LengthHistogram, count_lengths
 from data.homology import program
 from data.homology.clusters import Clusters, open_clusters
-from data.homology.split import held_out
+from data.homology.split import split_by_cluster
 from data.store.token_store import TokenStore
 from pretrain.proposal import rules
 from zymogen.console.progress import ProgressBar
@@ -102,7 +102,7 @@ def split_of(
     words = ""
     if asked is None and "data.split_identity" in given:
         words = "as you asked"
-    elif asked is None and not is_clustered and (obstacle := program.obstacle()):
+    elif asked is None and not is_clustered and (obstacle := program.why_not_installed()):
         words = f"because {obstacle}" + ("" if program.is_installed() else f" ({program.INSTALL})")
     elif asked is None and expected_s > rules.CLUSTER_TIME * budget_s and not is_clustered:
         words = (
@@ -138,9 +138,9 @@ def _by_identity(store: TokenStore, identity: float, fraction: float | None) -> 
 
 
 def _is_clustered(store: TokenStore, identity: float) -> bool:
-    from data.store.derived import found_at
+    from data.store.derived import find
 
-    return bool(list(found_at(store, f"clusters-mmseqs-{identity!r}-")))
+    return bool(list(find(store, f"clusters-mmseqs-{identity!r}-")))
 
 
 def _held(clusters: Clusters, identity: float | None, words: str, fraction: float | None) -> SplitFacts:
@@ -150,7 +150,7 @@ def _held(clusters: Clusters, identity: float | None, words: str, fraction: floa
         distinct = np.unique(hashes)
     shares = (rules.validation_share(len(distinct)), *rules.VALIDATION_LADDER)
     for share in shares if fraction is None else (fraction,):
-        held = int(np.count_nonzero(held_out(hashes, share)))
+        held = int(np.count_nonzero(split_by_cluster(hashes, share)))
         if 0 < held <= (rules.MOST_VALIDATION_RECORDS if fraction is None else 1) * len(hashes):
             return SplitFacts(share, identity, held, words, len(distinct))
     why = f"there are too few clusters ({len(distinct)})"

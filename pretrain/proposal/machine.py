@@ -35,7 +35,7 @@ class Machine:
     """Limits of the container or job, below what the host has."""
 
 
-def seen(processes: int, on_this_host: int, precision: str, engine: str, *, gpu: bool) -> Machine:
+def describe_machine(processes: int, on_this_host: int, precision: str, engine: str, *, gpu: bool) -> Machine:
     """This machine, as `processes` processes see it of which `on_this_host` are on it.
 
     Torch is imported only where there is a GPU that may be used, which `gpu` says.

@@ -13,7 +13,7 @@ from zymogen.console.format import count, duration
 _DAY_S = 86_400.0
 
 
-def meant(
+def check_proportions(
     total_tokens: int,
     shape: EsmShape,
     crop_tokens: int,

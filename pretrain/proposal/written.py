@@ -19,7 +19,7 @@ from pretrain.proposal.plan import TrainingPlan
 from pretrain.proposal.reasons import SettingChoice
 from zymogen.console.format import aligned, count, duration
 from zymogen.console.safe_text import printable
-from zymogen.files.suggestions import few
+from zymogen.files.suggestions import format_list
 
 Table = tuple[str, str, Sequence[SettingChoice]]
 """A table of a recipe: its head, such as ``[data]`` or ``[[tasks]]``, the comment above it, and its settings."""
@@ -82,14 +82,19 @@ def times_of(recipe: str) -> tuple[float, float, float] | None:
     return (float(found[1]), float(found[2]), float(found[3])) if found else None
 
 
-def told(proposal: ProposedRecipe, sources: Sequence[str], corpus: CorpusFacts, machine: Machine) -> list[str]:
+def format_proposal(
+    proposal: ProposedRecipe, sources: Sequence[str], corpus: CorpusFacts, machine: Machine
+) -> list[str]:
     """What is proposed and why, as lines for the reader who started it."""
     plan = proposal.plan
     values = {c.name: c.value for c in proposal.choices}
     because = {c.name: f"{'given by you, ' * c.is_given}{c.reason}".rstrip(", ") for c in proposal.choices}
     distinct = f", {corpus.distinct:,} of them distinct" if corpus.distinct not in (None, corpus.num_records) else ""
     rows = [
-        ("corpus", f"{few(sources)}: {corpus.num_records:,} proteins{distinct}, {corpus.num_residues:,} residues"),
+        (
+            "corpus",
+            f"{format_list(sources)}: {corpus.num_records:,} proteins{distinct}, {corpus.num_residues:,} residues",
+        ),
         ("machine", machine.name),
         ("model", f"{plan.size}, {because.get('model.preset', 'whose weights training starts from')}"),
         ("length", f"{plan.total_tokens:,} tokens: {because['schedule.total_tokens']}"),
@@ -105,7 +110,7 @@ def told(proposal: ProposedRecipe, sources: Sequence[str], corpus: CorpusFacts, 
     return aligned(((name, printable(text)) for name, text in rows), columns=_WIDTH, name_columns=9, indent="  ")
 
 
-def promise(plan: TrainingPlan, *, others_timed: bool) -> str:
+def format_estimate(plan: TrainingPlan, *, others_timed: bool) -> str:
     """How long the run takes from here, in one line.
 
     Args:

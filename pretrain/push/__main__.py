@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from zymogen.command_line.command import answered
+from zymogen.command_line.command import run_and_report
 from zymogen.command_line.parser import PathParser
 from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import redacted
@@ -44,7 +44,7 @@ class _Parser(PathParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Push what the command line names; the exit status."""
-    return answered(lambda: not _push(_parser().parse_args(arguments)), is_alone=True)
+    return run_and_report(lambda: not _push(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _parser() -> argparse.ArgumentParser:

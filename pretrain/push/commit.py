@@ -31,9 +31,9 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils.sha import git_hash
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from pretrain.push.failure import SILENCE_S, HubUnavailableError, TagExistsError, sorted_out, wait_s
+from pretrain.push.failure import SILENCE_S, HubUnavailableError, TagExistsError, classify_error, wait_s
 from pretrain.push.folder import LIST, finished_files
-from zymogen.console.safe_text import remembered
+from zymogen.console.safe_text import redact_later
 
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"{_PART}/{_PART}")
@@ -83,7 +83,7 @@ def push(
     if tag is not None and not _TAG.fullmatch(tag):
         raise ValueError("a tag begins with a letter or digit, and has letters, digits, '.', '_' and '-' alone")
     api = api or HfApi(token=True, library_name="zymogen")
-    remembered(api.endpoint, "HF_ENDPOINT")
+    redact_later(api.endpoint, "HF_ENDPOINT")
     if not get_token():
         raise ValueError("there is no token: log in with `hf auth login`, or set HF_TOKEN")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings quote addresses that are signed
@@ -93,7 +93,7 @@ def push(
     failed = 0
     while True:
         try:
-            with sorted_out(repository):
+            with classify_error(repository):
                 return _attempt(api, repository, files, private, tag, message or f"Push of {folder.name}")
         except HubUnavailableError as error:
             failed += 1

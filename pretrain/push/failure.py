@@ -60,7 +60,7 @@ def wait_s(failed: int, asked_s: float) -> float:
 
 
 @contextmanager
-def sorted_out(repository: str) -> Iterator[None]:
+def classify_error(repository: str) -> Iterator[None]:
     """Raise what the hub's library raises as `HubUnavailableError` or `HubRefusedError`, and a mistake as ValueError.
 
     Raises:

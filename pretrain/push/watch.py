@@ -21,7 +21,7 @@ from pretrain.push.commit import push
 from pretrain.push.failure import HubUnavailableError, PushError, TagExistsError, one_line, wait_s
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 from zymogen.files.durable import workspace
 
 ALERTS = "alerts.jsonl"
@@ -38,7 +38,7 @@ def follow(
     poll_s: float = 15.0,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    say: Callable[[str], None] = tell,
+    say: Callable[[str], None] = log,
 ) -> bool:
     """Push until the run has finished and is pushed; whether it is, or else the patience has ended.
 

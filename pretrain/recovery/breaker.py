@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from pretrain.run.attempts import Attempt, RankError, last_failure
 from pretrain.run.directory import RunDirectory
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 from zymogen.processes.exit_classes import INPUT, STORAGE
 
 SAME, IDLE = 3, 10
@@ -50,13 +50,13 @@ def require_progress(
             f"{OPTION}, which counts from there, or choose another run.directory"
         )
     if failed := last_failure(run, all_starts):
-        tell(failed)
+        log(failed)
     return reason is not None
 
 
 def refusal(run: RunDirectory, all_starts: Sequence[Attempt], newest_step: int) -> str | None:
     """Why the next start is refused, if it is."""
-    since = counted(all_starts)
+    since = consecutive_failures(all_starts)
     same = [start.cause for start in since[-SAME:]]
     last = same[-1] if same else None
     if last is not None and len(same) == SAME and all(_are_one(cause, last) for cause in same):
@@ -70,7 +70,7 @@ def refusal(run: RunDirectory, all_starts: Sequence[Attempt], newest_step: int) 
     return f"the last {len(idle)} starts made no checkpoint ({ends}{last_error})"
 
 
-def counted(all_starts: Sequence[Attempt]) -> Sequence[Attempt]:
+def consecutive_failures(all_starts: Sequence[Attempt]) -> Sequence[Attempt]:
     """The starts since the last one that finished, or that somebody asked for by name."""
     first = 0
     for place, start in enumerate(all_starts):

@@ -21,7 +21,7 @@ from typing import Any
 
 from pretrain.checkpoint.best import BestCheckpoint
 from pretrain.checkpoint.canonical import InvalidCheckpointError
-from pretrain.checkpoint.commit import TEMPORARY, give_name, make_way
+from pretrain.checkpoint.commit import TEMPORARY, move_aside, publish
 from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
 from pretrain.checkpoint.load import (
     VerifiedCheckpoint,
@@ -29,7 +29,7 @@ from pretrain.checkpoint.load import (
     newest_valid,
     open_checkpoint,
     reject,
-    unread,
+    unreadable,
     verify,
 )
 from pretrain.checkpoint.manifest import UnsupportedVersionError, checkpoint_name
@@ -38,8 +38,8 @@ from pretrain.engine.ranks import Ranks
 from pretrain.run.attempts import NO_RECORDS, AttemptRecords, move_base
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import run_record
-from zymogen.console.safe_text import tell
-from zymogen.files.durable import write_whole
+from zymogen.console.safe_text import log
+from zymogen.files.durable import write_atomic
 from zymogen.processes import signals
 from zymogen.processes.errors import CheckpointError, StorageError
 
@@ -94,7 +94,7 @@ class RemoteCheckpoints:
         """
         bucket = self._bucket
         if bucket is None:
-            found = newest_valid(self._run.checkpoints, writer=True, check=unread)
+            found = newest_valid(self._run.checkpoints, writer=True, check=unreadable)
         else:
             with _answered(bucket.url):
                 self._seen = _whole(bucket)
@@ -132,7 +132,7 @@ class RemoteCheckpoints:
             try:
                 self.store_records(attempt)
             except (StorageError, OSError) as error:
-                tell(f"the end of attempt {attempt} is in the run directory alone: {error}")
+                log(f"the end of attempt {attempt} is in the run directory alone: {error}")
 
     def numbered(
         self, found: VerifiedCheckpoint | None, world_size: int, *, despite_failures: bool
@@ -162,7 +162,7 @@ class RemoteCheckpoints:
                 bucket.claim(before + 1)
                 has_grown = any(saved not in self._seen for saved in _whole(bucket))
             if has_grown:
-                with signals.at_once():
+                with signals.immediate():
                     found = self.newest()
         self._stored.after(run.last_attempt()).append_to(run)
         step = found.trainer.step if found else 0
@@ -173,7 +173,7 @@ class RemoteCheckpoints:
     def _newest_of(self, bucket: CheckpointBucket) -> VerifiedCheckpoint | None:
         run, refused = self._run, None
         try:
-            local = newest_valid(run.checkpoints, writer=True, check=unread)
+            local = newest_valid(run.checkpoints, writer=True, check=unreadable)
         except (StorageError, UnsupportedVersionError):
             raise
         except CheckpointError as error:
@@ -208,7 +208,7 @@ class RemoteCheckpoints:
     def _fetch_best(self, bucket: CheckpointBucket, newest: VerifiedCheckpoint) -> None:
         """Fetch the best checkpoint where it is not whole: without it the next validation would be taken for the best.
 
-        What the store does not have whole either is left to `best.still_there`.
+        What the store does not have whole either is left to `best.drop_if_missing`.
 
         Args:
             bucket: the store.
@@ -233,7 +233,7 @@ class RemoteCheckpoints:
                 return replace(found, rejected=tuple(rejected)), rejected
             except InvalidCheckpointError as error:
                 rejected.append(f"{bucket.url}/{saved.prefix}: {error}")
-                tell(f"checkpoint rejected: {rejected[-1]}")
+                log(f"checkpoint rejected: {rejected[-1]}")
             finally:
                 shutil.rmtree(self._run.checkpoints / _FETCHED, ignore_errors=True)
                 with suppress(OSError):  # unless it holds a checkpoint
@@ -250,9 +250,9 @@ class RemoteCheckpoints:
         if with_records:
             self._restore_records(bucket.records(saved))
         target = checkpoints / folder.name
-        if make_way(target, found.manifest):
-            give_name(folder, target)
-        tell(f"fetched: {bucket.url}/{saved.prefix} -> {target}")
+        if move_aside(target, found.manifest):
+            publish(folder, target)
+        log(f"fetched: {bucket.url}/{saved.prefix} -> {target}")
         return replace(found, path=target)
 
     def _restore_records(self, content: dict[str, str]) -> None:
@@ -260,7 +260,7 @@ class RemoteCheckpoints:
         described = run_record(content["run.json"].encode(), f"run.json of {self._recipe.run.checkpoint_url}")
         self._run.require_same(self._recipe, self._allow_schedule_change, described)
         for name in content:
-            write_whole(self._run.root / name, content[name])
+            write_atomic(self._run.root / name, content[name])
 
 
 def _stored_records(bucket: CheckpointBucket) -> AttemptRecords:

@@ -14,29 +14,29 @@ from zymogen.settings.section import listed
 _SHOWN = 10
 
 
-def left_out(data: PackingSettings, steps: int) -> list[int]:
+def skipped_bins(data: PackingSettings, steps: int) -> list[int]:
     """The bins that the first `steps` steps of a run leave out, in order."""
     return sorted(bin_ for bin_ in data.skip_bins if bin_ < steps * data.bins_per_step)
 
 
-def kept_of(data: PackingSettings, steps: int) -> dict[str, dict[str, Any]]:
+def to_entry(data: PackingSettings, steps: int) -> dict[str, dict[str, Any]]:
     """What a checkpoint after `steps` steps keeps of that."""
-    bins = left_out(data, steps)
+    bins = skipped_bins(data, steps)
     return {SKIPPED_BINS: {"bins": bins}} if bins else {}
 
 
-def known_of(trainer: TrainerState) -> list[int]:
+def from_entry(trainer: TrainerState) -> list[int]:
     """The bins that were left out up to a checkpoint."""
     return list(trainer.entries.get(SKIPPED_BINS, {}).get("bins", []))
 
 
-def require_left_out(checkpoint: VerifiedCheckpoint, data: PackingSettings) -> None:
+def require_same_skipped_bins(checkpoint: VerifiedCheckpoint, data: PackingSettings) -> None:
     """Check that a run can continue from a checkpoint and leave out what its recipe says.
 
     Raises:
         ValueError: it would have to leave out what is trained already, or to train what it has left out.
     """
-    before, now = set(known_of(checkpoint.trainer)), set(left_out(data, checkpoint.trainer.step))
+    before, now = set(from_entry(checkpoint.trainer)), set(skipped_bins(data, checkpoint.trainer.step))
     where = f"{checkpoint.path}, where the run would continue, after {checkpoint.trainer.step:,} steps"
     if trained := now - before:
         raise ValueError(

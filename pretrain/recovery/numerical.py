@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 
 from data.order.plan import Plan
 from pretrain.checkpoint.manifest import LOSS_MONITOR, TrainerState, step_of_name
-from pretrain.recovery.breaker import counted
+from pretrain.recovery.breaker import consecutive_failures
 from pretrain.run import records
 from pretrain.run.attempts import Attempt
 from pretrain.run.directory import RunDirectory
-from zymogen.files.disk_error import said
+from zymogen.files.disk_error import describe
 from zymogen.processes.errors import RollbackError
 
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
@@ -145,7 +145,9 @@ def faults_met(all_starts: Sequence[Attempt]) -> list[int]:
     Starts before one that finished, or that somebody asked for by name, are not counted.
     """
     names = RollbackError.__name__, NumericalFaultError.__name__
-    return [start.cause.step for start in counted(all_starts) if start.cause and start.cause.error in names]
+    return [
+        start.cause.step for start in consecutive_failures(all_starts) if start.cause and start.cause.error in names
+    ]
 
 
 def remedies_of(recipe: Any) -> str:
@@ -227,7 +229,7 @@ def _advice(
         records.append(file, line)
         where = f"all: {file}"
     except OSError as error:
-        where = f"{file} was not written: {said(error)}"
+        where = f"{file} was not written: {describe(error)}"
     each = list(dict.fromkeys(name for of_bin in fed.values() for name in of_bin))
     shown = ", ".join(each[:_SHOWN_NAMES]) + (", ..." if len(each) > _SHOWN_NAMES else "")
     begins = f"continues from {newest.name}" if newest else "begins at its first step, as it has no checkpoint"

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pretrain.engine.ranks import Ranks
 from pretrain.run.directory import UNCLAIMED, RunDirectory
-from zymogen.files.disk_error import said
+from zymogen.files.disk_error import describe
 from zymogen.processes import signals
 from zymogen.processes.launcher import launched_world
 
@@ -41,7 +41,7 @@ def require_shared(run: RunDirectory, ranks: Ranks) -> None:
         try:
             (folders[level] / name).touch()
         except OSError as error:
-            raise ValueError(f"{run.root}: {said(error)}; choose another run.directory") from error
+            raise ValueError(f"{run.root}: {describe(error)}; choose another run.directory") from error
         return level, name
 
     root = run.root.absolute()
@@ -73,6 +73,6 @@ def _sees(file: Path) -> bool:
             os.listdir(file.parent)  # to open a folder asks its server whether it has changed
             os.stat(file)
             return True
-        if time.monotonic() > until or signals.received() is not None:
+        if time.monotonic() > until or signals.first_signal() is not None:
             return False
         time.sleep(_LOOK_S)

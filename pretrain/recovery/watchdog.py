@@ -46,7 +46,7 @@ from pretrain.run.directory import RunDirectory
 from pretrain.run.grace import is_over
 from zymogen.processes import signals
 from zymogen.processes.exit_classes import HANG, PEER
-from zymogen.processes.launcher import tell_launcher
+from zymogen.processes.launcher import forward_exit_status
 
 SILENT_S = 30.0
 """Time without a heartbeat after which a process is silent."""
@@ -130,7 +130,7 @@ class Watchdog:
         """Look until it is over."""
         while not self._heartbeats.is_over.wait(_LOOK_S):
             finding = self.look()
-            if self._cannot_stop() or (finding and signals.received() is not None):
+            if self._cannot_stop() or (finding and signals.first_signal() is not None):
                 self._stop()
             if finding:
                 self._end(finding)
@@ -193,7 +193,7 @@ class Watchdog:
 
     def _cannot_stop(self) -> bool:
         """Whether a signal came, and what would end this rank in order does not come in time."""
-        heard_s = signals.heard_s()
+        heard_s = signals.seconds_since_signal()
         if self._grace_s is not None or heard_s is None:
             return is_over(self._grace_s, _LOOK_S)
         waits_s = min(heard_s, self._looked - self._since)
@@ -201,7 +201,7 @@ class Watchdog:
 
     def _stop(self) -> NoReturn:
         """End this process, which got a signal and is blocked where no exception reaches it."""
-        by, where = signals.received(), self._position()
+        by, where = signals.first_signal(), self._position()
         assert by is not None
         at = f"at step {where['step']}" if where["step"] else "before the first step"
         self._leave(
@@ -229,7 +229,7 @@ class Watchdog:
         """Say why this process ends, and write it down as far as the disk answers."""
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         print(words, file=sys.stderr, flush=True)
-        tell_launcher(words)
+        forward_exit_status(words)
 
         def write() -> None:
             with suppress(OSError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from pretrain.report.history import read_history
 from pretrain.report.page import write_report
 from pretrain.report.pictures import write_pictures
-from zymogen.command_line.command import main_of
+from zymogen.command_line.command import make_main
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import ProgressBar
 
@@ -65,7 +65,7 @@ def _seconds(text: str) -> int:
     return int(text)
 
 
-main = main_of("pretrain.report", str(__doc__), _options, _draw, is_alone=True)
+main = make_main("pretrain.report", str(__doc__), _options, _draw, is_alone=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 
 from pretrain.report.palette import named, placeholder
 from pretrain.report.section import Drawing
-from pretrain.report.series import Numbers, ThinnedSeries, thinned
+from pretrain.report.series import Numbers, ThinnedSeries, thin
 from zymogen.console.safe_text import printable
 
 TEXT = 13.0
@@ -111,7 +111,7 @@ class Chart(Drawing):
         right = 50 if has_second else 22
         inside = width - _LEFT - right
         figure, axes = new_figure(width, self.height + above, left=_LEFT, right=right, top=_TOP + above, bottom=_BOTTOM)
-        drawn = [thinned(line.x, line.y, inside) for line in self.lines]
+        drawn = [thin(line.x, line.y, inside) for line in self.lines]
         for line, points in zip(self.lines, drawn, strict=True):
             _draw_line(axes, line, points, shortened(self._label(line), width / columns - 30))
         if self.points is not None:
@@ -205,7 +205,7 @@ def _draw_line(axes: Any, line: ChartSeries, points: ThinnedSeries, label: str) 
 def _draw_gaps(axes: Any, drawn: list[ThinnedSeries], per_pixel: float) -> None:
     """Crosses on the axis where values are not finite, which have no height to be drawn at."""
     at = np.concatenate([points.x[np.isnan(points.middle)] for points in drawn] or [np.empty(0)])
-    at = apart(at, CROSS * per_pixel)
+    at = spread_labels(at, CROSS * per_pixel)
     style = {"marker": "x", "markersize": 6, "linestyle": "none", "color": placeholder("fault"), "zorder": 4}
     axes.plot(at, np.zeros(len(at)), transform=axes.get_xaxis_transform(), clip_on=False, **style)
 
@@ -232,7 +232,7 @@ def new_figure(width: int, height: int, *, left: int, right: int, top: int, bott
     return figure, axes
 
 
-def apart(at: Numbers, gap: float) -> Numbers:
+def spread_labels(at: Numbers, gap: float) -> Numbers:
     """One of the numbers in each span of `gap`; those that are not finite are left out."""
     at = at[np.isfinite(at)]
     return at[np.unique((at / gap).astype(np.int64), return_index=True)[1]]

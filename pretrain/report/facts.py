@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
-from pretrain.evaluation.scores import CorruptionScores, Prediction, shown
+from pretrain.evaluation.scores import CorruptionScores, Prediction, format_number
 from pretrain.evaluation.verdict import Verdict, verdict
 from pretrain.report.figures import short
 from pretrain.report.history import RunHistory
@@ -39,7 +39,7 @@ def subtitle(history: RunHistory) -> str:
     return ", ".join(filter(None, parts))
 
 
-def state(history: RunHistory) -> str:
+def run_state(history: RunHistory) -> str:
     """How far the run is, and why it ended there if it failed, in a sentence or two."""
     if not history.course.steps:
         return "No step has been logged yet."
@@ -56,7 +56,7 @@ def state(history: RunHistory) -> str:
     return f"Ended at {at}: {last.exit}{why}."
 
 
-def judged(history: RunHistory) -> list[str]:
+def format_verdict(history: RunHistory) -> list[str]:
     """The verdict on a finished run, line by line; none before that."""
     found = verdict_on(history)
     return [line for sentence in found.sentences for line in sentence.splitlines()] if found else []
@@ -71,18 +71,24 @@ def verdict_on(history: RunHistory) -> Verdict | None:
     return verdict(judged, history.course, history.held_out, corrupted)
 
 
-def keys(history: RunHistory) -> list[KeyNumber]:
+def key_numbers(history: RunHistory) -> list[KeyNumber]:
     """The numbers that a reader looks for first."""
     scores = history.validations[-1].scores if history.validations else {}
     name = "mask_all" if "mask_all" in scores else next(iter(scores), "")
     of, found = scores.get(name, {}), list[KeyNumber]()
     if "perplexity" in of:
         low, high = of.get("low"), of.get("high")
-        interval = "no interval" if low is None or high is None else f"{shown(low)} to {shown(high)} (95 %)"
+        interval = (
+            "no interval" if low is None or high is None else f"{format_number(low)} to {format_number(high)} (95 %)"
+        )
         found += [
-            KeyNumber("Perplexity", shown(of.get("perplexity")), f"{TITLES.get(name, name)}, {interval}"),
-            KeyNumber("Frequencies", shown(of.get("unigram")), "of residues, without a model"),
-            *([KeyNumber("Floor", shown(of["floor"]), "no model can go below")] if of.get("floor") is not None else []),
+            KeyNumber("Perplexity", format_number(of.get("perplexity")), f"{TITLES.get(name, name)}, {interval}"),
+            KeyNumber("Frequencies", format_number(of.get("unigram")), "of residues, without a model"),
+            *(
+                [KeyNumber("Floor", format_number(of["floor"]), "no model can go below")]
+                if of.get("floor") is not None
+                else []
+            ),
         ]
     if steps := history.course.steps:
         proteins = history.described.corpus.get("training_records")

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluation.corruptions import trained_as
-from pretrain.evaluation.course import TrainingCurve, course, lasting, number
+from pretrain.evaluation.corruptions import corruption_of
+from pretrain.evaluation.course import TrainingCurve, number, training_curve, without_rolled_back
 from pretrain.evaluation.scores import HeldOutUnit, Prediction, ProteinPredictions
 from pretrain.report.series import Numbers
-from pretrain.run.attempts import KILLED, Attempt, AttemptRecords, starts
+from pretrain.run.attempts import KILLED, Attempt, AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.records import read_metrics, seconds
 from pretrain.run.run_json import RunRecord
-from zymogen.settings.json_file import whole
+from zymogen.settings.json_file import read_bytes
 
 Line = Mapping[str, Any]
 
@@ -96,16 +96,16 @@ def read_history(root: Path, last_step: float = math.inf) -> RunHistory:
         ValueError: it is no run directory of this program.
     """
     run = RunDirectory(root)
-    described, predictions = run.read(), whole(ProteinPredictions, run.predictions)
+    described, predictions = run.read(), read_bytes(ProteinPredictions, run.predictions)
     lines = read_metrics(run.metrics)
-    all_starts = starts(AttemptRecords.read(run), lines)
-    kept = [line for line in lasting(lines, all_starts) if line["step"] <= last_step]
+    all_starts = attempts(AttemptRecords.read(run), lines)
+    kept = [line for line in without_rolled_back(lines, all_starts) if line["step"] <= last_step]
     return RunHistory(
         root=root,
         described=described,
         columns=_columns([line for line in kept if "loss" in line]),
         tokens=max((line["tokens"] for line in kept), default=0),
-        course=course(kept, trained_as(described.recipe.get("data", {}).get("mask", {}))),
+        course=training_curve(kept, corruption_of(described.recipe.get("data", {}).get("mask", {}))),
         validations=tuple(
             ValidationPoint(line["step"], line["tokens"], seconds(line["time"]), line[part], line.get("set", ""), part)
             for line in kept

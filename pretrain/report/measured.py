@@ -15,12 +15,12 @@ from pathlib import Path
 from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactScores
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import ALL, HEAD, IDENTITY, LENGTH, EvaluationResult, EvaluationRow
-from pretrain.evaluation.scores import kind_of, shown_interval
+from pretrain.evaluation.scores import format_interval, kind_of
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.rows import IntervalPlot, IntervalRow
 from pretrain.report.section import NOT_MEASURED, Drawing, ReportSection, ReportTable, source_names
 from zymogen.console.format import count
-from zymogen.settings.json_file import whole
+from zymogen.settings.json_file import read_bytes
 
 EVALUATION, CONTACTS, ASSAYS = "evaluation.json", "contacts.json", "proteingym.csv"
 Shown = tuple[ReportTable, list[Drawing | None]]
@@ -67,7 +67,7 @@ def read(root: Path, weights: Collection[str] | None = None) -> RunResults:
         weights: content hashes, as `pretrain.checkpoint.frozen` defines them. What was measured of other weights, or
             does not say of which, is left out. None for all that there is.
     """
-    evaluation, contacts = whole(EvaluationResult, root / EVALUATION), whole(ContactScores, root / CONTACTS)
+    evaluation, contacts = read_bytes(EvaluationResult, root / EVALUATION), read_bytes(ContactScores, root / CONTACTS)
     assays = _read_assays(root / ASSAYS)
     if weights is None:
         return RunResults(evaluation, contacts, {column: of for (column, _), of in assays.items()})
@@ -80,13 +80,13 @@ def read(root: Path, weights: Collection[str] | None = None) -> RunResults:
     return RunResults(*own, tuple(name for name, of_any, of_these in found if of_any and not of_these))
 
 
-def shown_rows(evaluation: EvaluationResult) -> list[EvaluationRow]:
+def result_rows(evaluation: EvaluationResult) -> list[EvaluationRow]:
     """All proteins under each corruption, then each bucket of proteins under mask-all."""
     rows = [row for row in evaluation.rows if row.sequences and (row.by == ALL or row.corruption == "mask_all")]
     return sorted(rows, key=lambda row: row.by != ALL)
 
 
-def compared(found: ContactScores, precision: str) -> dict[str, float]:
+def format_comparison(found: ContactScores, precision: str) -> dict[str, float]:
     """The same precision of random weights, and chance, which is one for all."""
     return {CONTROL: found.means[CONTROL][precision].mean, CHANCE: found.means[CHANCE][CHANCE].mean}
 
@@ -113,7 +113,7 @@ def _perplexities(found: EvaluationResult) -> Shown:
     sheet = ReportTable(
         f"Perplexity of {kind_of(found.held_out)}s of {source_names(found.data)}",
         HEAD,
-        tuple(row.cells for row in shown_rows(found)),
+        tuple(row.cells for row in result_rows(found)),
         f"Measured by python -m pretrain.evaluate on {found.sequences:,} proteins, {found.residues:,} residues in "
         f"crops of at most {found.crop_tokens:,} tokens: the frozen set {found.set}. Intervals draw {found.groups}; "
         f"frequencies are those of {found.unigram_of}. {' '.join([identity, *found.not_measured])}",
@@ -124,7 +124,12 @@ def _perplexities(found: EvaluationResult) -> Shown:
 def _precisions(found: ContactScores) -> Shown:
     """Precisions at long range, beside random weights and chance."""
     rows = (
-        (name, _share(of.mean), shown_interval(of.low, of.high, _share), *map(_share, compared(found, name).values()))
+        (
+            name,
+            _share(of.mean),
+            format_interval(of.low, of.high, _share),
+            *map(_share, format_comparison(found, name).values()),
+        )
         for name, of in found.means[found.model].items()
     )
     constant = "No attention map says enough of contacts: every weight of the regression is 0, and it ranks no pair."

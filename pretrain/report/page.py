@@ -12,8 +12,8 @@ from pretrain.report.history import RunHistory, read_history
 from pretrain.report.palette import style_sheet
 from pretrain.report.section import ReportContent, ReportSection
 from pretrain.run.directory import RunDirectory
-from zymogen.console.safe_text import tell
-from zymogen.files.durable import replaced
+from zymogen.console.safe_text import log
+from zymogen.files.durable import replacing_file
 
 MARK = "zymogen.report/1"
 """Stands at the beginning of every page that this module writes."""
@@ -44,7 +44,7 @@ def write_report(
     path, history = RunDirectory(root).report, history or read_history(root)
     text = render(history, refresh_s, content or _of_pretraining(history))
     require_ours(path, MARK, "report")
-    with replaced(path, "get the right to write there") as new:
+    with replacing_file(path, "get the right to write there") as new:
         new.touch(0o666 if history.is_shared else 0o600)  # it shows proteins of the corpus
         new.write_text(text, encoding="utf-8")
     return path
@@ -55,7 +55,7 @@ def write_last_report(root: Path) -> None:
     try:
         write_report(root)
     except Exception as error:
-        tell(f"the report was not drawn: {type(error).__name__}: {error}")
+        log(f"the report was not drawn: {type(error).__name__}: {error}")
 
 
 def render(history: RunHistory, refresh_s: int | None, content: ReportContent) -> str:
@@ -76,7 +76,7 @@ def render(history: RunHistory, refresh_s: int | None, content: ReportContent) -
         colours=style_sheet(),
         content=content,
         sections=(*content.sections, *_of_every_run(history)),
-        state=facts.state(history),
+        state=facts.run_state(history),
         drawn=datetime.now(UTC).strftime("%-d %B %Y, %H:%M:%S UTC"),
     )
 
@@ -85,8 +85,8 @@ def _of_pretraining(history: RunHistory) -> ReportContent:
     return ReportContent(
         name=history.root.resolve().name,
         subtitle=facts.subtitle(history),
-        judged=tuple(facts.judged(history)),
-        keys=tuple(facts.keys(history)),
+        judged=tuple(facts.format_verdict(history)),
+        keys=tuple(facts.key_numbers(history)),
         sections=(
             measured.read(history.root).section(),
             ReportSection("", drawings=(figures.loss_figure(history),), is_wide=True),

@@ -15,8 +15,8 @@ from pretrain.report.history import read_history
 from pretrain.report.page import require_ours
 from pretrain.report.palette import style_sheet
 from pretrain.report.section import Drawing
-from zymogen.console.safe_text import redacted, tell
-from zymogen.files.durable import replaced
+from zymogen.console.safe_text import log, redacted
+from zymogen.files.durable import replacing_file
 
 MARK = "zymogen.picture/1"
 _WIDTH = 840
@@ -40,7 +40,7 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
         require_ours(folder / name, MARK, "picture")
     folder.mkdir(parents=True, exist_ok=True)
     for name, drawing in drawings.items():
-        with replaced(folder / name, "get the right to write there") as new:
+        with replacing_file(folder / name, "get the right to write there") as new:
             new.write_text(_alone(drawing.draw(_WIDTH)), encoding="utf-8")
     return [folder / name for name in drawings]
 
@@ -57,7 +57,7 @@ def card_pictures(drawings: Iterable[Drawing | None], folder: Path) -> list[str]
             (folder / name).write_text(redacted(drawing_file(drawing)), encoding="utf-8")
             found.append(name)
     except Exception as error:
-        tell(f"the card's pictures were not drawn: {type(error).__name__}: {error}")
+        log(f"the card's pictures were not drawn: {type(error).__name__}: {error}")
     return found
 
 

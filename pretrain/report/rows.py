@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.report.chart import CROSS, TEXT, apart, as_svg, new_figure, shortened, ticks, write
+from pretrain.report.chart import CROSS, TEXT, as_svg, new_figure, shortened, spread_labels, ticks, write
 from pretrain.report.palette import placeholder
 from pretrain.report.section import Drawing
 
@@ -76,7 +76,7 @@ class IntervalPlot(Drawing):
                 ([row.baseline], 1, "ink", {"marker": "|", "markersize": 14, "mew": 2}),
                 (row.crosses, CROSS, "fault", {"marker": "x", "markersize": 7, "mew": 1.6}),
             ):
-                kept = apart(np.array(points), gap * per_pixel)
+                kept = spread_labels(np.array(points), gap * per_pixel)
                 axes.plot(kept, [at] * len(kept), color=placeholder(colour), linestyle="none", **style)
         axes.margins(x=0.06)
         axes.set_ylim(len(self.rows), 0)

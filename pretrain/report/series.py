@@ -27,7 +27,7 @@ class ThinnedSeries:
         return bool((self.high > self.low).any())
 
 
-def thinned(x: Numbers, y: Numbers, columns: int) -> ThinnedSeries:
+def thin(x: Numbers, y: Numbers, columns: int) -> ThinnedSeries:
     """At most `columns` points of a series; its lowest and highest finite value stay.
 
     Args:

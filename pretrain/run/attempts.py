@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, Self
 
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from zymogen.console.safe_text import tell
-from zymogen.processes.errors import PeerError, placed
+from zymogen.console.safe_text import log
+from zymogen.processes.errors import PeerError, with_location
 from zymogen.processes.exit_classes import (
     ERROR,
     FINISHED,
@@ -209,7 +209,7 @@ class Attempt(NamedTuple):
         return f"{lost}{self.errors[0].line(run)}" if self.errors else ""
 
 
-def starts(known: AttemptRecords, metrics: Iterable[Mapping[str, Any]] = ()) -> list[Attempt]:
+def attempts(known: AttemptRecords, metrics: Iterable[Mapping[str, Any]] = ()) -> list[Attempt]:
     """All starts of a run, in order; without its lines of `metrics`, `step` and `ended` are as its attempts say."""
     begun: dict[int, dict[str, Any]] = {}
     ended: dict[int, dict[str, Any]] = {}
@@ -260,7 +260,7 @@ def last_failure(run: RunDirectory, all_starts: Sequence[Attempt]) -> str | None
 def move_base(run: RunDirectory, attempt: int, step: int) -> None:
     """Write down that an attempt begins at another step, as the checkpoint that it was to begin from is damaged."""
     line = [each for each in records.read(run.attempts) if each["attempt"] == attempt][-1]
-    with placed(run.attempts):
+    with with_location(run.attempts):
         records.append(run.attempts, line | {"base_step": step})
 
 
@@ -349,4 +349,4 @@ def _as_far_as_the_disk_goes(run: RunDirectory) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        tell(f"{run.root}: how the attempt ended was not written down: {error}")
+        log(f"{run.root}: how the attempt ended was not written down: {error}")

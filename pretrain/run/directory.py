@@ -25,11 +25,11 @@ from pretrain.run import records
 from pretrain.run.lock import LEASE, LOCK, RunLock
 from pretrain.run.run_json import RunRecord, run_record
 from pretrain.run.versions import versions
-from zymogen.console.safe_text import tell
-from zymogen.files.disk_error import said
-from zymogen.files.durable import write_whole, written_beside
-from zymogen.files.suggestions import few, nearest
-from zymogen.processes.errors import placed
+from zymogen.console.safe_text import log
+from zymogen.files.disk_error import describe
+from zymogen.files.durable import write_atomic, write_then_rename
+from zymogen.files.suggestions import did_you_mean, format_list
+from zymogen.processes.errors import with_location
 from zymogen.settings import json_file
 from zymogen.settings.section import Section, SettingClass, flat, settings_of
 
@@ -118,7 +118,7 @@ class RunDirectory:
                 with suppress(OSError):
                     (self.root / LOCK).unlink()
             self._remove_folders()
-            raise ValueError(f"{self.root}: {said(error)}; choose another run.directory") from error
+            raise ValueError(f"{self.root}: {describe(error)}; choose another run.directory") from error
         if self.has_trained:
             self.require_same(recipe, allow_schedule_change)
         else:
@@ -182,11 +182,11 @@ class RunDirectory:
         try:
             self.describe_recipe(recipe)
             if self._written and not self.recipe.exists():
-                with placed(self.recipe):
-                    write_whole(self.recipe, self._written)
+                with with_location(self.recipe):
+                    write_atomic(self.recipe, self._written)
         except OSError as error:
             if tells:
-                tell(f"{error.filename}: {said(error)}; tried again after each step")
+                log(f"{error.filename}: {describe(error)}; tried again after each step")
             return False
         return True
 
@@ -231,8 +231,8 @@ class RunDirectory:
         """Change fields of run.json."""
         path = self.root / "run.json"
         before = self.read() if path.exists() else RunRecord(id=secrets.token_hex(8), created=records.now())
-        with placed(path):
-            write_whole(path, json_file.as_json(replace(before, **changes)))
+        with with_location(path):
+            write_atomic(path, json_file.as_json(replace(before, **changes)))
 
     def model(self) -> dict[str, Any]:
         """The architecture that run.json describes.
@@ -255,9 +255,9 @@ class RunDirectory:
             content = path.read_bytes()
         except OSError as error:
             why = f"{path} cannot be read: {error.strerror or error}"
-            near = "" if self.root.exists() else nearest(self.root, files=False).removeprefix(";")
+            near = "" if self.root.exists() else did_you_mean(self.root, files=False).removeprefix(";")
             if runs := sorted(str(each.parent) for each in self.root.glob("*/run.json")):
-                near = f" it holds runs: {few(runs)}"
+                near = f" it holds runs: {format_list(runs)}"
             raise ValueError(f"{why}; is {self.root} a run directory?{near}") from None
         return run_record(content, str(path))
 
@@ -290,7 +290,7 @@ class RunDirectory:
         }
         if despite_failures:
             line["despite_failures"] = True
-        with placed(path):
+        with with_location(path):
             records.append(path, line)
         return attempt
 
@@ -304,9 +304,9 @@ class RunDirectory:
         They are as private as checkpoints.
         """
         try:
-            write_whole(self.predictions, text, private=not self.read().recipe["run"]["shared"])
+            write_atomic(self.predictions, text, private=not self.read().recipe["run"]["shared"])
         except OSError as error:
-            tell(f"{self.predictions} was not written: {said(error)}")
+            log(f"{self.predictions} was not written: {describe(error)}")
 
     def rank_file(self, rank: int) -> Path:
         """Where one rank writes its errors."""
@@ -350,7 +350,7 @@ def _is_foreign(path: Path) -> bool:
     """Whether a file in a folder without run.json cannot come from a start that died before it wrote run.json."""
     if path.name == LOCK:
         return not path.is_file() or path.stat().st_size > 0
-    unfinished = (written_beside(Path(name)).name for name in (LEASE, "run.json"))
+    unfinished = (write_then_rename(Path(name)).name for name in (LEASE, "run.json"))
     return path.name not in (LEASE, _RANKS, _FORMER_RANKS, *unfinished) and not path.name.startswith(UNCLAIMED)
 
 

@@ -31,7 +31,7 @@ class GracePeriod:
     @property
     def is_running(self) -> bool:
         """Whether it has a limit, and this rank got a signal."""
-        return self._seconds is not None and signals.received() is not None
+        return self._seconds is not None and signals.first_signal() is not None
 
     def look_s(self, most_s: float) -> float:
         """How long to wait between two looks at it, if `most_s` is enough without a limit."""
@@ -49,8 +49,8 @@ class GracePeriod:
         """
         if self._seconds is None:
             return
-        by = signals.received()  # before the seconds: a signal between the two would have none
-        found = self._gather((signals.heard_s(), by, needs_s))
+        by = signals.first_signal()  # before the seconds: a signal between the two would have none
+        found = self._gather((signals.seconds_since_signal(), by, needs_s))
         heard = [(passed_s, by) for passed_s, by, _ in found if by is not None]
         if not heard:
             return
@@ -72,5 +72,5 @@ def is_over(seconds: float | None, in_s: float) -> bool:
         seconds: as of `GracePeriod`.
         in_s: when it is asked again.
     """
-    heard_s = signals.heard_s()
+    heard_s = signals.seconds_since_signal()
     return seconds is not None and heard_s is not None and heard_s + in_s > _TO_LEAVE * seconds

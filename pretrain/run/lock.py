@@ -21,7 +21,7 @@ import psutil
 from pretrain.run import records
 from zymogen.files import durable
 from zymogen.files.disk_error import NO_LOCKS
-from zymogen.files.durable import machine, written_beside
+from zymogen.files.durable import machine, write_then_rename
 
 LOCK, LEASE = "run.lock", "run.lease"
 _MOMENT_S = 0.1
@@ -102,7 +102,7 @@ def _taken_over(lease: Path, holder: dict[str, Any]) -> bool:
     """Put `holder` in the place of one that is gone; False if that may live, or if another process is faster."""
     if not _is_gone(lease):
         return False
-    coming = written_beside(lease)
+    coming = write_then_rename(lease)
     try:
         _create(coming, holder)
     except FileExistsError:  # another process is replacing the lease

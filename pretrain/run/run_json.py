@@ -45,7 +45,7 @@ def run_record(content: bytes, where: str) -> RunRecord:
     Raises:
         ValueError: it is no run.json of this program.
     """
-    return json_file.parsed(RunRecord, content, where, "record of a run", "choose another run.directory")
+    return json_file.parse(RunRecord, content, where, "record of a run", "choose another run.directory")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

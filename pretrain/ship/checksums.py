@@ -10,13 +10,13 @@ import os
 import stat
 from pathlib import Path
 
-from zymogen.console.safe_text import tell
+from zymogen.console.safe_text import log
 from zymogen.files.durable import flush
 
 CHECKSUMS = ".zymogen.sha256"
 
 
-def put(building: Path, folder: Path, before: Path) -> None:
+def replace_dir(building: Path, folder: Path, before: Path) -> None:
     """Give a finished folder its name.
 
     A folder of that name becomes `before` if nothing in it was changed, added or removed since it was put there.
@@ -33,10 +33,10 @@ def put(building: Path, folder: Path, before: Path) -> None:
         path.chmod(mode)  # safetensors makes its file private, whatever the umask
         flush(path)
     other = before
-    if os.path.lexists(folder) and not is_as_written(folder):
+    if os.path.lexists(folder) and not is_unchanged(folder):
         number = next(n for n in itertools.count(1) if not os.path.lexists(folder.with_name(f"{folder.name}-{n}")))
         other = folder.with_name(f"{folder.name}-{number}")
-        tell(f"{folder} is not as it was written; it is kept as {other}")
+        log(f"{folder} is not as it was written; it is kept as {other}")
     if os.path.lexists(folder):
         folder.rename(other)
     try:
@@ -47,7 +47,7 @@ def put(building: Path, folder: Path, before: Path) -> None:
         raise
 
 
-def is_as_written(folder: Path) -> bool:
+def is_unchanged(folder: Path) -> bool:
     """Whether a folder has the files that it was put there with, and nothing else."""
     try:
         return not folder.is_symlink() and (folder / CHECKSUMS).read_bytes() == _checksums(folder)

@@ -14,7 +14,7 @@ from pretrain.card.text import FOLDER
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
 from pretrain.model.weights.source import config_of, shards_of
-from zymogen.files.durable import replaced
+from zymogen.files.durable import replacing_file
 
 NOT_FITTED = "Contacts are not trained: `predict_contacts` answers 0.5 everywhere."
 _HOW = f'''load the model with `attn_implementation="eager"` for it:
@@ -32,7 +32,7 @@ with torch.no_grad():
 _REMEDY = "get the right to write there"
 
 
-def about_contacts(shape: EsmShape, contact_head: ContactHead | None) -> str:
+def contact_card_lines(shape: EsmShape, contact_head: ContactHead | None) -> str:
     """The card's line about contacts, of a model whose head came with the weights that it started from."""
     if shape.is_modern:
         return "The tokenizer knows chain breaks, `|`; the model has seen none."
@@ -44,7 +44,7 @@ def about_contacts(shape: EsmShape, contact_head: ContactHead | None) -> str:
     )
 
 
-def writable(folder: Path) -> None:
+def require_writable(folder: Path) -> None:
     """Refuse what no contact head can be written to, before it is fitted.
 
     Raises:
@@ -63,7 +63,7 @@ def write(folder: Path, head: ContactHead, fitted_on: str) -> Path:
     """Put `head` into the weights of an export, in the type that these have.
 
     Args:
-        folder: for which `writable` raises nothing.
+        folder: for which `require_writable` raises nothing.
         head: of as many maps as the model has.
         fitted_on: what it was fitted on, for the card: "20 chains".
 
@@ -79,13 +79,13 @@ def write(folder: Path, head: ContactHead, fitted_on: str) -> Path:
         metadata = file.metadata()
     for name, tensor in head.state().items():
         tensors[name] = tensor.to(tensors[name].dtype)
-    with replaced(path, _REMEDY) as building:
+    with replacing_file(path, _REMEDY) as building:
         save_file(tensors, building, metadata)
         building.chmod(path.stat().st_mode & 0o777)
     card = folder / "README.md"
     if card.is_file() and NOT_FITTED in (text := card.read_text(encoding="utf-8")):
         line = f"`predict_contacts` uses a regression on attention maps that was fitted on {fitted_on}; {_HOW}"
-        with replaced(card, _REMEDY) as building:
+        with replacing_file(card, _REMEDY) as building:
             building.write_text(text.replace(NOT_FITTED, line), encoding="utf-8")
             building.chmod(card.stat().st_mode & 0o777)
     return path

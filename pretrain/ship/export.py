@@ -10,25 +10,25 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
-from pretrain.card.pretrained import ExportFacts, was_measured, write_card
+from pretrain.card.pretrained import ExportFacts, has_results, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.checkpoint.frozen import read_whole
 from pretrain.checkpoint.load import Check, VerifiedCheckpoint, find, newest_valid, removed, verify
 from pretrain.checkpoint.manifest import CONTACT_HEAD, checkpoint_name
 from pretrain.engine.named_state import Weights
-from pretrain.model.build import without_memory
+from pretrain.model.build import build_meta
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.contact_head import ContactHead
 from pretrain.model.weights.finite import require_finite, require_fits
 from pretrain.run.directory import RunDirectory
-from pretrain.ship.checksums import put
-from pretrain.ship.contact_head import about_contacts
-from pretrain.ship.reloaded import logits_of, require_same
-from zymogen.files.disk_error import refusal, said
-from zymogen.files.durable import in_turn, workspace
-from zymogen.processes.errors import StorageError, is_no_room
+from pretrain.ship.checksums import replace_dir
+from pretrain.ship.contact_head import contact_card_lines
+from pretrain.ship.reloaded import reference_logits, require_same
+from zymogen.files.disk_error import describe, write_error
+from zymogen.files.durable import exclusive_lock, workspace
+from zymogen.processes.errors import StorageError, is_disk_full
 
 
 def export(
@@ -60,14 +60,14 @@ def export(
             or infinite or too large for the type, or what transformers reads is not what was written.
     """
     shape = EsmShape(**run.model())
-    model = without_memory(shape).eval()
+    model = build_meta(shape).eval()
     names = [name for name, _ in model.named_parameters()]
     checkpoint = _read(run, step, lambda found: read_whole(found, names, frozen))
     weights = checkpoint.tensors
     rounded = getattr(torch, dtype)
     require_finite(weights, checkpoint.path, "the training diverged there: export an earlier checkpoint with --step")
     require_fits(weights, rounded, checkpoint.path)
-    hashes = {identity_of(weights.items())} if (measured := was_measured(run.root)) else set()
+    hashes = {identity_of(weights.items())} if (measured := has_results(run.root)) else set()
     # Rounded as the files are, so that what transformers reads can be compared.
     model.load_state_dict({name: weights.pop(name).to(rounded).float() for name in list(weights)}, assign=True)
     if measured and dtype != "float32":
@@ -78,11 +78,11 @@ def export(
     step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
     logging.disable_progress_bar()  # or transformers draws one for a single file
     remedy = "get the right to write there"
-    with workspace(run.export, remedy) as work, refusal(run.export, remedy):
+    with workspace(run.export, remedy) as work, write_error(run.export, remedy):
         building = work / "new"
         building.mkdir()
         transformers_io.save(model, building, contact_head=contact_head, dtype=dtype, largest_file=largest_file)
-        expected = logits_of(model)
+        expected = reference_logits(model)
         del model  # so that one of both is in memory
         require_same(expected, building)
         exported = ExportFacts(
@@ -90,12 +90,12 @@ def export(
             tokens=tokens_seen,
             is_modern=shape.is_modern,
             dtype=dtype,
-            contacts=about_contacts(shape, contact_head),
+            contacts=contact_card_lines(shape, contact_head),
             weights=frozenset(hashes),
         )
         write_card(run.root, exported, building)
-        with in_turn(run.root):  # as the run's end may export, too
-            put(building, run.export, work / "old")
+        with exclusive_lock(run.root):  # as the run's end may export, too
+            replace_dir(building, run.export, work / "old")
     return run.export, step
 
 
@@ -129,10 +129,10 @@ def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:
         export(run, frozen)
     except ValueError as error:
         cause = error.__cause__
-        if not (isinstance(cause, OSError) and is_no_room(cause)):
+        if not (isinstance(cause, OSError) and is_disk_full(cause)):
             raise
         raise StorageError(
             run.export,
-            f"{said(cause)}; the run is trained and its newest checkpoint is whole, but it is not exported",
+            f"{describe(cause)}; the run is trained and its newest checkpoint is whole, but it is not exported",
             f"free space there, and export it: python -m pretrain.export {run.root}",
         ) from error

@@ -1,6 +1,6 @@
 """What was written is what was trained: an export is loaded as its users load it, and compared before it has its name.
 
-In: a model of ours, and the folder of its export. Out: an error, or nothing. Kept: nothing. `loaded` and
+In: a model of ours, and the folder of its export. Out: an error, or nothing. Kept: nothing. `reload` and
 `require_close` are for models of other classes, which `finetune` exports.
 """
 
@@ -28,7 +28,7 @@ _REPORT = "report this with the versions in run.json"
 
 
 @torch.no_grad()
-def logits_of(model: MaskedLanguageModel) -> list[tuple[Tensor, Tensor]]:
+def reference_logits(model: MaskedLanguageModel) -> list[tuple[Tensor, Tensor]]:
     """Tokens of made-up proteins, and the logits that `model` computes of them.
 
     Args:
@@ -36,7 +36,7 @@ def logits_of(model: MaskedLanguageModel) -> list[tuple[Tensor, Tensor]]:
     """
     found = []
     for number, residues in enumerate(LENGTHS):
-        ids = made_up(residues, number)
+        ids = random_batch(residues, number)
         ids[number + 1 :: 7] = MASK
         tokens = torch.cat([torch.tensor([CLS]), ids, torch.tensor([EOS])])
         found.append((tokens, model.logits(_alone(tokens))))
@@ -48,18 +48,18 @@ def require_same(expected: Sequence[tuple[Tensor, Tensor]], folder: Path) -> Non
     """Load `folder` through `AutoModelForMaskedLM`, and compare its logits with those that were expected.
 
     Args:
-        expected: as of `logits_of`, whose model need not be in memory any more.
+        expected: as of `reference_logits`, whose model need not be in memory any more.
         folder: a finished export.
 
     Raises:
         ValueError: it cannot be read, tensors are missing there or unknown to transformers, or the logits differ.
     """
-    theirs = loaded(folder, AutoModelForMaskedLM)
+    theirs = reload(folder, AutoModelForMaskedLM)
     for (tokens, logits), residues in zip(expected, LENGTHS, strict=True):
         require_close(logits, theirs(input_ids=tokens[None]).logits[0], residues)
 
 
-def loaded(folder: Path, kind: Any) -> Any:
+def reload(folder: Path, kind: Any) -> Any:
     """The model of `folder`, float32 on the host, in evaluation mode.
 
     Args:
@@ -105,7 +105,7 @@ def require_close(ours: Tensor, theirs: Tensor, residues: int, rounding: float =
         )
 
 
-def made_up(residues: int, number: int) -> Tensor:
+def random_batch(residues: int, number: int) -> Tensor:
     """Ids of the residues of a made-up protein, ``(residues,)`` int64; another one for each `number`."""
     places = torch.arange(residues)
     chosen = (places * (7 + 2 * number) + places**2 // 3) % len(STANDARD_IDS)

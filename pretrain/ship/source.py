@@ -17,7 +17,7 @@ from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.checkpoint.files.reading import read_tensors
 from pretrain.checkpoint.load import VerifiedCheckpoint, find, newest_valid, verify
-from pretrain.model.build import first_model, without_memory
+from pretrain.model.build import build_initialized, build_meta
 from pretrain.model.encoder import Encoder
 from pretrain.model.initial import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
@@ -47,7 +47,7 @@ class TrainedModel:
         return identity_of((name, weight()) for name, weight in self.weights.items())
 
 
-def open_source(source: str | Path, part: str = "") -> TrainedModel:
+def open_trained_model(source: str | Path, part: str = "") -> TrainedModel:
     """The trained model at `source`.
 
     Args:
@@ -73,7 +73,7 @@ def open_source(source: str | Path, part: str = "") -> TrainedModel:
 
 def random_encoder(settings: ModelSettings, seed: int) -> TrainedModel:
     """The encoder of random weights with which a run begins that is given no model."""
-    shape, weights = first_model(settings, seed)
+    shape, weights = build_initialized(settings, seed)
     encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
     return TrainedModel(shape, encoder, f"random weights of {settings.preset}")
 
@@ -101,7 +101,7 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Trained
         raise ValueError(f"{chosen} is not whole: {error}; name another checkpoint, or the run") from error
     if checkpoint is None:
         if (run.export / "config.json").is_file():
-            return open_source(run.export, part)
+            return open_trained_model(run.export, part)
         raise ValueError(f"{run.root} has no checkpoint and no export yet; train until the first one is written")
     described: dict[str, Any] = run.model()
     try:
@@ -111,7 +111,7 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Trained
             f"{run.root} is no pretraining run: its run.json describes the model by {sorted(described)}; name the run "
             "or the published model that it started from"
         ) from error
-    names = [name for name, _ in without_memory(shape).named_parameters() if name.startswith(part)]
+    names = [name for name, _ in build_meta(shape).named_parameters() if name.startswith(part)]
     if missing := [name for name in names if name not in checkpoint.tensors]:
         of = "encoder" if part == ENCODER else "model"
         raise ValueError(
@@ -130,7 +130,7 @@ def masked_language_model(source: TrainedModel, device: torch.device | str = "cp
     Raises:
         ValueError: weights are NaN or infinite.
     """
-    model = without_memory(source.shape)
+    model = build_meta(source.shape)
     _fill(model, source, "", device)
     return model
 

@@ -20,7 +20,7 @@ from benchmarks.learning.structure import FITTED, STATES, UNKNOWN, structures
 from data.alphabet import STANDARD_RESIDUES
 from finetune.baselines.ridge import ALPHAS
 from pretrain.__main__ import main as pretrain
-from pretrain.ship.source import masked_language_model, open_source
+from pretrain.ship.source import masked_language_model, open_trained_model
 from support.assays.structure_zip import STATE_OF, Record, records, zipped
 from support.places import ROOT
 
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def embedded(folder: Path) -> Embedded:
-    return Embedded(masked_language_model(open_source(folder)).encoder, CROP)
+    return Embedded(masked_language_model(open_trained_model(folder)).encoder, CROP)
 
 
 # Which proteins ----------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_a_run_is_judged_once_for_each_file(recipe_in, flip: Path, tmp_path: Pat
     run, kept = tmp_path / "run", tmp_path / "run/structure.npz"
     known = structures(flip)
     found = judged_run(run, CROP, flip, known.fingerprint)
-    mine = judge(Embedded(masked_language_model(open_source(run)).encoder, CROP), known)
+    mine = judge(Embedded(masked_language_model(open_trained_model(run)).encoder, CROP), known)
     assert np.abs(found.correct - mine.correct).sum() <= 2  # sums of threads may differ in the last bit
     assert found.q3 > 0.9
     made = kept.stat().st_mtime_ns

@@ -25,12 +25,12 @@ from benchmarks.learning.theirs import Setting, batch_of, train, training_side
 from benchmarks.learning.trials import NAMES, TRIALS, Weights, install
 from data.alphabet import CLS, EOS, MASK, PAD
 from data.batches import loader
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.homology.program import is_installed
 from data.settings import DataSettings
 from pretrain.__main__ import main as pretrain
-from pretrain.model.build import without_memory
-from pretrain.model.initial import first_weights
+from pretrain.model.build import build_meta
+from pretrain.model.initial import initial_weights
 from pretrain.model.presets import PRESETS
 from pretrain.recipe import Recipe
 from pretrain.run.run_json import RunRecord, data_of
@@ -66,7 +66,7 @@ def test_whole_clusters_are_frozen() -> None:
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real proteins beside the project (shared/data/pretrain)")
 def test_the_frozen_set_is_there(tmp_path: Path) -> None:
     settings = DataSettings(sources=(f"{REAL}/*.gz",), store_dir=str(tmp_path / "stores"))
-    (part,) = open_corpora(settings, prepare(settings)).parts
+    (part,) = open_corpora(settings, prepare_corpora(settings)).parts
     assert int(np.isin(part.store.digests, corpus.frozen_digests()).sum()) == 500
 
 
@@ -135,11 +135,11 @@ def test_the_trainer_trains_for_so_long_and_is_scored_as_a_run_is(recipe_in, tmp
 
 @pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
 def test_a_trial_changes_what_it_says(preset: str) -> None:
-    model = without_memory(PRESETS[preset])
+    model = build_meta(PRESETS[preset])
     unigram = np.arange(33.0)
 
     def changed(trial: str, number: float) -> dict[str, torch.Tensor]:
-        plain, weights = first_weights(model, 3), Weights(model, first_weights(model, 3), unigram)
+        plain, weights = initial_weights(model, 3), Weights(model, initial_weights(model, 3), unigram)
         TRIALS[trial](weights, number)
         new = {name: weights.first[name]() for name in weights.first}
         return {name: value for name, value in new.items() if not torch.equal(value, plain[name]())}
@@ -175,7 +175,7 @@ def test_the_figures_are_those_of_the_runs(families_files: tuple[Path, Path], tm
     """On a corpus with a frozen set of its own: the gain of each line is that of the run's own last validation."""
     fasta, _ = families_files
     settings = DataSettings(sources=(str(fasta),), store_dir=str(tmp_path / "track/stores"), split_identity=0.3)
-    (part,) = open_corpora(settings, prepare(settings)).parts
+    (part,) = open_corpora(settings, prepare_corpora(settings)).parts
     clusters = part.split.clusters.of_records
     few = np.unique(clusters)[:4]
     text = "".join(f"{digest:016x}\n" for digest in np.unique(part.store.digests[np.isin(clusters, few)]).tolist())

@@ -12,10 +12,10 @@ from benchmarks.learning.around import NAME, Around, as_trained
 from benchmarks.learning.moves import MOVES, Tried
 from benchmarks.learning.scored import score
 from benchmarks.learning.trials import NAMES, install
-from pretrain.model.build import first_of
+from pretrain.model.build import initializers
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.muon import Muon, newton_schulz
-from pretrain.ship.source import masked_language_model, open_source
+from pretrain.ship.source import masked_language_model, open_trained_model
 from support.places import ROOT
 
 RATE, DECAY = 0.1, 0.5
@@ -148,11 +148,13 @@ def test_runs_with_trials_are_scored_as_they_were_trained(recipe_in, tmp_path: P
         assert done.returncode == 0, done.stdout + done.stderr
         losses[trials] = score(run, str(run)).losses.sum()
     assert len(set(losses.values())) == 3
-    models = {name: as_trained(masked_language_model(open_source(tmp_path / name)), tmp_path / name) for name in losses}
+    models = {
+        name: as_trained(masked_language_model(open_trained_model(tmp_path / name)), tmp_path / name) for name in losses
+    }
     around = {name: dict(model.named_parameters()).get(NAME) for name, model in models.items()}
     assert {name for name, weight in around.items() if weight is not None and weight.any()} == {"around=2"}
     # A mean that hardly moves stays where the first step ended: nearer to the first weights than the last one is.
-    first = first_of(ModelSettings(preset="modern_60k", start="neighbours"), 0)[1]
+    first = initializers(ModelSettings(preset="modern_60k", start="neighbours"), 0)[1]
     name = "encoder.layers.1.feed_forward.down.weight"
     last, mean = (
         (models[trials].get_parameter(name) - first[name]()).norm().item() for trials in (",", "average=0.999999")

@@ -187,8 +187,8 @@ def test_mmseqs_runs_where_it_has_room(monkeypatch: pytest.MonkeyPatch, free: in
     _container(monkeypatch, free)
     monkeypatch.setattr(program, "is_installed", lambda: True)
     program._memory_obstacle.cache_clear()
-    assert program.obstacle().startswith(said)
-    assert bool(program.obstacle()) == bool(said)
+    assert program.why_not_installed().startswith(said)
+    assert bool(program.why_not_installed()) == bool(said)
     if said:
         with pytest.raises(ValueError, match=r"^data\.split_identity needs .* GB are free .*: raise the limit"):
             program.version("data.split_identity")

@@ -17,22 +17,22 @@ from tempfile import TemporaryFile
 
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import ProgressBar
-from zymogen.console.safe_text import tell, tell_error
-from zymogen.files.disk_error import CLOSED, FULL, one_line, refusal
-from zymogen.files.durable import replaced
+from zymogen.console.safe_text import log, log_error
+from zymogen.files.disk_error import CLOSED, FULL, one_line, write_error
+from zymogen.files.durable import replacing_file
 from zymogen.processes.environment import use_standard_streams, use_writable_caches
 from zymogen.processes.errors import ExternalError, PeerError, RollbackError
 from zymogen.processes.exit_classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
-from zymogen.processes.launcher import LaunchedWorld, command_line, launched_world, tell_launcher
+from zymogen.processes.launcher import LaunchedWorld, command_line, forward_exit_status, launched_world
 from zymogen.processes.resources import resources
-from zymogen.processes.signals import Interrupted, heed
+from zymogen.processes.signals import Interrupted, raise_if_set
 from zymogen.settings.option import use_options
 
 _PATIENCE_S = 5.0
 """How long a rank waits for the one that failed first, or may report the same mistake, to end."""
 
 
-def answered(body: Callable[[], int | None], *, is_alone: bool = False) -> int:
+def run_and_report(body: Callable[[], int | None], *, is_alone: bool = False) -> int:
     """Run `body` and report what ends it; the exit status.
 
     Args:
@@ -60,7 +60,7 @@ def answered(body: Callable[[], int | None], *, is_alone: bool = False) -> int:
         return _stopped(stopped, rank)
     except KeyboardInterrupt:
         if rank == 0:
-            tell("interrupted; the same command begins again, or continues a run from its last checkpoint")
+            log("interrupted; the same command begins again, or continues a run from its last checkpoint")
         return INTERRUPTED.status
     except RollbackError:
         raise  # to what can start over: `zymogen.processes.fresh_process`
@@ -77,14 +77,14 @@ def importing_torch() -> Iterator[None]:
 
     Python looks through all objects whenever there are a quarter more of them, and imports make ever more objects and
     next to no garbage: that took a sixth of their time, and more than that later. What was imported is not looked
-    through any more. torch's threads wait as `brief_waits` says. In a process that had imported torch before, nothing
-    of this is changed: its objects are not ours, and its threads have been told.
+    through any more. torch's threads wait as `short_switch_interval` says. In a process that had imported torch before,
+    nothing of this is changed: its objects are not ours, and its threads have been told.
     """
     with ProgressBar("starting: importing torch", after_s=2.0, speaks=launched_world().rank == 0):
         if "torch" in sys.modules:
             yield
             return
-        os.environ |= brief_waits(os.environ)
+        os.environ |= short_switch_interval(os.environ)
         if (cores := resources().cores) < (os.cpu_count() or 1):  # torch sees the affinity, and no quota
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // (launched_world().local_world_size or 1))))
         if not gc.isenabled():
@@ -98,7 +98,7 @@ def importing_torch() -> Iterator[None]:
             gc.enable()
 
 
-def brief_waits(environment: Mapping[str, str]) -> dict[str, str]:
+def short_switch_interval(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables with which a process's threads wait awake for each other for a moment alone; {} if it has its own.
 
     After each operation the threads of a process on a CPU wait for the last of them. GNU OpenMP lets them do so awake
@@ -111,7 +111,7 @@ def brief_waits(environment: Mapping[str, str]) -> dict[str, str]:
     return {"GOMP_SPINCOUNT": "10000"}
 
 
-def may_be_allowed(parser: argparse.ArgumentParser) -> None:
+def add_override_options(parser: argparse.ArgumentParser) -> None:
     """Add the options by which a start of a run may do what is refused otherwise."""
     parser.add_argument(
         "--allow-schedule-change",
@@ -139,8 +139,8 @@ def _stopped(stopped: Interrupted, rank: int) -> int:
 
 def _say(line: str) -> None:
     """Print a line about what ended the run, and have the launcher repeat it after its own."""
-    tell(line)
-    tell_launcher(line)
+    log(line)
+    forward_exit_status(line)
 
 
 def _mistake(error: Exception, rank: int) -> int:
@@ -162,8 +162,8 @@ def _report(error: Exception, rank: int) -> int:
     if class_of(error) is PEER and (rank or launched_world().world_size > 1):
         return _report_consequence(error, rank)
     if rank == 0:
-        tell_error(type(error), error, error.__traceback__)
-        tell_launcher("".join(traceback.format_exception_only(error)).rstrip())
+        log_error(type(error), error, error.__traceback__)
+        forward_exit_status("".join(traceback.format_exception_only(error)).rstrip())
     else:
         _say("; ".join((f"rank {rank}: {type(error).__name__}: {error}", *getattr(error, "__notes__", ()))))
     return class_of(error).status
@@ -178,11 +178,11 @@ def _report_consequence(error: Exception, rank: int) -> int:
     cause = "; ".join(getattr(error, "__notes__", ())) or str(error)
     line = f"rank {rank} ended because another rank, or the network, failed: {cause}"
     if rank == 0:
-        tell(line)
+        log(line)
     if status := _ended_while_waiting():
         return status
     if rank == 0:
-        tell_launcher(line)
+        forward_exit_status(line)
     elif not isinstance(error, PeerError):
         _say(line)
     return PEER.status
@@ -191,14 +191,14 @@ def _report_consequence(error: Exception, rank: int) -> int:
 def _ended_while_waiting() -> int | None:
     """Wait for the rank that failed first; the exit status if the launcher, when that has ended, ends this one too."""
     try:
-        heed()  # it may have done so already
+        raise_if_set()  # it may have done so already
         time.sleep(_PATIENCE_S)
     except Interrupted as stopped:
         return stopped.status
     return None
 
 
-def takes_output(parser: argparse.ArgumentParser) -> None:
+def add_output_option(parser: argparse.ArgumentParser) -> None:
     """Add the options for the file that `write_output` writes."""
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument("--overwrite", action="store_true", help="replace the file where it exists")
@@ -207,7 +207,7 @@ def takes_output(parser: argparse.ArgumentParser) -> None:
 def write_output(out: Path | None, text: str) -> None:
     """Write what was computed to the file of ``-o``, whole or not at all; None is nothing."""
     if out is not None:
-        with replaced(out, "give another name with -o") as new:
+        with replacing_file(out, "give another name with -o") as new:
             new.write_text(text, encoding="utf-8")
 
 
@@ -232,11 +232,11 @@ def require_writable(folder: Path) -> None:
     Raises:
         ValueError: so.
     """
-    with refusal(folder, "get the right to write there, or give another name"), TemporaryFile(dir=folder):
+    with write_error(folder, "get the right to write there, or give another name"), TemporaryFile(dir=folder):
         pass
 
 
-def main_of(
+def make_main(
     module: str,
     about: str,
     options: Callable[[CommandParser], None],
@@ -250,8 +250,8 @@ def main_of(
         module: what is run by ``python -m``.
         about: whose first line says what the command does.
         options: adds the options to a parser.
-        body: does what they ask for; its exit status is as for `answered`.
-        is_alone: as for `answered`.
+        body: does what they ask for; its exit status is as for `run_and_report`.
+        is_alone: as for `run_and_report`.
     """
 
     def main(arguments: list[str] | None = None) -> int:
@@ -260,6 +260,6 @@ def main_of(
             options(parser)
             return body(parser.parse_args(arguments))
 
-        return answered(attempt, is_alone=is_alone)
+        return run_and_report(attempt, is_alone=is_alone)
 
     return main

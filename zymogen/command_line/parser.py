@@ -10,7 +10,7 @@ import re
 import sys
 from typing import Any, NoReturn
 
-from zymogen.console.safe_text import remembered
+from zymogen.console.safe_text import redact_later
 from zymogen.settings.option import use_options
 from zymogen.settings.origin import COMMAND_LINE
 from zymogen.settings.section import expanded
@@ -52,7 +52,7 @@ class PathParser(argparse.ArgumentParser):
 
 def _prepared(word: str) -> str:
     name, path = re.fullmatch(r"([\w.-]+=)?(.*)", word, re.S).groups("")  # type: ignore[union-attr]
-    return remembered(f"{name}{expanded(path)}", "on the command line")
+    return redact_later(f"{name}{expanded(path)}", "on the command line")
 
 
 class CommandParser(PathParser):

@@ -4,8 +4,8 @@ In: a message, a setting or a word of the command line, which may hold a URL, a 
 same text without secrets. Kept, while the process lives: each whole URL, for who opens it.
 
 The query of a URL may be a signature, which is as good as a password. So settings and arguments hold URLs without it
-(`remembered`), and the reader of a URL asks for the rest (`whole`): what is never in a value is never written. In its
-place is a hash of the parameters that are no signature: a URL that was signed again is the same source.
+(`redact_later`), and the reader of a URL asks for the rest (`unredacted`): what is never in a value is never written.
+In its place is a hash of the parameters that are no signature: a URL that was signed again is the same source.
 
     https://host/x.fasta?file=3&X-Amz-Signature=ab12...   ->   https://host/x.fasta?file=3&hidden=1271cf25
 """
@@ -51,8 +51,8 @@ _AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s+[^\s'\",;]+", re.I)
 _VARIABLE = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|SECRET_ACCESS_KEY|ACCOUNT_KEY)$")
 
 
-def remembered(text: str, named: str) -> str:
-    """A setting or an argument without the secrets of its URLs, which `whole` knows from now on.
+def redact_later(text: str, named: str) -> str:
+    """A setting or an argument without the secrets of its URLs, which `unredacted` knows from now on.
 
     Raises:
         ValueError: a URL holds a user or a password; the message begins with `named`.
@@ -74,14 +74,14 @@ def remembered(text: str, named: str) -> str:
     return _WHOLE_QUERY.sub(shown, text)
 
 
-def whole(url: str) -> str:
-    """The URL with the secrets that `remembered` took away.
+def unredacted(url: str) -> str:
+    """The URL with the secrets that `redact_later` took away.
 
     Raises:
         ValueError: they were given to another process, and are nowhere.
     """
     given = _given(url)
-    if is_cut(given):
+    if is_redacted(given):
         raise ValueError(
             f"{url}: a part of this URL may be a secret, and was not written down: give the whole URL again, as "
             "data.sources=URL, data.table=URL or --data URL on the command line"
@@ -89,7 +89,7 @@ def whole(url: str) -> str:
     return given
 
 
-def is_cut(url: str) -> bool:
+def is_redacted(url: str) -> bool:
     """Whether a part of the URL was taken away by another process, so that it cannot be opened here."""
     return "://" in url and _MARK.search(_given(url)) is not None
 
@@ -117,14 +117,14 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
     """Print a message on standard error, without secrets and control characters."""
     print(printable(redacted(text)), file=sys.stderr, flush=True)
 
 
-def tell_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def log_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an error with where it came from, as `sys.excepthook`."""
-    tell("".join(traceback.format_exception(kind, error, trace)).rstrip())
+    log("".join(traceback.format_exception(kind, error, trace)).rstrip())
 
 
 def _without_secrets(found: re.Match[str]) -> str:

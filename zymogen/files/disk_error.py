@@ -22,7 +22,7 @@ STORE_DIR = (
 )
 
 
-def said(error: OSError) -> str:
+def describe(error: OSError) -> str:
     """What went wrong, in plain words."""
     reason = error.strerror or str(error)
     return f"the disk is full, or a quota or size limit reached ({reason})" if error.errno in FULL else reason
@@ -32,11 +32,11 @@ def one_line(error: OSError) -> str:
     """One line about an error of `FULL` or `CLOSED`, with the file's name and what to do."""
     where = f"{error.filename}: " if error.filename is not None else ""
     remedy = "free space there" if error.errno in FULL else "get the right to use it, or name another place"
-    return f"{where}{said(error)}; {remedy}, and start again"
+    return f"{where}{describe(error)}; {remedy}, and start again"
 
 
 @contextmanager
-def refusal(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
+def write_error(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
     """Turn an OSError that is raised while `path` is made into a ValueError that tells the user what to do.
 
     Args:
@@ -48,11 +48,13 @@ def refusal(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
             yield
     except OSError as error:
         if error.errno in FULL:
-            raise ValueError(f"{path}: {said(error)}; nothing of it was kept; free space and start again") from error
+            raise ValueError(
+                f"{path}: {describe(error)}; nothing of it was kept; free space and start again"
+            ) from error
         at = Path(error.filename) if isinstance(error.filename, str) else path
         if not (at.is_relative_to(path.parent) or path.is_relative_to(at)):  # a file that is read to make `path`
-            raise ValueError(f"{error.filename}: {said(error)}; make it readable for this user") from error
-        raise ValueError(f"{path}: {said(error)}; {remedy}") from error
+            raise ValueError(f"{error.filename}: {describe(error)}; make it readable for this user") from error
+        raise ValueError(f"{path}: {describe(error)}; {remedy}") from error
 
 
 @contextmanager

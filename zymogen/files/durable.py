@@ -3,11 +3,11 @@
 In: a path. Out: an empty file or folder to fill. Kept: what was filled, with the modes of the user's umask; nothing if
 filling fails.
 
-`published` makes a folder and `replaced` a file in a place that other processes may write to as well. Meanwhile a
+`new_dir` makes a folder and `replacing_file` a file in a place that other processes may write to as well. Meanwhile a
 folder ``.NAME-TOKEN`` and a file ``.NAME-TOKEN.lock`` stand beside it, where TOKEN is 16 random digits. If a process is
-killed, the next one that publishes there removes them. `write_whole` replaces a small file of a folder that only this
+killed, the next one that publishes there removes them. `write_atomic` replaces a small file of a folder that only this
 process writes to, as it holds the folder's lock: beside it stands ``.NAME.zymogen-new`` for a moment. Blocks that use
-`in_turn` with one folder follow each other.
+`exclusive_lock` with one folder follow each other.
 """
 
 import csv
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from zymogen.files.disk_error import NO_LOCKS, STORE_DIR, refusal
+from zymogen.files.disk_error import NO_LOCKS, STORE_DIR, write_error
 
 FORMAT = "zymogen.workspace/1"
 _LOCK_NAME = re.compile(r"\..+-[0-9a-f]{16}\.lock")
@@ -33,7 +33,7 @@ _ABANDONED_S = 7 * 24 * 3600
 
 
 @contextmanager
-def published(folder: Path) -> Iterator[Path]:
+def new_dir(folder: Path) -> Iterator[Path]:
     """An empty folder beside `folder` that takes its name when the block ends without an error.
 
     If another process publishes the same folder first, that one stays. Missing parent folders are made.
@@ -41,9 +41,9 @@ def published(folder: Path) -> Iterator[Path]:
     Raises:
         ValueError: it cannot be written, for want of permission or space.
     """
-    with refusal(folder):
+    with write_error(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with workspace(folder) as building, refusal(folder):
+    with workspace(folder) as building, write_error(folder):
         yield building
         for path in building.iterdir():
             flush(path)
@@ -57,7 +57,7 @@ def published(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
+def replacing_file(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
     """A path to write a file to, which takes the place of `path` when the block ends without an error.
 
     Args:
@@ -67,13 +67,13 @@ def replaced(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
     Raises:
         ValueError: it cannot be written, for want of permission or space.
     """
-    with workspace(path, remedy) as work, refusal(path, remedy):
+    with workspace(path, remedy) as work, write_error(path, remedy):
         yield work / "new"
         _put(work / "new", path)
 
 
 @contextmanager
-def in_turn(folder: Path) -> Iterator[None]:
+def exclusive_lock(folder: Path) -> Iterator[None]:
     """Wait until no other process is in such a block with this folder, which exists, if its file system has locks.
 
     Raises:
@@ -94,17 +94,17 @@ def write_csv(path: Path, lines: Iterable[Iterable[object]], remedy: str = STORE
     Args:
         path: path of the file, in an existing folder.
         lines: the cells of each line, of the header first; they are asked for while the file is written.
-        remedy: as for `replaced`.
+        remedy: as for `replacing_file`.
 
     Raises:
         ValueError: it cannot be written, for want of permission or space.
     """
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    with replaced(path, remedy) as new, new.open("w", encoding="utf-8", newline="") as file:
+    with replacing_file(path, remedy) as new, new.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows(lines)
 
 
-def write_whole(path: Path, text: str, *, private: bool = False) -> None:
+def write_atomic(path: Path, text: str, *, private: bool = False) -> None:
     """Replace a file of a folder that only this process writes to; it is on disk when this returns.
 
     Args:
@@ -116,7 +116,7 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
         OSError: it cannot be written; the old one is untouched, unless only the last fsync failed, that of the folder:
             then the new one is there, but a power cut could take it. Another call writes a file of its own.
     """
-    temporary = written_beside(path)
+    temporary = write_then_rename(path)
     try:
         if private:
             temporary.touch(0o600)
@@ -130,8 +130,8 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
         raise
 
 
-def written_beside(path: Path) -> Path:
-    """The path that `write_whole` writes to before it replaces `path`."""
+def write_then_rename(path: Path) -> Path:
+    """The path that `write_atomic` writes to before it replaces `path`."""
     return path.with_name(f".{path.name.lstrip('.')}.zymogen-new")
 
 
@@ -152,10 +152,10 @@ def workspace(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
     folder = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     lock = folder.with_name(f"{folder.name}.lock")
     _sweep(path.parent)
-    with refusal(path, remedy):
+    with write_error(path, remedy):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with refusal(path, remedy):
+        with write_error(path, remedy):
             _describe(descriptor, folder.name)
             folder.mkdir()
         yield folder

@@ -15,7 +15,7 @@ _MOST_FOLDERS = 20
 """How many folders are looked into; those whose names are most similar."""
 
 
-def nearest(path: Path, *, files: bool = True) -> str:
+def did_you_mean(path: Path, *, files: bool = True) -> str:
     """``; the nearest is 'PATH'`` for the most similar file that exists; empty where none is similar.
 
     Where the folder exists, its files are compared by name; otherwise those of the folders beside it, by folder and
@@ -34,7 +34,7 @@ def nearest(path: Path, *, files: bool = True) -> str:
     return f"; the nearest is {str(there[close[0]])!r}" if close else ""
 
 
-def few(names: Sequence[str], most: int = 3) -> str:
+def format_list(names: Sequence[str], most: int = 3) -> str:
     """Names for a reader: all of them up to `most`, else the first ones and how many more there are."""
     shown = [*names[:most], *([f"{len(names) - most:,} more"] if len(names) > most else [])]
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

@@ -48,7 +48,7 @@ class StorageError(CheckpointError):
 
 
 @contextmanager
-def placed(path: Path) -> Iterator[None]:
+def with_location(path: Path) -> Iterator[None]:
     """Give an OSError that is raised inside the name `path` if it has none: those of writing and flushing lack one."""
     try:
         yield
@@ -58,6 +58,6 @@ def placed(path: Path) -> Iterator[None]:
         raise
 
 
-def is_no_room(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """Whether an error says that the disk is full, by itself or by its cause."""
     return any(isinstance(each, OSError) and each.errno in FULL for each in (error, error.__cause__))

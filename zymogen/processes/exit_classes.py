@@ -11,7 +11,7 @@ from signal import Signals
 from typing import NamedTuple
 
 from zymogen.files.disk_error import CLOSED
-from zymogen.processes.errors import PeerError, StorageError, is_no_room
+from zymogen.processes.errors import PeerError, StorageError, is_disk_full
 from zymogen.processes.signals import Interrupted
 
 
@@ -93,7 +93,7 @@ def class_of(error: BaseException) -> ExitClass:
         return INTERRUPTED if error.by == Signals.SIGINT else PREEMPTED
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    if isinstance(error, StorageError) or is_no_room(error):
+    if isinstance(error, StorageError) or is_disk_full(error):
         return STORAGE
     if isinstance(error, PeerError) or is_of_a_peer(type(error).__name__, str(error)):
         return PEER

@@ -16,7 +16,7 @@ import psutil
 
 from zymogen.processes.errors import RollbackError
 from zymogen.processes.exit_classes import class_of
-from zymogen.processes.launcher import end_with_the_launcher, tell_launcher
+from zymogen.processes.launcher import end_with_the_launcher, forward_exit_status
 
 ROLLBACKS = "ZYMOGEN_ROLLBACKS"
 """Variable that counts the processes before this one which a rollback replaced."""
@@ -37,7 +37,7 @@ def run_command(main: Callable[[], int]) -> NoReturn:
             _replace(environment | {ROLLBACKS: str(count + 1)})
         line = f"error: {MOST_ROLLBACKS} rollbacks in one launch are the most allowed: {rollback}; start again"
         print(line, file=sys.stderr, flush=True)
-        tell_launcher(line)
+        forward_exit_status(line)
         status = class_of(rollback).status
     sys.exit(status)
 

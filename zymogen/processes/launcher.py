@@ -232,7 +232,7 @@ VARIABLE = "TORCHELASTIC_ERROR_FILE"
 """Names the file whose content torchrun prints at the end of forty lines of its own about a process that failed."""
 
 
-def tell_launcher(line: str) -> None:
+def forward_exit_status(line: str) -> None:
     """Have the launcher, if it is torchrun, print `line` at the end of what it prints.
 
     The file is there whole or not at all: torchrun fails in a way of its own if it cannot read it.

@@ -48,7 +48,7 @@ class _State:
     deferred = False
     raised = False
     blocks = False
-    save_asked = False
+    save_requested = False
 
 
 _state = _State()
@@ -79,32 +79,32 @@ class Interrupted(KeyboardInterrupt):
         return STATUS[self.by]
 
 
-def received() -> Signals | None:
+def first_signal() -> Signals | None:
     """The first signal that this process got, if any."""
     return _state.first
 
 
-def heard_s() -> float | None:
+def seconds_since_signal() -> float | None:
     """For how many seconds this process has known of the first signal; None if there was none."""
     return time.monotonic() - _state.since if _state.first else None
 
 
-def save_asked() -> bool:
+def save_requested() -> bool:
     """Whether this process got SIGUSR1 since its last save began."""
     return _state.save_asked
 
 
-def save_begun() -> None:
+def clear_save_request() -> None:
     """A save has begun, for which SIGUSR1 may have asked."""
     _state.save_asked = False
 
 
-def word() -> int:
+def signal_flag() -> int:
     """What this rank adds to the sum from which every rank learns of a signal; 0 if it got none."""
     return _WORDS[_state.first] if _state.first else 0
 
 
-def obey(sum_of_words: int) -> None:
+def raise_if_flagged(sum_of_words: int) -> None:
     """Stop if any rank got a signal.
 
     Raises:
@@ -130,7 +130,7 @@ def defer() -> None:
     _state.deferred = True
 
 
-def heed(by: Signals | None = None) -> None:
+def raise_if_set(by: Signals | None = None) -> None:
     """Stop here, once, if a signal comes, or came while it was deferred.
 
     Args:
@@ -146,41 +146,41 @@ def heed(by: Signals | None = None) -> None:
 
 
 @contextmanager
-def at_once(holds: bool = True) -> Iterator[None]:
+def immediate(holds: bool = True) -> Iterator[None]:
     """Context inside `deferred` in which a signal, also one that came before, raises `Interrupted` at once.
 
     Args:
         holds: False leaves everything as it is.
     """
     with deferred(_state.deferred and not holds):
-        heed()
+        raise_if_set()
         yield
 
 
 @contextmanager
-def exiting() -> Iterator[None]:
+def exit_on_signal() -> Iterator[None]:
     """Context before training, in which a library may wait for other processes: a signal ends the process at once."""
     _state.blocks = True
     try:
-        heed()
+        raise_if_set()
         yield
     finally:
         _state.blocks = False
 
 
 @contextmanager
-def consequences() -> Iterator[None]:
+def blame_signal() -> Iterator[None]:
     """Context in which errors after a signal are taken for its consequence: of other ranks that have left, say."""
     try:
         yield
     except RuntimeError as error:
-        if (by := received()) is None or isinstance(error, CheckpointError):
+        if (by := first_signal()) is None or isinstance(error, CheckpointError):
             raise
         raise Interrupted(by) from error
 
 
 @contextmanager
-def listening() -> Iterator[None]:
+def handle_signals() -> Iterator[None]:
     """Context of the program: signals to end it stop it in order. Those that its parent ignores stay ignored.
 
     SIGUSR1, which would kill it, asks for a save, also where its parent ignores it; where another library handles it,
@@ -199,7 +199,7 @@ def listening() -> Iterator[None]:
     before = {each: signal.getsignal(each) for each in SIGNALS}
     for each in SIGNALS:
         if before[each] is not signal.SIG_IGN:
-            signal.signal(each, lambda number, frame: heed(Signals(number)))
+            signal.signal(each, lambda number, frame: raise_if_set(Signals(number)))
     if signal.getsignal(SAVE) is not None:  # else C code handles it
         before[SAVE] = signal.signal(SAVE, lambda number, frame: None)  # the thread hears it
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {SAVE} & before.keys())

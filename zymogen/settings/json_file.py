@@ -26,15 +26,15 @@ def as_json(record: "DataclassInstance", **more: Any) -> str:
 
 
 def read(kind: type[R], path: Path, what: str, remedy: str) -> R:
-    """The dataclass that a file holds; arguments and errors as of `parsed`."""
+    """The dataclass that a file holds; arguments and errors as of `parse`."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}; {remedy}") from None
-    return parsed(kind, content, str(path), what, remedy)
+    return parse(kind, content, str(path), what, remedy)
 
 
-def whole(kind: type[R], path: Path) -> R | None:
+def read_bytes(kind: type[R], path: Path) -> R | None:
     """The dataclass that a file holds; None where that is not there, or does not hold one."""
     try:
         return read(kind, path, "whole file", "write it again")
@@ -42,7 +42,7 @@ def whole(kind: type[R], path: Path) -> R | None:
         return None
 
 
-def parsed(kind: type[R], content: bytes, where: str, what: str, remedy: str) -> R:
+def parse(kind: type[R], content: bytes, where: str, what: str, remedy: str) -> R:
     """The dataclass that the bytes of a file hold; fields that it does not have are left out.
 
     Args:
@@ -65,12 +65,12 @@ def parsed(kind: type[R], content: bytes, where: str, what: str, remedy: str) ->
             f"{where} has the format {found!r}; {expected!r} is read: open it with the version that wrote it"
         )
     try:
-        return checked(kind, content)
+        return validate(kind, content)
     except ValueError as error:
         raise ValueError(f"{where} is damaged: {error}; {remedy}") from None
 
 
-def checked(kind: type[R], content: bytes, *, exact: bool = False) -> R:
+def validate(kind: type[R], content: bytes, *, exact: bool = False) -> R:
     """The dataclass in the bytes of JSON, each value of its field's type.
 
     Args:

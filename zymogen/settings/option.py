@@ -23,7 +23,7 @@ def use_options(parser: argparse.ArgumentParser | None) -> None:
         _PROGRAM.append({action.dest: action for action in parser._actions})
 
 
-def in_words(setting: str, value: object = None, before: str = "", after: str = "") -> str:
+def format_option(setting: str, value: object = None, before: str = "", after: str = "") -> str:
     """A setting, or a value of it, as the user of the running program writes it; empty if he cannot.
 
     Args:

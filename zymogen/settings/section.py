@@ -13,7 +13,7 @@ from operator import ge, gt, le, lt
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from zymogen.console.safe_text import remembered
+from zymogen.console.safe_text import redact_later
 from zymogen.settings.interval import TIME, UNIT, interval, seconds
 
 
@@ -65,7 +65,7 @@ def bounded(default: Any = MISSING, **bounds: float) -> Any:
     return field(default=default, metadata={"bounds": bounds})
 
 
-def in_words(bounds: Mapping[str, float]) -> str:
+def format_setting(bounds: Mapping[str, float]) -> str:
     """Bounds as --help and errors give them, such as "at least 1" or "in [0, 1)"; empty without any."""
     if len(bounds) == 2:
         first, last = (f"{limit:_}" for limit in bounds.values())
@@ -73,10 +73,10 @@ def in_words(bounds: Mapping[str, float]) -> str:
     return "".join(f"{name.replace('_', ' ')} {limit:_}" for name, limit in bounds.items())
 
 
-def words(hint: Any) -> tuple[Any, ...]:
+def allowed_words(hint: Any) -> tuple[Any, ...]:
     """The values that a type consists of, or the items of a list if it is one; empty if they cannot be listed."""
     if get_origin(hint) is tuple:
-        return words(get_args(hint)[0])
+        return allowed_words(get_args(hint)[0])
     return (False, True) if hint is bool else get_args(hint) if get_origin(hint) is Literal else ()
 
 
@@ -85,10 +85,10 @@ def is_union(hint: Any) -> bool:
     return get_origin(hint) in (Union, UnionType)
 
 
-def words_beside_numbers(hint: Any) -> tuple[str, ...]:
+def allowed_words_of_union(hint: Any) -> tuple[str, ...]:
     """The words that a whole number of that type may be replaced by, such as 'auto'; empty if there are none."""
     parts = get_args(hint) if is_union(hint) else ()
-    return tuple(word for part in parts for word in words(part)) if int in parts else ()
+    return tuple(word for part in parts for word in allowed_words(part)) if int in parts else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,29 +109,29 @@ class Section:
             unit = f.metadata.get("unit")
             if unit == "path":
                 object.__setattr__(self, f.name, expanded(getattr(self, f.name)))
-            name, value, allowed = f"{self.called}.{f.name}", getattr(self, f.name), words(hints[f.name])
+            name, value, allowed = f"{self.called}.{f.name}", getattr(self, f.name), allowed_words(hints[f.name])
             items = value if isinstance(value, tuple) else () if value is None else (value,)
             if any(isinstance(item, str) and "://" in item for item in items):
-                items = tuple(remembered(item, name) for item in items)
+                items = tuple(redact_later(item, name) for item in items)
                 object.__setattr__(self, f.name, items if isinstance(value, tuple) else items[0])
             if unit in (UNIT, TIME):
                 (interval if unit == UNIT else seconds)(name, getattr(self, f.name))
             for item in items if allowed else ():
-                require_word(name, item, allowed)
-            if (beside := words_beside_numbers(hints[f.name])) and isinstance(value, str):
+                require_known(name, item, allowed)
+            if (beside := allowed_words_of_union(hints[f.name])) and isinstance(value, str):
                 if value not in beside:
                     raise ValueError(no_number(name, value, beside))
                 continue
             bounds = f.metadata.get("bounds", {})
             holds = all(_HOLDS[side](item, limit) for item in items for side, limit in bounds.items())
             subject, verb = "each" if items is value else "it", "lie" if len(bounds) == 2 else "be"
-            require(holds, name, value, f"{subject} must {verb} {in_words(bounds)}{_or(beside)}")
+            require(holds, name, value, f"{subject} must {verb} {format_setting(bounds)}{_or(beside)}")
         for f in fields(self):
             value, (decides, readers) = getattr(self, f.name), f.metadata.get("only") or ("", ())
             if decides and value != f.default:
                 name, decisive, got = f"{self.called}.{f.name}", f"{self.called}.{decides}", getattr(self, decides)
                 default = next(each.default for each in fields(self) if each.name == decides)
-                said = f"only {needed(decisive, readers)} reads it, and {decisive} is {got!r}"
+                said = f"only {required(decisive, readers)} reads it, and {decisive} is {got!r}"
                 holds = got in readers if readers else got != default
                 require(holds, name, value, f"{said}: take it out ({name}=none), or change {decisive}")
 
@@ -157,17 +157,17 @@ def expanded(path: Any) -> Any:
     return os.path.expanduser(path) if isinstance(path, str) else path
 
 
-def require_word(name: str, got: object, allowed: Collection[object]) -> None:
+def require_known(name: str, got: object, allowed: Collection[object]) -> None:
     """Refuse a value that is not one of a list.
 
     Raises:
-        ValueError: `got` is not in `allowed`; its text is that of `no_such_word`.
+        ValueError: `got` is not in `allowed`; its text is that of `unknown_word`.
     """
     if got not in allowed:
-        raise ValueError(no_such_word(name, got, allowed))
+        raise ValueError(unknown_word(name, got, allowed))
 
 
-def no_such_word(name: str, got: object, allowed: Collection[object]) -> str:
+def unknown_word(name: str, got: object, allowed: Collection[object]) -> str:
     """Text of an error: which setting, its value, the nearest allowed one if it is similar, and all allowed ones."""
     near = difflib.get_close_matches(str(got), map(str, allowed), 1)
     nearest = f"the nearest is {near[0]!r}, " if near else ""
@@ -185,7 +185,7 @@ def no_number(name: str, got: object, beside: Collection[str]) -> str:
     return f"{name} is {got!r}; it must be a whole number{_or(beside)}"
 
 
-def needed(decides: str, readers: Sequence[str]) -> str:
+def required(decides: str, readers: Sequence[str]) -> str:
     """The setting that another one depends on, with the values that it may have, if only some may be."""
     return f"{decides} = {' or '.join(map(repr, readers))}" if readers else decides
 

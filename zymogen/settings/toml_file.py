@@ -18,11 +18,19 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
-from zymogen.files.suggestions import nearest
+from zymogen.files.suggestions import did_you_mean
 from zymogen.settings.interval import Every, no_interval
 from zymogen.settings.json_file import R, adapter
 from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
-from zymogen.settings.section import in_words, is_union, needed, no_number, no_such_word, words, words_beside_numbers
+from zymogen.settings.section import (
+    allowed_words,
+    allowed_words_of_union,
+    format_setting,
+    is_union,
+    no_number,
+    required,
+    unknown_word,
+)
 
 
 def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
@@ -49,7 +57,7 @@ def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError as error:
-        raise ValueError(f"{COMMAND_LINE}: recipe {path}: {error.strerror}{nearest(path)}") from None
+        raise ValueError(f"{COMMAND_LINE}: recipe {path}: {error.strerror}{did_you_mean(path)}") from None
     except OSError as error:
         raise ValueError(f"recipe {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -102,7 +110,7 @@ def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: Setti
         fields_of_it = (each for each in valid if not name or each.rpartition(".")[0] == name)
         return origin.says(first["msg"].removeprefix("Value error, "), *fields_of_it)
     if first["type"] == "literal_error":
-        return origin.says(no_such_word(name, first["input"], words(valid[name])), name)
+        return origin.says(unknown_word(name, first["input"], allowed_words(valid[name])), name)
     if first["type"] == "missing" and isinstance(first["loc"][-1], int):
         return origin.says(f"{name} is {first['input']!r}: item {first['loc'][-1] + 1} is missing", name)
     if first["type"] == "missing":
@@ -112,7 +120,7 @@ def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: Setti
         return origin.says(no_interval(name, got), name)
     if first["type"] == "int_type" and isinstance(got, float) and got.is_integer():
         return origin.says(f"{name} is {got!r}, which TOML takes for a fraction: write {name}={int(got):_}", name)
-    if beside := words_beside_numbers(valid.get(name)):
+    if beside := allowed_words_of_union(valid.get(name)):
         return origin.says(no_number(name, got, beside), name)
     return origin.says(f"{name} is {got!r}: {first['msg']}", name)
 
@@ -122,9 +130,9 @@ def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
     for name, f, hint in _declared(recipe_class):
         default = "required" if f.default is MISSING else f"default {json.dumps(f.default)}"
         unit = f", in {f.metadata['unit']}" if f.metadata["unit"] not in ("", "path") else ""
-        kind = " ".join(filter(None, (_type_name(hint), in_words(f.metadata["bounds"]))))
+        kind = " ".join(filter(None, (_type_name(hint), format_setting(f.metadata["bounds"]))))
         decides, readers = f.metadata["only"] or ("", ())
-        only = f"; only with {needed(decides, readers)}" if decides else ""
+        only = f"; only with {required(decides, readers)}" if decides else ""
         yield name, f"{f.metadata['doc']} [{kind}{unit}; {default}; {f.metadata['class']}{only}]"
 
 
@@ -225,7 +233,7 @@ def _listed(content: dict[str, Any], valid: Mapping[str, Any], prefix: str = "")
 
 
 def _is_list_of_strings(hint: Any) -> bool:
-    return get_origin(hint) is tuple and (get_args(hint)[0] is str or isinstance((*words(hint), 0)[0], str))
+    return get_origin(hint) is tuple and (get_args(hint)[0] is str or isinstance((*allowed_words(hint), 0)[0], str))
 
 
 def _type_name(hint: Any) -> str:

@@ -14,7 +14,7 @@ from data.sources.tables import ID_COLUMNS
 from finetune.look import words
 from finetune.look.column import ColumnProfile
 from finetune.look.columns.own_split import part_of
-from finetune.look.guess import guess
+from finetune.look.guess import infer_task
 from finetune.tables.units import name_and_unit
 from finetune.tasks.molecules import is_molecules
 
@@ -46,7 +46,7 @@ _MOST_SETTINGS = 12
 """Distinct numbers that an experimenter sets at most, or a third of the rows."""
 
 
-def own_role(column: ColumnProfile, residues: NDArray[np.int64]) -> tuple[str, str] | None:
+def infer_role(column: ColumnProfile, residues: NDArray[np.int64]) -> tuple[str, str] | None:
     """The role of a column that is no task; None where it may be one."""
     if not column.num_measured:
         return "empty", "no cell holds anything" if not column.all.texts else f"only {column.all.texts[0]!r}"
@@ -105,7 +105,7 @@ def _of_numbers(column: ColumnProfile, residues: NDArray[np.int64]) -> Sequence[
 def _of_words(column: ColumnProfile, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     """The rules of columns of words; the first that holds decides."""
     name, texts, count = words.plain(column.name), column.texts, column.num_measured
-    found = guess(column, residues)
+    found = infer_task(column, residues)
     if found is not None and found.settings.get("level") == "residue":
         return ((words.MASK.search(name), "mask", "by its name which residues were observed"),)
     others = [
@@ -141,7 +141,7 @@ def _of_words(column: ColumnProfile, residues: NDArray[np.int64]) -> Sequence[_R
     )
 
 
-def of_text(column: ColumnProfile) -> tuple[str, str]:
+def infer_text_role(column: ColumnProfile) -> tuple[str, str]:
     """The role of a column that is no task."""
     texts = column.texts
     sample = texts[:_SAMPLE]

@@ -14,7 +14,7 @@ from finetune.look import words
 from finetune.look.column import ColumnProfile
 from finetune.look.columns.conditions import numbered
 from finetune.tables.units import is_unit, molar, name_and_unit
-from finetune.tasks.bounds import USUAL, bare
+from finetune.tasks.bounds import USUAL, normalize
 
 _REPLICATES_AGREE, _SAID_TO_AGREE = 0.5, 0.2
 """Correlation from which on columns of one name with numbers are replicates of each other; of a name that says so."""
@@ -96,9 +96,9 @@ def _directions(column: ColumnProfile, name: str, numbers: Sequence[ColumnProfil
     """
     texts = [text for text in column.all.texts if text.casefold() not in words.NOT_MEASURED or text == "none"]
     unclear = _FLAGS if numbers and re.search(r"censor|\bbound|saturat|off ?scale|\blo[dq]\b", name) else _ENDS
-    if not all(bare(text) in USUAL or bare(text) in unclear for text in texts):
+    if not all(normalize(text) in USUAL or normalize(text) in unclear for text in texts):
         return {}
-    return {text: found for text in texts if (found := USUAL.get(bare(text))) != 0}
+    return {text: found for text in texts if (found := USUAL.get(normalize(text))) != 0}
 
 
 def _resolved(column: ColumnProfile, directions: Mapping[str, int | None], owner: ColumnProfile) -> dict[str, int]:
@@ -125,7 +125,7 @@ def _base(name: str) -> str:
     return " ".join(_COMPANION.sub(" ", words.plain(name_and_unit(name)[0])).split())
 
 
-def copies(columns: Sequence[ColumnProfile], repeated: Collection[str] = ()) -> dict[str, tuple[str, str]]:
+def find_copies(columns: Sequence[ColumnProfile], repeated: Collection[str] = ()) -> dict[str, tuple[str, str]]:
     """Columns whose numbers are those of another one: equal, in another unit or scale, or their logarithm.
 
     The one that is kept has bounds, or is the logarithm, or has the shorter name. Of columns that are `repeated`, as
@@ -162,7 +162,7 @@ def _fineness(values: NDArray[np.float64]) -> tuple[bool, int]:
     return bool(np.ptp(steps) > _EVEN * steps.mean()), len(distinct)
 
 
-def renamed(columns: Sequence[ColumnProfile]) -> dict[str, tuple[str, str]]:
+def match_renamed(columns: Sequence[ColumnProfile]) -> dict[str, tuple[str, str]]:
     """Columns of classes that are another one's under other names, such as TRUE for 1."""
     kept: dict[bytes, str] = {}
     roles: dict[str, tuple[str, str]] = {}
@@ -216,7 +216,7 @@ def of_no_label(
     for column in columns:
         base = words.plain(column.name).rpartition(" ")[0]
         for other in predictions if base else ():
-            if words.plain(other.name).startswith(f"{base} ") and is_cut(column.values, numbered(other)):
+            if words.plain(other.name).startswith(f"{base} ") and is_thresholded(column.values, numbered(other)):
                 roles[column.name] = "prediction", f"a threshold in it gives each class in {other.name!r}"
         if _content(column) in ids:
             roles[column.name] = "copy", f"the same texts as in {ids[_content(column)]!r}"
@@ -228,7 +228,7 @@ def _content(column: ColumnProfile) -> tuple[Sequence[str], bytes, bytes]:
     return column.texts, column.cells.rows.tobytes(), column.cells.which.tobytes()
 
 
-def is_cut(values: NDArray[np.float64], classes: NDArray[np.int64]) -> bool:
+def is_thresholded(values: NDArray[np.float64], classes: NDArray[np.int64]) -> bool:
     """Whether each class, -1 for none, is an interval of the numbers."""
     both = ~np.isnan(values) & (classes >= 0)
     found = classes[both][np.argsort(values[both], kind="stable")]

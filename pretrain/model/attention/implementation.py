@@ -51,7 +51,7 @@ Findings = dict[Implementation, UnsupportedFeature | None]
 """What keeps each of the implementations that come into question from being taken; None if nothing does."""
 
 
-def tried(request: Request, device: torch.device, dtype: torch.dtype, head_dim: int) -> Findings:
+def check_backend(request: Request, device: torch.device, dtype: torch.dtype, head_dim: int) -> Findings:
     """Each implementation before torch's own that comes into question on this machine, tried; torch's own is left on.
 
     Args:
@@ -70,11 +70,11 @@ def tried(request: Request, device: torch.device, dtype: torch.dtype, head_dim: 
     return {name: _obstacle(name, device, dtype, head_dim) for name in wanted}
 
 
-def take(request: Request, findings: Sequence[Findings]) -> tuple[Implementation, tuple[str, ...]]:
+def use_backend(request: Request, findings: Sequence[Findings]) -> tuple[Implementation, tuple[str, ...]]:
     """Activate the first that nothing keeps from being taken on any rank, else torch's own.
 
     Args:
-        request: as for `tried`.
+        request: as for `check_backend`.
         findings: of every rank, so that all decide alike.
 
     Returns:

@@ -27,7 +27,7 @@ from transformers.utils.hub import cached_file
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
 from pretrain.model.attention.rotary import BASE, frequencies
 from pretrain.model.presets import MODERN_VOCABULARY, VOCABULARY, EsmShape, RotaryPrecision
-from zymogen.files.suggestions import nearest
+from zymogen.files.suggestions import did_you_mean
 
 FREQUENCIES = "esm.rotary_embeddings.inv_freq"
 """Where transformers 5 keeps the rotary frequencies of an ESM-2, a buffer. An ESM C computes them."""
@@ -99,7 +99,7 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
         said = f"transformers says: {' '.join(str(error).split())}"  # it has several lines
         if cause is not None:
             said = f"The Hub at {constants.ENDPOINT} cannot be reached: {' '.join(str(cause).split())}"
-        near = "" if Path(source).exists() else nearest(Path(source), files=False)
+        near = "" if Path(source).exists() else did_you_mean(Path(source), files=False)
         raise ValueError(
             f"{source}: no transformers model can be read there{near}; give a directory with config.json and weights, "
             f"or the name of a model on a hub that this machine can reach. {said}"
@@ -137,7 +137,7 @@ def require_place(source: str | Path) -> None:
     organisation, is_name = str(source).split("/", 1)[0], _HUB_NAME.fullmatch(str(source)) is not None
     if Path(source).exists() or (is_name and not Path(organisation).is_dir()):
         return
-    near = nearest(Path(source), files=False)
+    near = did_you_mean(Path(source), files=False)
     hidden = f". The folder {organisation!r} here hides the Hub's names that begin with it" if is_name else ""
     raise ValueError(
         f"{source}: no transformers model can be read there, because there is no such folder{near}; give a directory "

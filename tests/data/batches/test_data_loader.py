@@ -15,12 +15,12 @@ import torch
 from data.alphabet import CLS, EOS, PAD
 from data.batches.batch import IGNORED, Batch
 from data.batches.contents import MaskedContents
-from data.batches.filling import filled
+from data.batches.filling import fill_bin
 from data.batches.loader import Loader, Step
 from data.batches.settings import MaskSettings
 from data.corpus.shelves import CorpusReader
 from data.order.chain import GENESIS, extend
-from data.order.dealing import attention_cost, deal, imbalance
+from data.order.dealing import attention_cost, balance, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings
@@ -137,7 +137,7 @@ def test_arrays_give_the_bytes_of_the_kernels(shelves: CorpusReader) -> None:
     for index, bin_ in enumerate(bins):
         tokens = gathered(shelves, bin_)
         inputs, targets = corrupted(tokens, bin_, rates, seed=3)
-        of_bins.append(filled(bin_, inputs, (targets, tokens[targets])))
+        of_bins.append(fill_bin(bin_, inputs, (targets, tokens[targets])))
         rows.append(spread(bin_.lengths, inputs, 128, index * (SETTINGS.documents_per_bin + 1)))
     for name, expected in zip(("tokens", "positions", "documents"), np.concatenate(rows, axis=1), strict=True):
         assert np.array_equal(getattr(batch, name), expected), name
@@ -237,8 +237,8 @@ def test_bins_are_dealt_by_attention_cost(shelves: CorpusReader) -> None:
     (step,) = some(shelves, 1, rank=1, world_size=3)
     bins = [b for b, _ in islice(plan(shelves).bins(Cursor()), 7)]
     costs = [attention_cost(b.lengths) for b in bins]
-    assert list(step.bins) == deal(costs, 3)[1]
-    assert step.imbalance == imbalance(costs, deal(costs, 3)) > 1
+    assert list(step.bins) == balance(costs, 3)[1]
+    assert step.imbalance == imbalance(costs, balance(costs, 3)) > 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS, UNK
-from data.batches.packed import STEP, BinSize, PlainContents, TokenArrays, bins_of, packed, stretches, token_ids
+from data.batches.packed import STEP, BinSize, PlainContents, TokenArrays, bins_of, packed, split_by_tokens, token_ids
 from pretrain.model.linear import ROWS
 
 SEQUENCES = ["MKV", "ACDEFGHIKL", "W", "MKTAYIAKQR", "GGGGJ"]
@@ -113,5 +113,5 @@ def test_a_document_that_does_not_fit_is_refused() -> None:
     ],
 )
 def test_stretches(lengths: list[int], tokens: int, documents: int, expected: list[tuple[int, int]]) -> None:
-    found = stretches(np.array(lengths, np.int64), tokens, documents)
+    found = split_by_tokens(np.array(lengths, np.int64), tokens, documents)
     assert [(each.start, each.stop) for each in found] == expected

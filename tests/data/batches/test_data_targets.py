@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from data.batches.batch import Batch
-from data.batches.collate import lay_out
-from data.batches.filling import BinTargets, FilledBin, filled
+from data.batches.collate import collate
+from data.batches.filling import BinTargets, FilledBin, fill_bin
 from data.order.plan import Bin
 
 SETTINGS = SimpleNamespace(bin_tokens=8, documents_per_bin=2)
@@ -23,11 +23,11 @@ def of_bin(*targets: BinTargets) -> FilledBin:
     """Two documents, of three and of four tokens."""
     samples, lengths = np.array([5, 9]), np.array([3, 4])
     bin_ = Bin(samples, np.zeros(2, np.int64), np.zeros(2, np.int64), lengths)
-    return filled(bin_, np.arange(4, 11, dtype=np.uint8), *targets)
+    return fill_bin(bin_, np.arange(4, 11, dtype=np.uint8), *targets)
 
 
 def laid_out(*bins: FilledBin) -> Batch:
-    return lay_out(bins, SETTINGS, range(len(bins)))
+    return collate(bins, SETTINGS, range(len(bins)))
 
 
 def values(batch: Batch, objective: int = 0) -> list[tuple[float, ...]]:

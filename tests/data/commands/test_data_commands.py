@@ -13,7 +13,7 @@ import pytest
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from data.__main__ import main
-from data.corpus.prepare import prepare
+from data.corpus.prepare import prepare_corpora
 from data.settings import DataSettings
 from data.store.token_store import TokenStore
 from support.places import REAL, ROOT
@@ -90,7 +90,7 @@ def test_a_recipe_finds_the_store_that_was_built(run, fasta: Path, tmp_path: Pat
     fasta.write_bytes(fasta_text([(b"p%d" % i, b"ACDEFGHIKL"[: i % 10 + 1] * (i + 1)) for i in range(100)]))
     _, out, _ = run("build", fasta, "--processes", "2")
     proteins = DataSettings(sources=(str(fasta),), store_dir=str(tmp_path / "stores"), validation_fraction=0.3)
-    assert prepare(proteins)[0].folder == folder_printed(out)
+    assert prepare_corpora(proteins)[0].folder == folder_printed(out)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data.commands.digest import DataRecipe, cursor_at, digest_command, digests_of_steps
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
 from zymogen.settings.toml_file import check, sections
@@ -110,7 +110,7 @@ def test_control_a_cursor_off_by_one(lines, recipe_in, tmp_path: Path, reference
     recipe_path = recipe_in(tmp_path)
     content = sections(recipe_path, SETTINGS)
     recipe = check(DataRecipe, {"data": content["data"]}, "r")
-    corpora = open_corpora(recipe.data, prepare(recipe.data))
+    corpora = open_corpora(recipe.data, prepare_corpora(recipe.data))
     plan = corpora.plan(0)
     cursor = cursor_at(corpora, plan, 5)
 

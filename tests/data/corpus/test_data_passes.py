@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from data.corpus.corpora import Corpus
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.homology.split import prefix_split
 from data.order.sampler import Epochs, Sampler
 from data.settings import CorpusSettings, DataSettings
@@ -46,7 +46,7 @@ def test_every_pass_takes_one_member_of_each_cluster_and_in_time_all(
         window_sequences=15,
         store_dir=str(tmp_path),
     )
-    corpora = open_corpora(settings, prepare(settings))
+    corpora = open_corpora(settings, prepare_corpora(settings))
     (part,) = corpora.parts
     assert part.clusters is not None
     trained = np.flatnonzero(part.split.is_training(np.arange(part.store.num_records)))

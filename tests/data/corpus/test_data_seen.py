@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data.corpus.corpora import Corpora
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import Bin, CorpusProgress, Cursor, Plan
 from data.settings import DataSettings, MixedCorpus
 
@@ -34,7 +34,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> DataSettings:
 
 
 def opened(settings: DataSettings) -> Corpora:
-    return open_corpora(settings, prepare(settings))
+    return open_corpora(settings, prepare_corpora(settings))
 
 
 def cursors(plan: Plan, count: int) -> Iterator[tuple[list[Bin], Cursor]]:

@@ -14,7 +14,7 @@ from data.commands.digest import digest_command
 from data.commands.statistics import statistics
 from data.corpus.corpora import Corpora
 from data.corpus.lengths import LengthHistogram, count_lengths
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.settings import DataSettings
 from data.store.token_store import TokenStore
 from support.forked import NOBODY, opened_again, public_folder, without_rights
@@ -53,7 +53,7 @@ def opened(folder: Path, store_dir: str = "stores", sources: Path | None = None)
         store_dir=str(folder / store_dir),
         validation_fraction=0.2,
     )
-    corpora = open_corpora(settings, prepare(settings))
+    corpora = open_corpora(settings, prepare_corpora(settings))
     corpora.plan(0)
     assert corpora.parts[0].clusters is not None
     assert len(corpora.parts[0].clusters.members.clusters) == 40

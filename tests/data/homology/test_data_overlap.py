@@ -15,7 +15,7 @@ from data.alphabet import TOKENS
 from data.batches.batch import Batch
 from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.homology import overlap
 from data.homology.clusters import open_clusters
 from data.homology.split import open_split, prefix_split
@@ -29,7 +29,7 @@ Names = dict[str, str]
 
 
 def opened(settings: DataSettings) -> Corpora:
-    return open_corpora(settings, prepare(settings))
+    return open_corpora(settings, prepare_corpora(settings))
 
 
 def protein(numbers: random.Random) -> str:
@@ -154,7 +154,7 @@ def test_what_validates_or_is_excluded_is_never_fed(tmp_path: Path, seed: int) -
 @pytest.mark.slow
 def test_without_taking_out_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the same check on splits that know nothing of each other."""
-    monkeypatch.setattr("data.corpus.prepare.disjoint", tuple)
+    monkeypatch.setattr("data.corpus.prepare.remove_overlap", tuple)
     caught = []
     for seed in SEEDS:
         files, settings = drawn(tmp_path / str(seed), seed)
@@ -243,7 +243,7 @@ def test_equal_sequences_in_two_clusters_of_one_corpus(tmp_path: Path) -> None:
     assert part.split.num_training == 100 - len(held) - len(copies)
     plain = open_split(part.store, part.split.clusters, 0.15, None)
     assert part.split.fingerprint != plain.fingerprint
-    assert not overlap.disjoint([plain])[0].is_training(part.split.validation).any()
+    assert not overlap.remove_overlap([plain])[0].is_training(part.split.validation).any()
 
 
 def test_it_is_found_again_and_does_not_depend_on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ def test_a_stream_cannot_leak(tmp_path: Path) -> None:
     pool = [protein(numbers) for _ in range(60)]
     store = store_of(tmp_path, [(f"p{i}", numbers.choice(pool)) for i in range(300)])
     split = prefix_split(store, 100, 0.15)
-    assert overlap.disjoint([split]) == (split,)
+    assert overlap.remove_overlap([split]) == (split,)
     trains = split.is_training(np.arange(300))
     validate = np.isin(store.digests, store.digests[split.validation])
     assert validate[100:].any()  # copies after the prefix

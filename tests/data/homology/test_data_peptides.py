@@ -8,7 +8,7 @@ import pytest
 
 from data.alphabet import STANDARD_RESIDUES
 from data.homology import peptides
-from data.homology.relatives import groups_within, hits, nearest, related
+from data.homology.relatives import cluster_within, hits, nearest, related
 from support.inputs.token_stores import store_of
 
 needs_mmseqs = pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
@@ -76,7 +76,7 @@ def test_nearest_and_clusters_equal_all_pairs(tmp_path: Path) -> None:
         assert record < 0 or identity(letters[tested[row]], letters[record]) == pytest.approx(found.identity[row])
     for least in (0.5, 0.7, 0.9):
         assert clusters_of(related(store, least).hashes) == components(letters, least)
-        assert clusters_of(groups_within(store, np.arange(len(letters)), [least])[least]) == components(letters, least)
+        assert clusters_of(cluster_within(store, np.arange(len(letters)), [least])[least]) == components(letters, least)
     store = store_of(tmp_path / "one", [("a", "MKTAYIAKQR")])
     assert not related(store, 0.3).is_approximate  # shared words had no part in it
 

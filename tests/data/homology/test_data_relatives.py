@@ -10,7 +10,7 @@ import pytest
 from data.alphabet import STANDARD_RESIDUES
 from data.homology import kmers, program, relatives
 from data.homology.mmseqs import cluster_by_identity
-from data.homology.relatives import equal, groups_within, hits, nearest, related
+from data.homology.relatives import cluster_within, equal, hits, nearest, related
 from support.inputs.token_stores import store_of
 from zymogen.keyed_random import hashes, integers
 
@@ -59,7 +59,7 @@ def test_words_find_close_relatives_and_no_strangers(tmp_path: Path, monkeypatch
     assert found.identity[3] == pytest.approx((146 / 296) ** 0.2)
     among = nearest(store, np.arange(4), against, np.array([1, 8, 3]))
     assert among.record.tolist() == [3, -1, -1, 8]
-    assert relatives.searched_by() == f"{kmers.NAME}; position below 30 residues"
+    assert relatives.search_method() == f"{kmers.NAME}; position below 30 residues"
 
 
 def test_clusters_by_words_are_connected_and_do_not_depend_on_order(
@@ -172,14 +172,14 @@ def test_one_search_among_relatives_gives_the_clusters_of_each_identity(tmp_path
     within = np.arange(30)
     whole = np.unique(related(store, 0.3).hashes, return_counts=True)[1]
     assert sorted(whole.tolist()) == [1] * 20 + [5] * 6
-    found = groups_within(store, within, (0.5, 0.9))
+    found = cluster_within(store, within, (0.5, 0.9))
     for identity, clusters in ((0.5, 6), (0.9, 18)):
         hashes_of = related(store, identity).hashes[within]
         expected = np.unique(hashes_of, return_inverse=True)[1]
         assert len(np.unique(found[identity])) == len(np.unique(expected)) == clusters
         pairs = np.unique(np.stack([found[identity], expected]), axis=1)
         assert pairs.shape[1] == clusters  # one component is one cluster
-    assert [len(each) for each in groups_within(store, within[:0], (0.5, 0.9)).values()] == [0, 0]
+    assert [len(each) for each in cluster_within(store, within[:0], (0.5, 0.9)).values()] == [0, 0]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from data.homology import split as split_module
 from data.homology.clusters import open_clusters
-from data.homology.split import CorpusSplit, held_out, open_split, prefix_split
+from data.homology.split import CorpusSplit, open_split, prefix_split, split_by_cluster
 from data.store.token_store import TokenStore
 from support.inputs.token_stores import store_of
 
@@ -49,14 +49,14 @@ def test_clusters_are_held_out_whole(store: TokenStore, table: Path) -> None:
 def test_held_out_is_a_function_of_the_cluster_hash(store: TokenStore, table: Path) -> None:
     clusters = open_clusters(store, table)
     split = open_split(store, clusters, 0.2, None)
-    of_records = held_out(clusters.of_records, split.validation_fraction)
+    of_records = split_by_cluster(clusters.of_records, split.validation_fraction)
     assert np.flatnonzero(of_records).tolist() == split.validation.tolist()
     members = clusters.members
-    of_clusters = held_out(members.clusters, split.validation_fraction)
+    of_clusters = split_by_cluster(members.clusters, split.validation_fraction)
     for cluster, (start, stop) in enumerate(pairwise(members.offsets.tolist())):
         assert set(of_records[members.records[start:stop]].tolist()) == {bool(of_clusters[cluster])}
     # The rule that existing runs were split by.
-    assert held_out(np.arange(12, dtype=np.uint64), 0.3).tolist() == [
+    assert split_by_cluster(np.arange(12, dtype=np.uint64), 0.3).tolist() == [
         bool(value) for value in (0, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 0)
     ]
 
@@ -144,8 +144,8 @@ def test_a_split_with_an_empty_side(tmp_path: Path) -> None:
         open_split(store, clusters, 0.001, None)
     with pytest.raises(ValueError, match=r"leaves 4 records for validation and 0 for training; change"):
         open_split(store, clusters, 0.9999, None)
-    held = int(np.flatnonzero(~held_out(store.digests, 0.5))[0])
-    others = np.flatnonzero(~held_out(store.digests, 0.5))
+    held = int(np.flatnonzero(~split_by_cluster(store.digests, 0.5))[0])
+    others = np.flatnonzero(~split_by_cluster(store.digests, 0.5))
     assert held in others
     with pytest.raises(ValueError, match=rf"0 for training and {len(others)} excluded by data\.exclude"):
         open_split(store, clusters, 0.5, np.arange(4))
@@ -166,10 +166,10 @@ def test_the_prefix_of_a_growing_store(tmp_path: Path) -> None:
     split, early = prefix_split(whole, 100, 0.3), prefix_split(begun, 100, 0.3)
     assert split.fingerprint == early.fingerprint
     assert split.validation.tolist() == early.validation.tolist()
-    assert split.validation.tolist() == np.flatnonzero(held_out(whole.digests[:100], 0.3)).tolist()
+    assert split.validation.tolist() == np.flatnonzero(split_by_cluster(whole.digests[:100], 0.3)).tolist()
     # Held out after the prefix: on neither side.
     training, validation = sides(split, 400)
-    out = np.flatnonzero(held_out(whole.digests, 0.3)).tolist()
+    out = np.flatnonzero(split_by_cluster(whole.digests, 0.3)).tolist()
     assert max(out) > 100
     assert training == sorted(set(range(400)) - set(out))
     assert split.num_training == 100 - len(validation) == len([r for r in training if r < 100])

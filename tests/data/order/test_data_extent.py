@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.corpus.shelves import CorpusReader
-from data.order.extent import PlanSize, extent, tokens_per_pass
+from data.order.extent import PlanSize, plan_size, tokens_per_epoch
 from data.order.plan import Cursor, Plan
 from data.order.sampler import Mixture
 from data.settings import DataSettings
@@ -44,7 +44,7 @@ def tokens_of_pass(plan: Plan) -> int:
 @pytest.mark.parametrize("composition", ["packed", "bucketed"])
 def test_a_corpus_of_one_window_is_counted(shelves: CorpusReader, composition: str) -> None:
     plan = plan_over(shelves, Records(RECORDS), settings(composition=composition))
-    found = extent(plan)
+    found = plan_size(plan)
     assert (found.tokens_per_pass, found.is_exact) == (tokens_of_pass(plan), True)
     assert abs(found.steps(0, 300_000) - taken(plan, 300_000)) <= 1
     assert found.steps(0, 300_000) >= 100
@@ -52,7 +52,7 @@ def test_a_corpus_of_one_window_is_counted(shelves: CorpusReader, composition: s
 
 def test_of_many_windows_the_first_one_speaks(shelves: CorpusReader) -> None:
     plan = plan_over(shelves, Records(RECORDS), settings(window_sequences=100))
-    found = extent(plan)
+    found = plan_size(plan)
     assert not found.is_exact
     assert found.tokens_per_pass == pytest.approx(tokens_of_pass(plan), rel=0.1)
     assert found.steps(0, 300_000) == pytest.approx(taken(plan, 300_000), rel=0.02)
@@ -63,7 +63,7 @@ def test_each_stage_of_a_curriculum_has_its_own_steps(tmp_path: Path) -> None:
     shelves = CorpusReader([write_store(tmp_path, np.random.default_rng(1).integers(160, 280, RECORDS))])
     staged = settings(curriculum=((100_000, 100),), crop_tokens=300, bin_tokens=300, bins_per_step=4)
     plan = plan_over(shelves, Records(RECORDS), staged)
-    found = extent(plan)
+    found = plan_size(plan)
     assert [begin for begin, _ in found.stages] == [0, 100_000]
     assert found.stages[0][1] == 1200
     assert 800 < found.stages[1][1] < 1000
@@ -82,22 +82,22 @@ def test_steps_between_two_tokens() -> None:
 def test_streams_and_mixtures_have_no_pass(shelves: CorpusReader) -> None:
     records = Records(RECORDS)
     mixed = Plan(Mixture([records, records], (1, 1), 0, 100), lambda s: shelves.num_residues(s % 2**40), settings(), 0)
-    assert extent(mixed).tokens_per_pass is None
-    assert extent(mixed).stages[0][1] > 1000
-    assert extent(plan_over(shelves, Records(RECORDS, streamed=True), settings())).tokens_per_pass is None
+    assert plan_size(mixed).tokens_per_pass is None
+    assert plan_size(mixed).stages[0][1] > 1000
+    assert plan_size(plan_over(shelves, Records(RECORDS, streamed=True), settings())).tokens_per_pass is None
 
 
 @pytest.mark.parametrize("window_sequences", [1000, 100])
 def test_the_tokens_of_a_pass_are_counted_whatever_its_windows(shelves: CorpusReader, window_sequences: int) -> None:
     plan = plan_over(shelves, Records(RECORDS), settings(window_sequences=window_sequences))
-    assert tokens_per_pass(plan) == tokens_of_pass(plan)
+    assert tokens_per_epoch(plan) == tokens_of_pass(plan)
 
 
 def test_what_has_no_such_pass_is_refused(shelves: CorpusReader) -> None:
     mixture = plan_over(shelves, Records(RECORDS), settings())
     mixture.sampler = Mixture([Records(RECORDS)], [1], 0, 1000)
     with pytest.raises(ValueError, match="a stream or a mixture has no pass whose tokens could be counted"):
-        tokens_per_pass(mixture)
+        tokens_per_epoch(mixture)
     changing = plan_over(shelves, Records(RECORDS), settings(curriculum=((5_000, 60),)))
     with pytest.raises(ValueError, match=r"schedule\.passes is given beside data\.curriculum"):
-        tokens_per_pass(changing)
+        tokens_per_epoch(changing)

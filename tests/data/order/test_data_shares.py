@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.order.plan import Cursor, Plan
-from data.order.shares import WeightedEpochs, apportioned
+from data.order.shares import WeightedEpochs, apportion
 from data.settings import DataSettings
 
 GROUPS = [np.arange(100, 130), np.array([7]), np.arange(500, 900)]
@@ -80,11 +80,11 @@ def test_a_plan_continues_where_it_was_left() -> None:
 
 
 def test_shares_are_rounded_to_whole_draws() -> None:
-    assert apportioned(10, [1, 1, 1]) == [4, 3, 3]
-    assert apportioned(100, [3.0, 1.0]) == [75, 25]
-    assert apportioned(7, [5.0, 2.0, 0.0001]) == [5, 2, 1]  # none is left without a draw
-    assert apportioned(1000, [n**0.5 for n in (10_000, 100)]) == [909, 91]
-    assert apportioned(0, []) == []
+    assert apportion(10, [1, 1, 1]) == [4, 3, 3]
+    assert apportion(100, [3.0, 1.0]) == [75, 25]
+    assert apportion(7, [5.0, 2.0, 0.0001]) == [5, 2, 1]  # none is left without a draw
+    assert apportion(1000, [n**0.5 for n in (10_000, 100)]) == [909, 91]
+    assert apportion(0, []) == []
 
 
 def test_a_group_without_records_or_draws_is_refused() -> None:

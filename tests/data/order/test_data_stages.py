@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
-from data.order.plan import Bin, Cursor, Plan, crop, following
+from data.order.plan import Bin, Cursor, Plan, crop, next_cursor
 from data.order.sampler import CORPUS_BITS, Epochs, Mixture, Sampler
 from data.settings import DataSettings
 from support.inputs.raw_store import Records
@@ -99,7 +99,7 @@ def test_other_runs_keep_their_order_to_the_byte(
             cursor = Cursor(pass_index=cursor.pass_index + 1, tokens_before_window=cursor.tokens_before_window)
             continue
         assert content(bins) == before_stages_were_cut(p, cursor)
-        cursor, windows = following(cursor, bins), windows + 1
+        cursor, windows = next_cursor(cursor, bins), windows + 1
     assert windows > 1
 
 

@@ -22,7 +22,7 @@ from data.corpus.lengths import count_lengths
 from data.settings import CorpusSettings, IngestSettings
 from data.sources.block import RecordBlock, Source
 from data.sources.fasta import FastaSource
-from data.sources.protein import mistaken
+from data.sources.protein import wrong_content
 from data.sources.resolve import resolve
 from data.store.build import build_into, open_or_build
 from data.store.folder import PARTS
@@ -231,7 +231,7 @@ def test_stops_of_gffread_are_no_alignment(tmp_path: Path) -> None:
     stops = "".join(f">p{n}\n{'MKTAYI' * (9 + n)}{'.MK' * 9}\n" for n in range(20)).encode()
     aligned = "".join(f">p{n}\n{'MKTAYI' * 9}{'.MK' * 9}\n" for n in range(20)).encode()
     dashes = stops.replace(b".MK", b"-MK")
-    found = [mistaken(next(blocks_of(tmp_path, text))) for text in (stops, aligned, dashes)]
+    found = [wrong_content(next(blocks_of(tmp_path, text))) for text in (stops, aligned, dashes)]
     assert [reason.partition(":")[0] for reason in found] == ["", "is an alignment", "is an alignment"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from data.settings import CorpusSettings, IngestSettings
 from data.sources.block import RecordBlock
 from data.sources.fasta import FastaSource
-from data.sources.protein import mistaken
+from data.sources.protein import wrong_content
 from data.sources.resolve import Source, resolve
 from data.store.build import build_into, open_or_build
 from data.store.growing import GrowingStore
@@ -112,17 +112,17 @@ MISTAKEN = {
 
 @pytest.mark.parametrize(("text", "words"), MISTAKEN.values(), ids=MISTAKEN)
 def test_letters_that_are_no_residues(tmp_path: Path, text: bytes, words: str) -> None:
-    reason = mistaken(first_block(tmp_path, text))
+    reason = wrong_content(first_block(tmp_path, text))
     assert words in reason
     assert reason.endswith("if it holds proteins nevertheless, set data.ingest.content = 'any'")
 
 
 def test_an_alignment_whose_gaps_would_be_counted(tmp_path: Path) -> None:
     aligned = fasta([s[:40] + "-" * 10 + ".." + s[40:] for s in PROTEINS])
-    assert "is an alignment: 480 of its first 2880 letters are gaps" in mistaken(
+    assert "is an alignment: 480 of its first 2880 letters are gaps" in wrong_content(
         first_block(tmp_path, aligned, "count")
     )
-    assert mistaken(first_block(tmp_path, fasta([*PROTEINS, "MK-T"]), "count")) == ""
+    assert wrong_content(first_block(tmp_path, fasta([*PROTEINS, "MK-T"]), "count")) == ""
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_an_alignment_whose_gaps_would_be_counted(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_a_protein_set_after_all(tmp_path: Path, sequences: list[str]) -> None:
-    assert mistaken(first_block(tmp_path, fasta(sequences))) == ""
-    assert mistaken(first_block(tmp_path, fasta(sequences, ">P{};x"))) == ""
+    assert wrong_content(first_block(tmp_path, fasta(sequences))) == ""
+    assert wrong_content(first_block(tmp_path, fasta(sequences, ">P{};x"))) == ""
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="no protein sets of others beside the checkout")
@@ -150,11 +150,13 @@ def test_real_protein_sets_are_taken() -> None:
     assert len(paths) > 5
     for path in paths:
         block = next(FastaSource(str(path), "refuse").blocks())
-        assert mistaken(block) == "", path
+        assert wrong_content(block) == "", path
         rows = block.lengths.cumsum()
         for at in range(1, len(rows), 97):  # a corpus of some neighbours alone would be taken, too
             few = replace(block, tokens=block.tokens[rows[at - 1] : rows[at]], lengths=block.lengths[at : at + 1])
-            assert mistaken(replace(few, headers=few.headers[:0], header_lengths=few.header_lengths[:0])) == "", path
+            assert wrong_content(replace(few, headers=few.headers[:0], header_lengths=few.header_lengths[:0])) == "", (
+                path
+            )
 
 
 TABLE = "".join(f"p{i},{s}\n" for i, s in enumerate(DNA))

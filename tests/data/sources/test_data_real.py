@@ -13,7 +13,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 from data.alphabet import LETTER_IDS, MASK, UNK
 from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import Bin, Cursor
 from data.settings import DataSettings
 from support.inputs.flat_batches import labels_of
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not PATHS, reason="no real proteins beside the p
 
 
 def opened(settings: DataSettings) -> Corpora:
-    return open_corpora(settings, prepare(settings))
+    return open_corpora(settings, prepare_corpora(settings))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.corpus.prepare import prepare
+from data.corpus.prepare import prepare_corpora
 from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin
 from data.settings import DataSettings, IngestSettings
@@ -211,10 +211,10 @@ def test_a_run_notices_one_bit(tmp_path: Path, name: str) -> None:
     plain = DataSettings(
         sources=(str(tmp_path / "a.fasta"),), store_dir=str(tmp_path / "stores"), validation_fraction=0.2
     )
-    (found,) = prepare(plain)
+    (found,) = prepare_corpora(plain)
     flip(found.folder / name, 60, 1)
     with pytest.raises(ValueError, match=rf"{name} differs from what was written: .*delete the folder"):
-        prepare(plain)
+        prepare_corpora(plain)
 
 
 # Bytes --------------------------------------------------------------------------------------------

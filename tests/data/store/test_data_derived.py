@@ -12,7 +12,7 @@ import pytest
 
 from data.commands.digest import digest_command
 from data.corpus.corpora import Corpora
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.homology.clusters import excluded, open_clusters
 from data.homology.split import open_split
 from data.settings import DataSettings, IngestSettings
@@ -56,7 +56,7 @@ def settings(tmp_path: Path) -> DataSettings:
 
 def opened(settings: DataSettings) -> Corpora:
     with pytest.warns(UserWarning, match="1 of 3 names"):
-        corpora = open_corpora(settings, prepare(settings))
+        corpora = open_corpora(settings, prepare_corpora(settings))
     corpora.plan(0)
     assert corpora.parts[0].clusters is not None
     _ = corpora.parts[0].clusters.members
@@ -82,7 +82,7 @@ def test_derived_json_that_was_cut_names_its_file(settings: DataSettings, patter
     content = path.read_bytes()
     path.write_bytes(CUTS[how](content))
     with pytest.raises(ValueError, match=re.escape(str(path))) as caught:
-        prepare(settings)
+        prepare_corpora(settings)
     assert str(caught.value).endswith(f"; delete {path.parent}, it is written again")
     for file in path.parent.rglob("*"):  # the remedy
         if file.is_file():
@@ -122,7 +122,7 @@ def test_a_flipped_bit_of_what_is_held_out(settings: DataSettings, name: str) ->
         f"check the disk, and delete {re.escape(str(folder))}, it is written again"
     )
     with pytest.warns(UserWarning, match="names are not in"), pytest.raises(ValueError, match=message):
-        prepare(settings)
+        prepare_corpora(settings)
 
 
 @pytest.mark.filterwarnings("ignore:.*names are not in")
@@ -218,7 +218,7 @@ def test_what_another_user_derived_is_theirs_to_delete(settings: DataSettings, t
 
     def work() -> None:
         with pytest.raises(ValueError, match=re.escape(str(path))) as caught:
-            prepare(mine)
+            prepare_corpora(mine)
         said = f"; ask the owner of {derived} to delete it, as this user cannot, or copy the store without it and name "
         assert said in str(caught.value).replace("check the disk, and ask", "ask")
         shutil.copytree(store, tmp_path / "copy", ignore=lambda *_: [derived.name])

@@ -25,7 +25,7 @@ from data.store.token_store import LOCK, TokenStore
 from support.forked import NO_FILTER, RefusedFlushes, in_process
 from support.inputs.seeded_source import SeededSource
 from support.inputs.token_stores import store_from, store_of
-from zymogen.files.durable import published, replaced, workspace, write_whole
+from zymogen.files.durable import new_dir, replacing_file, workspace, write_atomic
 
 WEEK_S = 7 * 24 * 3600
 
@@ -34,7 +34,7 @@ def killed_in(folder: Path) -> tuple[Path, Path]:
     """The folder and the lock that a process left which was killed while it published `folder`."""
 
     def work() -> None:
-        with published(folder) as building:
+        with new_dir(folder) as building:
             (building / "half").mkdir()
             (building / "half" / "tokens").write_text("x")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -56,7 +56,7 @@ def of_another_machine(lock: Path) -> None:
 
 
 def publish_one(folder: Path) -> None:
-    with published(folder) as building:
+    with new_dir(folder) as building:
         (building / "a").write_text("a")
 
 
@@ -69,7 +69,7 @@ def test_what_a_killed_process_left_is_removed(next_one: Callable[[Path], None],
 
 
 def replaced_with(path: Path, text: str) -> None:
-    with replaced(path) as temporary:
+    with replacing_file(path) as temporary:
         temporary.write_text(text)
 
 
@@ -131,7 +131,7 @@ def test_another_machine_has_a_week(tmp_path: Path) -> None:
 
 
 def test_whoever_is_first_stays(tmp_path: Path) -> None:
-    with published(tmp_path / "split-1") as building:
+    with new_dir(tmp_path / "split-1") as building:
         (building / "a").write_text("second")
         publish_one(tmp_path / "split-1")
     assert (tmp_path / "split-1/a").read_text() == "a"
@@ -140,12 +140,12 @@ def test_whoever_is_first_stays(tmp_path: Path) -> None:
 
 def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
     def interrupted() -> None:
-        with published(tmp_path / "split-1") as building:
+        with new_dir(tmp_path / "split-1") as building:
             (building / "a").touch()
             raise KeyboardInterrupt
 
     def full() -> None:
-        with replaced(tmp_path / "old") as new:
+        with replacing_file(tmp_path / "old") as new:
             new.write_text("ne")
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -281,11 +281,11 @@ def test_a_file_whose_fsync_failed_is_never_flushed_again(tmp_path: Path) -> Non
     path = tmp_path / "facts.json"
 
     def replace() -> None:
-        with replaced(path) as new:
+        with replacing_file(path) as new:
             new.write_text("new")
 
     def whole() -> None:
-        write_whole(path, "new")
+        write_atomic(path, "new")
 
     def work() -> None:
         flushes = RefusedFlushes()

@@ -39,7 +39,7 @@ FASTA = many(seed=3, count=4000).replace(b"?", b"") * 8
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(attempts, "_answered", set())
-    attempts.tell_once.cache_clear()
+    attempts.log_once.cache_clear()
     return Clock(monkeypatch)
 
 

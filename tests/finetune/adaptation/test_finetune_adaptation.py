@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from finetune.adaptation.adapt import adapt, first_of
+from finetune.adaptation.adapt import adapt, initializers
 from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import merged, plan_of
@@ -19,15 +19,15 @@ from pretrain.checkpoint import verify
 from pretrain.checkpoint.frozen import fill_frozen, read_whole
 from pretrain.engine.named_state import TorchState, Weights
 from pretrain.model import linear
-from pretrain.model.build import without_memory
-from pretrain.model.initial import first_weights
+from pretrain.model.build import build_meta
+from pretrain.model.initial import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.settings import OptimizerSettings
 from support.checkpoint_run import restore, save
 from support.inputs.flat_batches import document, pack, relative
 from support.jobs.adapted import Adapted, WithHead, adapted
-from zymogen.settings.json_file import checked
+from zymogen.settings.json_file import validate
 from zymogen.settings.toml_file import check
 
 SHAPE = EsmShape(layers=3, dim=48, heads=4)
@@ -37,7 +37,7 @@ QKV = "encoder.layers.0.attention.qkv"
 
 
 def weights(shape: EsmShape = SHAPE, seed: int = 0) -> Weights:
-    return {n: w for n, w in first_weights(without_memory(shape), seed).items() if n.startswith("encoder.")}
+    return {n: w for n, w in initial_weights(build_meta(shape), seed).items() if n.startswith("encoder.")}
 
 
 def made(shape: EsmShape = SHAPE, seed: int = 0, **settings: Any) -> Adapted:
@@ -75,7 +75,7 @@ def test_targets_are_names_inside_a_layer_or_full_paths() -> None:
     assert list(some.maps) == [*ends, "encoder.layers.2.feed_forward.down"]
     assert set(some.maps.values()) == {(8, 2.0)}
     assert plan_of(AdaptationSettings(use_rslora=True, rank=16), SHAPE).maps[QKV] == (16, 4.0)
-    assert checked(AdapterPlan, json.dumps(asdict(some)).encode()) == some
+    assert validate(AdapterPlan, json.dumps(asdict(some)).encode()) == some
     for targets, said in (
         (("attention.qvk",), "adaptation.targets is 'attention.qvk'; the nearest is 'attention.qkv'"),
         (("feed_forward.gate_up",), "allowed are 'attention.qkv', 'attention.out', 'feed_forward.up', "),
@@ -126,7 +126,7 @@ def test_weights_of_another_shape_are_refused() -> None:
         model = WithHead(SHAPE)
     adapt(model, AdaptationSettings(kind="full"), None)
     with pytest.raises(ValueError, match=r"lack 12 of the encoder's, such as 'encoder.layers.2.attention_norm.weight'"):
-        first_of(model, weights(replace(SHAPE, layers=2)), 0)
+        initializers(model, weights(replace(SHAPE, layers=2)), 0)
 
 
 @pytest.mark.parametrize("shape", [SHAPE, MODERN], ids=["ESM-2", "ESM C"])

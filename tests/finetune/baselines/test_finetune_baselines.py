@@ -15,7 +15,7 @@ from finetune.baselines.features import Features, one_hot, sequence_features, wi
 from finetune.baselines.nearest import Search, nearest_neighbour
 from finetune.baselines.ridge import linear
 from finetune.labels.labels import BELOW, Labels
-from finetune.metrics.predictions import rows_of
+from finetune.metrics.predictions import label_rows
 from finetune.metrics.scoring import score
 from finetune.tasks.objective import Task
 from finetune.tasks.settings import Level, TaskSettings, TaskType
@@ -71,7 +71,8 @@ def test_outputs_with_the_same_places_are_fitted_together() -> None:
     table = rng.normal(size=(6, 4))
     table[2, 3] = np.nan
     found = {
-        tuple(outputs.tolist()): rows.shape for outputs, rows in by_labelled(rows_of(labels_of(table), np.arange(6)), 4)
+        tuple(outputs.tolist()): rows.shape
+        for outputs, rows in by_labelled(label_rows(labels_of(table), np.arange(6)), 4)
     }
     assert found == {(0, 1, 2): (3, 6), (3,): (1, 5)}
 

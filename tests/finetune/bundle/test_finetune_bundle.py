@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from finetune.adaptation.adapt import first_of
+from finetune.adaptation.adapt import initializers
 from finetune.bundle.columns import TaskColumns
 from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
 from finetune.bundle.manifest import BaseModel, BundleManifest, ModelRecord
@@ -26,7 +26,7 @@ from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
 from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.frozen import read_whole
-from pretrain.model.build import first_model
+from pretrain.model.build import build_initialized
 from pretrain.model.settings import ModelSettings
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.source import ENCODER
@@ -43,10 +43,10 @@ def test_a_bundle_predicts_byte_for_byte_what_its_checkpoint_does(
     bundle = open_folder(folder / "run" / "bundle")
     found = open_predictor(bundle)
     model = empty_model(bundle)
-    _, weights = first_model(ModelSettings(preset="esm2_60k"), 0)
+    _, weights = build_initialized(ModelSettings(preset="esm2_60k"), 0)
     encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
     assert bundle.manifest.adapters is not None
-    first = first_of(model, encoder, 0, bundle.manifest.adapters)
+    first = initializers(model, encoder, 0, bundle.manifest.adapters)
     whole = read_whole(best_valid(folder / "run" / "checkpoints"), dict(model.named_parameters()), first)
     model.load_state_dict(whole, assign=True)
     table = read_table(str(folder / "train.csv"))

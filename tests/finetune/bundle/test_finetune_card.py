@@ -28,7 +28,7 @@ from pretrain.model.presets import PRESETS
 from pretrain.push.folder import finished_files
 from pretrain.ship.checksums import CHECKSUMS
 from support.places import ROOT
-from zymogen.settings.json_file import checked
+from zymogen.settings.json_file import validate
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
@@ -154,7 +154,7 @@ def test_planted_tokens_reach_no_card(bundle: Path, monkeypatch: pytest.MonkeyPa
     content = json.loads(text)
     content["reading"]["table"] = ["https://host.example/a.csv?sig=hf_planted2", "opaque_secret.csv"]
     content["base"] |= {"init": "hf_planted3planted3planted3", "preset": None}
-    card = bundle_card(checked(BundleManifest, json.dumps(content).encode()))
+    card = bundle_card(validate(BundleManifest, json.dumps(content).encode()))
     assert "host.example: a.csv" in card
     assert not [word for word in ("planted", "opaque") if word in card.replace("\\", "")]
 

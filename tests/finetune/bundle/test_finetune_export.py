@@ -117,7 +117,7 @@ def test_transformers_alone_computes_what_the_bundle_predicts(
     (tmp_path / "in.csv").write_text("sequence\n" + "\n".join(SEQUENCES))
     proteins = proteins_of(read_table(str(tmp_path / "in.csv")), bundle.manifest.reading, 60)
     if of.settings.type == "multiclass":  # logits are compared, before probabilities are made of them
-        monkeypatch.setattr("finetune.predictor.predicted", lambda _, numbers, __: numbers.double().numpy())
+        monkeypatch.setattr("finetune.predictor.activate", lambda _, numbers, __: numbers.double().numpy())
     found = open_predictor(bundle)(proteins, np.arange(len(SEQUENCES)))
     for record, theirs in enumerate(map(torch.tensor, logits)):
         ours = torch.from_numpy(found[record][0])

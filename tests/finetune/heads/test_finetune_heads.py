@@ -12,7 +12,7 @@ from finetune.heads.head import TaskHead
 from finetune.heads.inputs import InputScale
 from finetune.heads.pair import PairHead
 from finetune.heads.pooling import Pooling, first_slots, rows_of
-from finetune.heads.predicted import predicted
+from finetune.heads.predicted import activate
 from finetune.heads.settings import HeadSettings
 from finetune.heads.thresholds import LEAST_GAP, OrderedThresholds
 from pretrain.model.presets import PRESETS
@@ -196,14 +196,14 @@ def test_predictions_are_in_the_task_s_scale() -> None:
     first = torch.tensor([0, 1])
     objective = task("a", "regression", outputs=2)
     objective.std[1] = 10
-    assert predicted(objective, torch.tensor([1.5, -1.0]), first).tolist() == [4, -9]
-    found = predicted(task("a", "binary", classes=2), torch.tensor([0.0, 2.0]), first)
+    assert activate(objective, torch.tensor([1.5, -1.0]), first).tolist() == [4, -9]
+    found = activate(task("a", "binary", classes=2), torch.tensor([0.0, 2.0]), first)
     np.testing.assert_allclose(found, [0.5, 1 / (1 + np.exp(-2))], rtol=1e-12)
     rows = torch.tensor([[0.0, 0.0, 1.0], [-2.0, 0.0, 0.0]])
-    found = predicted(task("a", "multiclass", classes=3), rows, first)
+    found = activate(task("a", "multiclass", classes=3), rows, first)
     np.testing.assert_allclose(found, torch.softmax(rows.double(), 1), rtol=1e-12)
     above = torch.tensor([[2.0, 0.0], [0.0, -1.0]])
-    found = predicted(task("a", "ordinal", classes=3), above, first)
+    found = activate(task("a", "ordinal", classes=3), above, first)
     s = 1 / (1 + np.exp(-above.double().numpy()))
     np.testing.assert_allclose(found, np.stack([1 - s[:, 0], s[:, 0] - s[:, 1], s[:, 1]], 1), rtol=1e-12)
     np.testing.assert_allclose(found.sum(1), 1)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from finetune.heads.inputs import InputScale, InputScaleRecord
 from finetune.job import FineTuneJob
-from zymogen.settings.json_file import checked
+from zymogen.settings.json_file import validate
 
 VECTORS = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32) * 1e-3 + np.float32(2.0)
 
@@ -39,7 +39,7 @@ def test_a_channel_that_does_not_vary_stays_finite() -> None:
 
 def test_it_comes_back_from_json_as_it_was() -> None:
     scale = InputScale.of([VECTORS])
-    back = checked(InputScaleRecord, json.dumps(asdict(scale.record)).encode()).scale
+    back = validate(InputScaleRecord, json.dumps(asdict(scale.record)).encode()).scale
     assert back.mean.tobytes() == scale.mean.tobytes()
     assert back.std.tobytes() == scale.std.tobytes()
 
@@ -87,7 +87,7 @@ def test_whitening_is_not_rounded_under_autocast() -> None:
 
 def test_directions_come_back_from_json_as_they_were() -> None:
     scale = InputScale.of([correlated(200)], whitened=True)
-    back = checked(InputScaleRecord, json.dumps(asdict(scale.record)).encode()).scale
+    back = validate(InputScaleRecord, json.dumps(asdict(scale.record)).encode()).scale
     assert scale.directions is not None
     assert back.directions is not None
     assert scale.directions[0].shape == (64, 96)

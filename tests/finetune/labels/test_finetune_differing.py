@@ -5,7 +5,7 @@ import pytest
 
 from finetune.labels.differing import UnusedColumns
 from finetune.labels.reading import TaskLabels, read_task
-from finetune.labels.replicates import agreement
+from finetune.labels.replicates import replicate_agreement
 from support.assays.labelled_rows import Cell, as_list, read, rows_of, task
 
 RNG = np.random.default_rng(0)
@@ -42,21 +42,21 @@ def test_the_ceiling_is_of_labels_whose_rows_are_replicates() -> None:
     temperature: list[Cell] = ["20"] * 80 + ["20", "60"] * 40
     records = [number // 2 for number in range(160)]
     labels = read_beside({"y": list(cells), "T": temperature}, records).labels
-    found = agreement(labels, 0, np.ones(80, bool))
+    found = replicate_agreement(labels, 0, np.ones(80, bool))
     assert found is not None
     assert found[0] == 40
     assert found[2] > 0.99
-    mixed = agreement(read({"y": list(cells)}, records).labels, 0, np.ones(80, bool))
+    mixed = replicate_agreement(read({"y": list(cells)}, records).labels, 0, np.ones(80, bool))
     assert mixed is not None
     assert mixed[2] < 0.9
-    assert agreement(labels, 0, np.arange(80) < 29) is None  # of 29 labels nothing is said
+    assert replicate_agreement(labels, 0, np.arange(80) < 29) is None  # of 29 labels nothing is said
 
 
 def test_a_median_beside_a_bound_leaves_the_ceiling_finite() -> None:
     """Its label is exact and has no spread; a run ended with an error of the JSON that it was written to."""
     cells: list[Cell] = [text for n in range(60) for text in (str(n), f"{n + 0.5}", "<0.1" if n % 3 == 0 else str(n))]
     labels = read({"y": cells}, [n // 3 for n in range(180)], replicates="median").labels
-    found = agreement(labels, 0, np.ones(60, bool))
+    found = replicate_agreement(labels, 0, np.ones(60, bool))
     assert found is not None
     assert found[0] == 40
     assert np.isfinite([found[1], found[2]]).all()

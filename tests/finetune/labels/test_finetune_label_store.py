@@ -190,7 +190,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from types import SimpleNamespace
-from data.batches.filling import filled
+from data.batches.filling import fill_bin
 from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin
 from finetune.labels.contents import LabelledContents
@@ -205,7 +205,7 @@ for records in np.array_split(np.random.default_rng(0).permutation(200_000), 4_0
     if contents:
         count += len(contents.fill(bin_).targets[0][0])
     else:
-        filled(bin_, shelves.tokens(bin_))
+        fill_bin(bin_, shelves.tokens(bin_))
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(count, int(status["VmHWM"].split()[0]) / 1024)  # ru_maxrss would be that of the parent
 """

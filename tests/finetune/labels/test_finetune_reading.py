@@ -9,7 +9,7 @@ from finetune.labels.placed import TableRows
 from finetune.labels.reading import read_task
 from finetune.tables.proteins import proteins_of
 from finetune.tables.settings import TableSettings, TooLong
-from finetune.tables.table import joined
+from finetune.tables.table import concatenate_tables
 from support.assays.labelled_rows import Cell, as_list, read, rows_of, task
 
 
@@ -74,7 +74,7 @@ def together(*tables: TableRows) -> TableRows:
     """The rows of several tables, which all have a column x, as rows of one."""
     bases = np.cumsum([0, *(each.num_records for each in tables)])
     records = np.concatenate([each.records + base for each, base in zip(tables, bases, strict=False)])
-    table = joined([each.table for each in tables], TableSettings(sequence=("x",)))
+    table = concatenate_tables([each.table for each in tables], TableSettings(sequence=("x",)))
     return TableRows(table, records, int(bases[-1]))
 
 

@@ -14,7 +14,7 @@ from finetune.labels.store import write
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
-from finetune.tables.table import joined
+from finetune.tables.table import concatenate_tables
 from support.assays.labelled_rows import task
 from support.inputs.token_stores import store_of
 from support.places import REAL
@@ -35,7 +35,9 @@ def together(rows: list[TableRows]) -> TableRows:
     """The rows of several tables as rows of one."""
     total = sum(each.num_records for each in rows)
     column = rows[0].table.columns[0]
-    return TableRows(joined([each.table for each in rows], TableSettings(sequence=(column,))), np.arange(total), total)
+    return TableRows(
+        concatenate_tables([each.table for each in rows], TableSettings(sequence=(column,))), np.arange(total), total
+    )
 
 
 def part(rows: list[TableRows], number: int) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":

@@ -5,7 +5,7 @@ import pytest
 
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.labels.objectives import counts_by_part, objectives
-from finetune.labels.replicates import agreement
+from finetune.labels.replicates import replicate_agreement
 from support.assays.labelled_rows import Cell, as_list, read
 
 
@@ -79,7 +79,7 @@ def labels_of(groups: list[list[float]]) -> Labels:
 def test_icc_is_that_of_shrout_and_fleiss() -> None:
     """Their table 2, six targets by four judges: ICC(1,1) = 0.17, ICC(1,4) = 0.44 (table 4)."""
     table = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
-    found = agreement(labels_of([[float(v) for v in row] for row in table]), 0, np.ones(6, bool), 2)
+    found = replicate_agreement(labels_of([[float(v) for v in row] for row in table]), 0, np.ones(6, bool), 2)
     assert found is not None
     assert found[0] == 6
     assert found[1] == pytest.approx(0.1657, abs=5e-5)
@@ -91,7 +91,7 @@ def test_the_ceiling_is_what_the_truth_reaches() -> None:
     truth = rng.normal(size=4000)
     groups = [list(value + 0.8 * rng.normal(size=1 + i % 4)) for i, value in enumerate(truth)]
     labels = labels_of(groups)
-    found = agreement(labels, 0, np.ones(4000, bool))
+    found = replicate_agreement(labels, 0, np.ones(4000, bool))
     assert found is not None
     assert found[1] == pytest.approx(1 / (1 + 0.64), abs=0.03)  # standard error 0.012
     # The reached correlation differs from the mean of reliabilities by the labels' unequal variances as well.
@@ -100,10 +100,10 @@ def test_the_ceiling_is_what_the_truth_reaches() -> None:
 
 def test_there_is_no_agreement_without_replicates() -> None:
     labels = labels_of([[1.0, 2.0], [3.0, 4.0], [5.0]])
-    assert agreement(labels, 0, np.array([True, True, True]), 2) is not None
-    assert agreement(labels, 0, np.array([True, False, True]), 2) is None  # one label of several measurements
-    assert agreement(labels_of([[1.0], [2.0]]), 0, np.ones(2, bool), 2) is None
-    assert agreement(labels_of([[1.0, 1.0], [1.0, 1.0]]), 0, np.ones(2, bool), 2) is None
+    assert replicate_agreement(labels, 0, np.array([True, True, True]), 2) is not None
+    assert replicate_agreement(labels, 0, np.array([True, False, True]), 2) is None  # one label of several measurements
+    assert replicate_agreement(labels_of([[1.0], [2.0]]), 0, np.ones(2, bool), 2) is None
+    assert replicate_agreement(labels_of([[1.0, 1.0], [1.0, 1.0]]), 0, np.ones(2, bool), 2) is None
 
 
 # Objectives ---------------------------------------------------------------------------------------

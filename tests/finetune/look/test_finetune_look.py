@@ -8,7 +8,7 @@ import pytest
 from data.homology import program
 from finetune.look.__main__ import _remark
 from finetune.look.__main__ import main as look
-from finetune.look.proposal import LookOptions, RecipeDraft, propose
+from finetune.look.proposal import LookOptions, RecipeDraft, draft_recipe
 from finetune.recipe import Recipe
 from support.assays.messy_tables import TABLES, lines, numbers, proteins, saved
 from support.inputs.written_runs import WrittenRun
@@ -55,7 +55,7 @@ EXPECTED: dict[str, tuple[list[tuple[str, str, dict[str, Any]]], str]] = {
 def looked(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RecipeDraft, Recipe]:
     monkeypatch.setattr(program, "is_installed", lambda: False)
     table, *more = TABLES[name](folder)
-    found = propose(
+    found = draft_recipe(
         LookOptions((table,), folder / "r.toml", more[1] if more else None, store_dir=str(folder / "stores"))
     )
     (folder / "r.toml").write_text(found.recipe)
@@ -126,7 +126,7 @@ def test_a_recipe_is_written_over_only_if_nobody_changed_it(
 @pytest.mark.skipif(not BLAT.is_file(), reason="no real assays beside the project (shared/data/zeroshot)")
 def test_six_columns_of_blat_are_tasks(tmp_path: Path) -> None:
     variants = str(DATA / "zeroshot" / "P62593_BLAT_variants.fasta.gz")
-    found = propose(LookOptions((str(BLAT),), tmp_path / "r.toml", variants, store_dir=str(tmp_path)))
+    found = draft_recipe(LookOptions((str(BLAT),), tmp_path / "r.toml", variants, store_dir=str(tmp_path)))
     tasks = [name for name, (role, _) in found.roles.items() if role == "task"]
     assert tasks == ["0", "39", "156", "625", "2500", "cefotaxime"]
 
@@ -138,7 +138,7 @@ def test_each_recipe_trains_twenty_steps(name: str, tmp_path: Path, monkeypatch:
 
     from finetune.assays import open_on_every_rank
     from finetune.job import FineTuneJob
-    from finetune.members import members
+    from finetune.members import ensemble_members
     from pretrain.engine.launch import launch
     from pretrain.loop import train
 
@@ -149,7 +149,7 @@ def test_each_recipe_trains_twenty_steps(name: str, tmp_path: Path, monkeypatch:
     tokens = 20 * proposed.data.bin_tokens * proposed.data.bins_per_step
     recipe = read(Recipe, path, ["schedule.passes=none", f"schedule.total_tokens={tokens}", "run.patience=none"])
     with launch(recipe) as engine:
-        member = next(iter(members(recipe, open_on_every_rank(recipe, engine))))
+        member = next(iter(ensemble_members(recipe, open_on_every_rank(recipe, engine))))
         summary = train(member.recipe, partial(FineTuneJob, assays=member.assays), engine)
     assert summary.state.step >= 20
     assert summary.scores.rank_metric == summary.scores.rank_metric

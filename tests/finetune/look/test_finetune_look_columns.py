@@ -8,7 +8,7 @@ import pytest
 from finetune.look import words
 from finetune.look.column import columns_of
 from finetune.look.columns import relations
-from finetune.look.roles import roles_of
+from finetune.look.roles import infer_roles
 from finetune.tables.read import read_table
 from support.assays.messy_tables import lines, saved
 
@@ -35,7 +35,7 @@ def test_names_and_pairs_of_columns_grow_with_the_columns(tmp_path: Path, monkey
         header = ",".join(f"CHEMBL{at}" for at in range(count))
         table = read_table(*saved(tmp_path, lines(header, *numbers.tolist()), name=f"{count}.csv"))
         calls.update(plain=0, _relation=0)
-        roles = roles_of(columns_of(table), {}, np.full(20, 50))
+        roles = infer_roles(columns_of(table), {}, np.full(20, 50))
         assert len(roles.tasks) == count - 1
         assert roles.of["CHEMBL7"][0] == "copy"
         seen[count] = dict(calls)

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.batches.loader import require_enough_bins
-from finetune.look.sizes import crop_of, sizes
+from finetune.look.sizes import choose_crop, choose_sizes
 from pretrain.model.presets import PRESETS
-from pretrain.proposal.machine import seen
+from pretrain.proposal.machine import describe_machine
 
-MACHINE = seen(1, 1, "no", "single", gpu=False)
+MACHINE = describe_machine(1, 1, "no", "single", gpu=False)
 
 
 @given(
@@ -20,8 +20,8 @@ def test_every_process_has_a_bin(count: int, longest: int, share: float, seed: i
     lengths = np.full(count, longest)
     if is_varied:
         lengths = np.random.default_rng(seed).integers(min(8, longest), longest + 1, count)
-    crop, training = crop_of(lengths, may_cut=True), max(5, int(share * count))
-    chosen = sizes(lengths, training, count, crop, PRESETS["esm2_60k"], MACHINE)
+    crop, training = choose_crop(lengths, may_cut=True), max(5, int(share * count))
+    chosen = choose_sizes(lengths, training, count, crop, PRESETS["esm2_60k"], MACHINE)
     for world in range(1, 9):
         require_enough_bins(chosen.bins_per_step, world)
     assert all(chosen.bins_per_step % world == 0 for world in (1, 2, 4, 8))
@@ -35,6 +35,8 @@ def test_every_process_has_a_bin(count: int, longest: int, share: float, seed: i
 @pytest.mark.parametrize(("count", "length"), [(1700, 57), (45, 40), (4996, 286)])
 def test_known_tables(count: int, length: int) -> None:
     lengths = np.full(count, length)
-    chosen = sizes(lengths, count * 4 // 5, count, crop_of(lengths, may_cut=True), PRESETS["esm2_60k"], MACHINE)
+    chosen = choose_sizes(
+        lengths, count * 4 // 5, count, choose_crop(lengths, may_cut=True), PRESETS["esm2_60k"], MACHINE
+    )
     found = chosen.bins_per_step, chosen.bin_tokens
     assert found == {1700: (8, 256), 45: (8, 64), 4996: (8, 2048)}[count]

@@ -10,9 +10,9 @@ import pytest
 from data.homology import program
 from finetune.look import dividing, proposal, timing
 from finetune.look.__main__ import main as look
-from finetune.look.proposal import LookOptions, propose
+from finetune.look.proposal import LookOptions, draft_recipe
 from finetune.look.sizes import RunSizes
-from finetune.look.timing import bins_of_rows, expected, measured
+from finetune.look.timing import bins_of_rows, estimate, measure
 from finetune.recipe import Recipe
 from support.assays.messy_tables import lines, numbers, proteins, saved
 from zymogen.settings.toml_file import read
@@ -22,18 +22,18 @@ FOUND = {"rows": 100, "encoder_tokens_per_s": 1e3, "training_tokens_per_s": 200.
 
 
 def test_a_run_takes_its_passes_validations_and_predictions_at_the_speeds_of_100_rows() -> None:
-    lora = expected(FOUND, SIZES, 10.0, (80, 10, 20), members=1)
+    lora = estimate(FOUND, SIZES, 10.0, (80, 10, 20), members=1)
     # 800 tokens are read once, 6 times 800 are trained on, and 6 validations of 100 tokens; 4 seconds of any run, and
     # 0.3 of any validation.
     assert lora.seconds == pytest.approx(0.8 + 6 * 800 / 200 + 6 * 0.1 + 4 + 6 * 0.3)
     # At the end 300 tokens are predicted, and all 1,100 read for the baselines.
     assert lora.end_s == pytest.approx(0.3 + 1.1)
     assert (lora.memory_bytes, lora.how) == (7, "measured here on 100 rows")
-    frozen = expected(FOUND, replace(SIZES, kind="frozen"), 10.0, (80, 10, 20), members=5)
+    frozen = estimate(FOUND, replace(SIZES, kind="frozen"), 10.0, (80, 10, 20), members=5)
     # All 1,100 tokens are read once, and the heads of 5 members see 800 of them 6 times.
     assert frozen.seconds == pytest.approx(1.1 + 5 * (6 * 800 / 200 + 4 + 6 * 0.3))
     assert frozen.end_s == pytest.approx(5 * 0.3)
-    guessed = expected("no model", SIZES, 10.0, (80, 10, 20), members=5)
+    guessed = estimate("no model", SIZES, 10.0, (80, 10, 20), members=5)
     assert (guessed.seconds, guessed.end_s, guessed.memory_bytes) == (45.0, None, 5e8)
     assert guessed.how == "estimated, not measured: no model"
     assert [bins_of_rows(mean, SIZES) for mean in (5.0, 20.0, 500.0)] == [1, 2, 4]
@@ -45,10 +45,10 @@ def test_what_is_known_is_said_before_relatives_are_looked_for(tmp_path: Path, m
     def stopped(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(proposal, "divided", stopped)
+    monkeypatch.setattr(proposal, "propose_split", stopped)
     (table,) = saved(tmp_path, lines("sequence,stability", proteins(12), numbers(12)))
     with pytest.raises(KeyboardInterrupt):
-        propose(LookOptions((table,), tmp_path / "r.toml", store_dir=str(tmp_path)), said.extend)
+        draft_recipe(LookOptions((table,), tmp_path / "r.toml", store_dir=str(tmp_path)), said.extend)
     assert [line.split()[:2] for line in said if "sequence  " in line or "task  " in line] == [
         *(["sequence", "sequence"], ["stability", "task"], ["task", "stability:"]),
     ]
@@ -64,7 +64,7 @@ def test_relatives_that_take_too_long_to_find_are_left_to_the_run(
     monkeypatch.setattr(dividing, "related", never)
     monkeypatch.setattr(dividing, "_MOST_CLUSTERING_S", 3.0)
     (table,) = saved(tmp_path, lines("sequence,stability", proteins(1200), numbers(1200)))
-    found = propose(LookOptions((table,), tmp_path / "r.toml", store_dir=str(tmp_path)))
+    found = draft_recipe(LookOptions((table,), tmp_path / "r.toml", store_dir=str(tmp_path)))
     (tmp_path / "r.toml").write_text(found.recipe)
     recipe = read(Recipe, tmp_path / "r.toml")
     assert (recipe.split.by, recipe.split.identity, recipe.split.folds) == ("homology", 0.3, 0)
@@ -76,7 +76,7 @@ def test_relatives_that_take_too_long_to_find_are_left_to_the_run(
 def test_what_cannot_be_timed_gives_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = '[run]\ndirectory = "x"\n[model]\npreset = "esm2_60k"\n'
     monkeypatch.setattr(timing, "_MOST_S", 0.01)
-    assert measured(text, [], 100) == "100 rows take more than 0 seconds here"
+    assert measure(text, [], 100) == "100 rows take more than 0 seconds here"
 
 
 @pytest.mark.launch

@@ -13,12 +13,12 @@ from data.homology import program
 from finetune.assays import Assays, open_assays, prepare
 from finetune.look import __main__ as command
 from finetune.look.column import columns_of
-from finetune.look.opened import proteins_for
+from finetune.look.opened import read_proteins
 from finetune.look.proposal import RecipeDraft
-from finetune.look.protein import place_of
-from finetune.look.roles import roles_of
+from finetune.look.protein import infer_protein_columns
+from finetune.look.roles import infer_roles
 from finetune.recipe import Recipe
-from finetune.splits.words import in_words as said_of_split
+from finetune.splits.words import format_split as said_of_split
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from support.assays.table_cases import CASES, write_case
@@ -47,8 +47,8 @@ def test_table_is_understood(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(program, "is_installed", lambda: False)
     proposals: list[RecipeDraft] = []
-    propose = command.propose
-    monkeypatch.setattr(command, "propose", lambda *given: proposals.append(propose(*given)) or proposals[0])
+    propose = command.draft_recipe
+    monkeypatch.setattr(command, "draft_recipe", lambda *given: proposals.append(propose(*given)) or proposals[0])
     write_case(case, tmp_path)
     status = command.main([case["file"], *case.get("options", ()), "-o", "r.toml"])
     screen = capsys.readouterr()
@@ -93,14 +93,14 @@ def roles_in_order(table: Table, order: list[str], case: dict[str, Any], folder:
     options = case.get("options", [])
     wild_type = options[options.index("--wild-type") + 1] if "--wild-type" in options else None
     named = [options[at + 1] for at, option in enumerate(options) if option == "--task"]
-    place = place_of(table, columns, wild_type, [])
+    place = infer_protein_columns(table, columns, wild_type, [])
     if place.wild_type is not None:
         place.settings["wild_type"] = str(folder / "of_table.fasta")
         (folder / "of_table.fasta").write_text(f">{place.wild_type[0]}\n{place.wild_type[1]}\n")
     data = {name: value for name, value in place.settings.items() if value is not None}
-    proteins = proteins_for(table, data, {})
+    proteins = read_proteins(table, data, {})
     residues, records, sites = proteins.whole_residues, proteins.record_of_row, proteins.sites
-    return roles_of(columns, place.roles, residues, named, records, sites).of
+    return infer_roles(columns, place.roles, residues, named, records, sites).of
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=[case["name"] for case in ACCEPTED])

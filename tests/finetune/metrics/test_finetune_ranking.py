@@ -96,7 +96,7 @@ def test_a_thousand_columns_cost_a_sort_of_their_own_rows(outputs: int, monkeypa
 
     monkeypatch.setattr(np, "argsort", counted)
     monkeypatch.setattr(concordance, "concordance", refused)
-    monkeypatch.setattr("finetune.metrics.scoring.screening", refused)
+    monkeypatch.setattr("finetune.metrics.scoring.enrichment_metrics", refused)
     assert len(ranked(objective, predictions).tasks) == outputs + 1
     assert len(sorts) == outputs + 1
     assert sum(sorts) == 2 * len(predictions.rows)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import average_precision_score, cohen_kappa_score, roc_auc_score
 
-from finetune.heads.predicted import predicted
+from finetune.heads.predicted import activate
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
-from finetune.metrics.predictions import LabelPredictions, LabelRows, rows_of
+from finetune.metrics.predictions import LabelPredictions, LabelRows, label_rows
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
 from finetune.tasks.objective import Task
@@ -224,7 +224,7 @@ def test_a_column_of_one_trained_class_is_undefined_and_in_no_mean() -> None:
 def test_large_logits_do_not_tie() -> None:
     """In float32 the probabilities of these logits are all 1, and the AUROC would be 0.5."""
     logits = torch.arange(20.0, 32.0)
-    probabilities = predicted(objective("binary", "a"), logits, torch.zeros(12, dtype=torch.int64))
+    probabilities = activate(objective("binary", "a"), logits, torch.zeros(12, dtype=torch.int64))
     (task,) = score(objective("binary", "a"), table((np.arange(12) >= 8).astype(float), probabilities)).tasks
     assert task.value == 1.0
 
@@ -314,7 +314,7 @@ def test_rows_of_labels() -> None:
     pointers, outputs = np.array([0, 2, 2, 3, 5]), np.array([0, 1, 0, 0, 0], np.int32)
     values = np.array([1, 2, 3, 4, 5], np.float32)
     labels = Labels(pointers, outputs, values, positions=np.array([0, 0, 1, 2, 3], np.int32))
-    rows = rows_of(labels, np.array([3, 1, 0]))
+    rows = label_rows(labels, np.array([3, 1, 0]))
     assert rows.records.tolist() == [3, 3, 0, 0]
     assert rows.truth.tolist() == [4, 5, 1, 2]
     assert rows.outputs.tolist() == [0, 0, 0, 1]

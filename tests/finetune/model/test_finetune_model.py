@@ -20,7 +20,7 @@ from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel, head_name
 from finetune.tasks.objective import Task
 from pretrain.model.flops import encoder_flops
-from pretrain.model.initial import first_weights
+from pretrain.model.initial import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
 from support.assays.labelled_batches import EVERY_TYPE, PAIR, gradient, labelled, targets, task, wide, without_labels
 from support.inputs.flat_batches import Document, document, pack, perturb, relative
@@ -302,12 +302,12 @@ def test_the_residue_head_is_that_of_transformers() -> None:
 def test_a_head_s_first_weights_depend_on_its_name_and_the_seed_alone() -> None:
     with torch.device("meta"):
         few, many = made_only(EVERY_TYPE[3]), made_only(*EVERY_TYPE)
-    alone, beside = first_weights(few, 5), first_weights(many, 5)
+    alone, beside = initial_weights(few, 5), initial_weights(many, 5)
     assert set(alone) < set(beside)
     assert {name for name, _ in few.named_parameters()} == set(alone)
     assert all(torch.equal(alone[name](), beside[name]()) for name in alone)
     weight = "heads.task_grade.map.out.weight"
-    assert not torch.equal(first_weights(few, 6)[weight](), alone[weight]())
+    assert not torch.equal(initial_weights(few, 6)[weight](), alone[weight]())
     assert not torch.equal(beside["heads.task_membrane.map.out.weight"](), alone[weight]())
     assert alone[weight]().std() > 0.01
 

@@ -15,7 +15,7 @@ from finetune.metrics.scores import TaskScores
 from finetune.metrics.scoring import score
 from finetune.report import page
 from finetune.report.pictures import MOST_TASKS, pictures
-from finetune.results.calibrated import checked, ends, fitted
+from finetune.results.calibrated import check_calibration, fit_calibration, interval_ends
 from finetune.results.joined import MergedPredictions, with_calibration
 from finetune.results.results import BaselineScores, EnsembleMemberFacts, ReplicateCeiling, Results, TaskCalibration
 from finetune.results.words import caveats
@@ -56,9 +56,11 @@ def of_kind(kind: str, name: str, outputs: int = 1) -> tuple[Task, LabelPredicti
 def results_of(*kinds: tuple[Task, LabelPredictions]) -> tuple[Results, list[Task], list[MergedPredictions]]:
     objectives, joined, calibrations = [], [], []
     for objective, predictions in kinds:
-        maps = fitted(objective, predictions)
+        maps = fit_calibration(objective, predictions)
         found = with_calibration(objective, predictions, None, maps)
-        numbers = checked(objective, predictions, found.calibrated, *ends(objective, maps, predictions))
+        numbers = check_calibration(
+            objective, predictions, found.calibrated, *interval_ends(objective, maps, predictions)
+        )
         calibrations += [
             TaskCalibration(objective.settings.name, *each)
             for each in zip(objective.outputs, maps, numbers, strict=True)

@@ -8,7 +8,7 @@ import pytest
 from finetune.baselines.baseline import PartRecords, TaskBaseline
 from finetune.labels.labels import Labels
 from finetune.results import beside as of_beside
-from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, beside
+from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, fit_baselines
 from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
 
@@ -22,7 +22,9 @@ def test_every_baseline_is_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch
     labels = Labels(np.arange(count + 1), np.zeros(count, np.int32), values)
     parts = PartRecords(np.arange(0, 15), np.arange(15, 20), np.arange(20, 30))
     found = dict(
-        beside(of, labels, parts, sequences, "more than adaptation.cache_gb", of_beside.time.monotonic(), pytest.fail)
+        fit_baselines(
+            of, labels, parts, sequences, "more than adaptation.cache_gb", of_beside.time.monotonic(), pytest.fail
+        )
     )
     assert list(found) == [CONSTANT, RESIDUES, FROZEN, NEAREST]
     assert found[FROZEN] == "more than adaptation.cache_gb"
@@ -33,7 +35,9 @@ def test_every_baseline_is_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(of_beside.time, "monotonic", lambda: next(ticks))
     monkeypatch.setattr(of_beside, "MOST_S", 150.0)
     late = dict(
-        beside(of, labels, parts, sequences, "more than adaptation.cache_gb", of_beside.time.monotonic(), pytest.fail)
+        fit_baselines(
+            of, labels, parts, sequences, "more than adaptation.cache_gb", of_beside.time.monotonic(), pytest.fail
+        )
     )
     assert [name for name, each in late.items() if isinstance(each, TaskBaseline)] == [CONSTANT, RESIDUES]
     assert late[NEAREST] == "the baselines before it took more than 150 s"

@@ -18,9 +18,15 @@ from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
 from finetune.results import beside as of_beside
 from finetune.results import predictions_file, sections, words
-from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, beside
-from finetune.results.calibrated import Calibration, calibrated, checked, ends, fitted
-from finetune.results.joined import MergedPredictions, joined_predictions, objective_of_folds, over_folds, over_seeds
+from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, fit_baselines
+from finetune.results.calibrated import Calibration, calibrated, check_calibration, fit_calibration, interval_ends
+from finetune.results.joined import (
+    MergedPredictions,
+    average_seeds,
+    joined_predictions,
+    merge_folds,
+    objective_of_folds,
+)
 from finetune.results.results import (
     BaselineScores,
     EnsembleMemberFacts,
@@ -54,11 +60,11 @@ def rows(records: list[int], truth: list[float], outputs: list[int] | None = Non
 def test_seeds_are_averaged_with_the_spread_of_the_class_that_is_called() -> None:
     of, three = objective("multiclass", classes=3), rows([0], [1.0])
     each = [LabelPredictions(three, np.array([p])) for p in ([0.2, 0.5, 0.3], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2])]
-    mean, spread = over_seeds(of, each)
+    mean, spread = average_seeds(of, each)
     np.testing.assert_allclose(mean.prediction, [[0.3, 0.5, 0.2]])
     assert spread is not None
     np.testing.assert_allclose(spread, [0.2])  # of 0.5, 0.7, 0.3
-    assert over_seeds(of, each[:1]) == (each[0], None)
+    assert average_seeds(of, each[:1]) == (each[0], None)
 
 
 def test_folds_are_joined_in_the_order_of_records_places_and_outputs() -> None:
@@ -82,10 +88,10 @@ def test_a_fold_is_calibrated_by_the_out_of_fold_errors_of_the_others() -> None:
     def fold(number: int) -> MergedPredictions:
         records = list(range(number, 60, 3))
         predictions = LabelPredictions(rows(records, [10.0**number] * 20), np.zeros(20))
-        own = ends(objective(), (Calibration(20, half_width=0.5),), predictions)
+        own = interval_ends(objective(), (Calibration(20, half_width=0.5),), predictions)
         return MergedPredictions(predictions, predictions.prediction, *own, np.full(20, number / 10))
 
-    found = over_folds([fold(number) for number in range(3)], [objective()] * 3)
+    found = merge_folds([fold(number) for number in range(3)], [objective()] * 3)
     assert found.predictions.rows.records.tolist() == list(range(60))
     assert found.high[:3].tolist() == [100.0, 100.0, 10.0]
     assert found.low[:3].tolist() == [-100.0, -100.0, -10.0]
@@ -147,12 +153,12 @@ def test_a_class_that_one_fold_lacks_is_not_trained_in_all_folds_together() -> N
 def test_half_widths_of_numbers_and_their_coverage_by_hand() -> None:
     of, nineteen = objective(), list(range(19))
     validation = LabelPredictions(rows(nineteen, [float(n) for n in nineteen]), np.zeros(19))
-    (found,) = fitted(of, validation)
+    (found,) = fit_calibration(of, validation)
     assert found == Calibration(19, half_width=17.0)  # rank ceil(20 * 0.9) = 18 of the errors 0, 1, ..., 18
     tested = LabelPredictions(rows([0, 1, 2, 3], [16.0, -17.0, 18.0, 30.0]), np.zeros(4))
-    low, high = ends(of, [found], tested)
-    assert checked(of, tested, tested.prediction, low, high) == [{"coverage": 0.5, "width": 34.0}]
-    (few,) = fitted(of, LabelPredictions(rows([0], [1.0]), np.zeros(1)))
+    low, high = interval_ends(of, [found], tested)
+    assert check_calibration(of, tested, tested.prediction, low, high) == [{"coverage": 0.5, "width": 34.0}]
+    (few,) = fit_calibration(of, LabelPredictions(rows([0], [1.0]), np.zeros(1)))
     assert few.half_width is None
     assert few.why_not == "too few validation labels to promise 90%: 1"
 
@@ -160,8 +166,8 @@ def test_half_widths_of_numbers_and_their_coverage_by_hand() -> None:
 def test_a_calibration_is_not_judged_by_the_labels_it_was_fitted_on() -> None:
     of, nineteen = objective(), list(range(19))
     predicted = LabelPredictions(rows(nineteen, [float(n) for n in nineteen]), np.zeros(19))
-    maps = fitted(of, predicted)
-    joined = MergedPredictions(predicted, predicted.prediction, *ends(of, maps, predicted), None)
+    maps = fit_calibration(of, predicted)
+    joined = MergedPredictions(predicted, predicted.prediction, *interval_ends(of, maps, predicted), None)
     for part, judged in ((TEST, {"coverage": 18 / 19, "width": 34.0}), (VALIDATION, {})):
         fold = FoldPredictions(None, (of,), part, (), (joined,), (joined,), (maps,), ())  # type: ignore[arg-type]
         (found,) = _calibrations([fold], [of], [joined])
@@ -173,9 +179,9 @@ def test_labels_that_did_not_choose_the_checkpoint_calibrate_where_there_are_twe
     errors = np.where(np.arange(60) < 30, 1.0, 2.0)  # those of the half that chose are smaller
     validation = LabelPredictions(rows(records, errors.tolist()), np.zeros(60))
     for apart, width, labels, chose in ((30, 2.0, 30, False), (41, 2.0, 60, True), (60, 2.0, 60, True)):
-        (found,) = fitted(objective(), validation, np.arange(60) >= apart)
+        (found,) = fit_calibration(objective(), validation, np.arange(60) >= apart)
         assert found == Calibration(labels, half_width=width, chose=chose)
-    (found,) = fitted(
+    (found,) = fit_calibration(
         objective(), LabelPredictions(rows(records, errors[::-1].tolist()), np.zeros(60)), np.arange(60) >= 30
     )
     assert (found.half_width, found.chose) == (1.0, False)
@@ -189,11 +195,11 @@ def test_a_calibration_that_harms_on_labels_apart_is_not_used(kind: str) -> None
     said, is_even = rng.uniform(0.55, 0.95, 400), np.arange(400) % 2 == 0
     truth = np.where(is_even, said > 0.7, said < 0.7).astype(np.float64)
     prediction = said if kind == "binary" else np.stack([1 - said, said], 1)
-    (harmful,) = fitted(of, LabelPredictions(rows(list(range(400)), truth.tolist()), prediction))
+    (harmful,) = fit_calibration(of, LabelPredictions(rows(list(range(400)), truth.tolist()), prediction))
     assert harmful.why_not == "made of half of the labels, it does not improve the probabilities of the others"
     assert (harmful.temperature, harmful.labels) == (None, 400)
     right = (rng.random(400) < said**3).astype(np.float64)
-    (useful,) = fitted(of, LabelPredictions(rows(list(range(400)), right.tolist()), prediction))
+    (useful,) = fit_calibration(of, LabelPredictions(rows(list(range(400)), right.tolist()), prediction))
     assert useful.temperature is not None
 
 
@@ -203,7 +209,7 @@ def test_bounds_do_not_widen_an_interval() -> None:
     censoring = np.zeros(19, np.int8)
     censoring[18] = ABOVE
     labels = LabelRows(np.arange(19), np.zeros(19, np.int64), truth, censoring)
-    (found,) = fitted(objective(), LabelPredictions(labels, np.zeros(19)))
+    (found,) = fit_calibration(objective(), LabelPredictions(labels, np.zeros(19)))
     assert found == Calibration(18, half_width=17.0)  # rank ceil(19 * 0.9) = 18 of 18 exact ones
 
 
@@ -217,7 +223,7 @@ def test_temperature_below_1000_labels_a_rising_map_from_there_and_each_output_b
     both = LabelPredictions(joined_predictions(each, [of] * 2).rows, np.zeros(0))
     prediction = np.where(both.rows.outputs == 0, 0.3, np.where(both.rows.truth == 1, 0.6, 0.5))
     predictions = LabelPredictions(both.rows, prediction)
-    first, second, third = fitted(of, predictions)
+    first, second, third = fit_calibration(of, predictions)
     assert first.isotonic is not None
     assert first.temperature is None
     assert first.labels == count
@@ -228,7 +234,7 @@ def test_temperature_below_1000_labels_a_rising_map_from_there_and_each_output_b
     after = calibrated(of, (first, second, third), predictions)
     np.testing.assert_allclose(after[both.rows.outputs == 0], 0.75)  # the share of yes wherever the model said 0.3
     assert (after[both.rows.outputs == 1] != prediction[both.rows.outputs == 1]).any()
-    (of_first, _, of_third) = checked(of, predictions, after, after, after)
+    (of_first, _, of_third) = check_calibration(of, predictions, after, after, after)
     assert of_first["calibration_error_before"] == pytest.approx(0.45)
     assert of_first["calibration_error_after"] == pytest.approx(0.0, abs=1e-12)
     assert of_third == {}
@@ -271,14 +277,16 @@ def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baselin
     labels = Labels(np.arange(5), np.zeros(4, np.int32), np.array([0, 1, 1, 0], np.float32), None, positions)
     parts = PartRecords(np.arange(0, 3), np.zeros(0, np.int64), np.arange(3, 4))
     contacts = objective("binary", classes=2, level="pair")
-    found = dict(beside(contacts, labels, parts, ["A" * 9] * 4, NO_VECTORS, of_beside.time.monotonic(), pytest.fail))
+    found = dict(
+        fit_baselines(contacts, labels, parts, ["A" * 9] * 4, NO_VECTORS, of_beside.time.monotonic(), pytest.fail)
+    )
     prevalence = found[CONSTANT]
     assert isinstance(prevalence, TaskBaseline)
     assert prevalence.predictions.prediction.tolist() == [pytest.approx(2 / 3)]
     assert {found[name] for name in (RESIDUES, FROZEN, NEAREST)} == {"it is not defined for pairs of residues"}
     reasons = {"contact": str(found[NEAREST])}
     lacking = tuple(BaselineScores(name, TaskScores(()), {}, reasons, 0.0) for name in (FROZEN, NEAREST))
-    assert words.missing(replace(results(), baselines=lacking)) == [
+    assert words.format_missing(replace(results(), baselines=lacking)) == [
         "contact has no ridge on encoder, no nearest neighbour: it is not defined for pairs of residues."
     ]
 
@@ -383,7 +391,7 @@ def test_sentences_on_calibration_are_of_tasks_that_have_a_score() -> None:
 
 
 def test_the_closing_words_say_where_the_model_loses_and_what_is_undefined() -> None:
-    lines = words.closing(replace(results(), caveats=tuple(words.caveats(results()))))
+    lines = words.format_summary(replace(results(), caveats=tuple(words.caveats(results()))))
     assert [" ".join(line.split()) for line in lines[1:3]] == [
         "task metric model 95 % interval over seeds ridge on residues replicates agree to labels",
         "a Spearman 0.800 0.700 to 0.900 0.700 +- 0.141 0.600 Pearson 0.810 (12 labels) 40",

@@ -22,8 +22,8 @@ from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
 from finetune.results import predictions_file
-from finetune.results.calibrated import Calibration, fitted
-from finetune.results.joined import MergedPredictions, joined_predictions, over_folds, with_calibration
+from finetune.results.calibrated import Calibration, fit_calibration
+from finetune.results.joined import MergedPredictions, joined_predictions, merge_folds, with_calibration
 from finetune.results.results import Results
 from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
@@ -92,8 +92,8 @@ def joined_of(kind: str, folds: bool) -> tuple[Task, MergedPredictions, Calibrat
     if folds:
         each = [predictions(kind, 1000 * fold, 600) for fold in range(3)]
         plain = [with_calibration(of, one, None, [Calibration()]) for one in each]
-        return of, over_folds(plain, [of] * 3), None
-    (calibration,) = fitted(of, predictions(kind))
+        return of, merge_folds(plain, [of] * 3), None
+    (calibration,) = fit_calibration(of, predictions(kind))
     return of, with_calibration(of, predictions(kind), None, [calibration]), calibration
 
 

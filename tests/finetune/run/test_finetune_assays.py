@@ -13,7 +13,7 @@ import pytest
 
 from data.order.plan import Cursor
 from finetune.assays import Assays, open_assays, prepare
-from finetune.members import members
+from finetune.members import ensemble_members
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import PASSES, PEAK_LR, WARMUP, Recipe
@@ -108,7 +108,7 @@ def test_members_are_folds_times_seeds(tmp_path: Path) -> None:
     words += ("split.fractions=[0.8, 0.1, 0.1]", "run.checkpoint_url=s3://bucket/assays")
     recipe = read(Recipe, write(tmp_path), list(words))
     assays = open_assays(recipe, prepare(recipe))
-    found = list(members(recipe, assays))
+    found = list(ensemble_members(recipe, assays))
     assert [m.name for m in found] == [f"fold-{fold}-seed-{seed}" for fold in range(3) for seed in (7, 8)]
     assert [m.recipe.run.directory for m in found] == [f"{recipe.run.directory}/{m.name}" for m in found]
     assert [m.recipe.run.checkpoint_url for m in found] == [f"s3://bucket/assays/{m.name}" for m in found]
@@ -123,9 +123,12 @@ def test_members_are_folds_times_seeds(tmp_path: Path) -> None:
 
 def test_one_member_has_the_directory_of_the_recipe(assays: Assays, tmp_path: Path) -> None:
     recipe = read(Recipe, write(tmp_path))
-    (only,) = members(recipe, assays)
+    (only,) = ensemble_members(recipe, assays)
     assert (only.name, only.recipe, only.assays) == ("", recipe, assays)
-    assert [m.name for m in members(replace(recipe, run=replace(recipe.run, seeds=2)), assays)] == ["seed-0", "seed-1"]
+    assert [m.name for m in ensemble_members(replace(recipe, run=replace(recipe.run, seeds=2)), assays)] == [
+        "seed-0",
+        "seed-1",
+    ]
 
 
 def test_a_task_that_one_fold_cannot_train_is_refused_before_any(tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def test_a_task_that_one_fold_cannot_train_is_refused_before_any(tmp_path: Path)
 
     recipe = read(Recipe, write(tmp_path, two), ["split.folds=3", "split.fractions=[0.8, 0.1, 0.1]", "split.seed=0"])
     with pytest.raises(ValueError, match=r"^fold \d of 3: tasks: no training record has a label of 'state'"):
-        next(members(recipe, open_assays(recipe, prepare(recipe))))
+        next(ensemble_members(recipe, open_assays(recipe, prepare(recipe))))
 
 
 @pytest.mark.parametrize("kind", ["frozen", "lora", "full"])

@@ -12,7 +12,7 @@ from torch import Tensor
 from data.batches.batch import Batch
 from finetune.assays import Assays, open_assays, prepare
 from finetune.evaluate import evaluate, predict, predict_together
-from finetune.heads.predicted import predicted
+from finetune.heads.predicted import activate
 from finetune.labels.columns import LabelColumns
 from finetune.metrics.scores import TaskScores
 from finetune.metrics.scoring import score
@@ -97,7 +97,7 @@ def test_every_label_is_predicted_once_as_of_its_protein_alone(
             sums, counts = sums + model(batch), counts + batch.counts
             for i, (number, targets) in enumerate(zip(model(batch, each=True), batch.targets, strict=True)):
                 columns = LabelColumns(*targets.columns)
-                values = predicted(assays.objectives[i], number, columns.outputs)
+                values = activate(assays.objectives[i], number, columns.outputs)
                 where = targets.slots - 1 if i == 4 else columns.outputs
                 for place, label, value in zip(where.tolist(), targets.labels.tolist(), values, strict=True):
                     assert (int(record), place) not in alone[i]

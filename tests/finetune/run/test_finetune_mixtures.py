@@ -15,7 +15,7 @@ from data.homology import program
 from data.order.plan import Cursor
 from finetune.assays import Assays, open_assays, prepare
 from finetune.look.__main__ import main as look
-from finetune.members import members
+from finetune.members import ensemble_members
 from finetune.recipe import Recipe
 from finetune.splits.parts import TRAIN
 from support.assays.small_run import Rows, rows, write
@@ -189,7 +189,7 @@ def test_a_pass_is_as_many_draws_as_training_records(folder: Path) -> None:
     words = ("schedule.total_tokens=none", "schedule.passes=4", "data.temperature=4")
     recipe = read(Recipe, folder / "recipe.toml", words)
     found = open_assays(recipe, prepare(recipe))
-    (member,) = members(recipe, found)
+    (member,) = ensemble_members(recipe, found)
     lengths = found.shelves.num_residues(np.arange(found.store.num_records)) + 2
     tokens = sum(int(lengths[record]) * times for record, times in drawn(found, 1)[0].items())
     assert member.recipe.schedule.total_tokens == 4 * tokens

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint.best import best_valid
-from pretrain.evaluation.course import lasting
-from pretrain.run.attempts import AttemptRecords, starts
+from pretrain.evaluation.course import without_rolled_back
+from pretrain.run.attempts import AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from support.assays.small_run import write
 from support.kept_runs import config
@@ -149,8 +149,10 @@ def compare_members(one: Path, other: Path) -> None:
 
 def kept(root: Path, name: str) -> list[tuple[int, Any]]:
     """What metrics.jsonl tells of each step, without what was lost in a restart."""
-    begun = starts(AttemptRecords.read(RunDirectory(root)))
-    return [(line["step"], line[name]) for line in lasting(lines(root / "metrics.jsonl"), begun) if name in line]
+    begun = attempts(AttemptRecords.read(RunDirectory(root)))
+    return [
+        (line["step"], line[name]) for line in without_rolled_back(lines(root / "metrics.jsonl"), begun) if name in line
+    ]
 
 
 def files(root: Path) -> set[str]:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from finetune.splits.audit import ConditionOverlap, Overlap, SplitAudit, audit
-from finetune.splits.divide import Split, divide
+from finetune.splits.divide import Split, split_records
 from finetune.splits.parts import SplitParts, parts_of
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import to_nearest
-from finetune.splits.words import in_words
+from finetune.splits.words import format_split
 from support.assays.split_records import named_records, protein_records
 from support.inputs.token_stores import store_of
 from zymogen.keyed_random import hashes, integers
@@ -151,7 +151,7 @@ def test_conditions_are_counted_with_proteins(tmp_path: Path) -> None:
     parts = parts_of(records.digests, np.array([0, 0, 2, 2, 2]))
     found = audit(records.store, parts, labelled, conditioned=labelled.keys())
     assert found.conditions == ConditionOverlap(labels=4, condition=2, protein=2, both=1)
-    said = in_words(SplitSettings(by="random"), divide(SplitSettings(by="random"), records), found)
+    said = format_split(SplitSettings(by="random"), split_records(SplitSettings(by="random"), records), found)
     assert said.endswith(
         "; of 4 tested pairs of a protein and a condition, 2 have a condition that trains too, 2 a protein with a "
         "relative there, 1 both"
@@ -164,8 +164,8 @@ def test_a_protein_that_no_search_finds_is_not_called_clean(tmp_path: Path) -> N
     found = audit(records.store, parts_of(records.digests, np.array([0, 0, 2, 2, 2])))
     assert (found.of_training.queries, found.of_training.searchable, found.of_training.similar) == (3, 2, (1, 1, 1))
     assert found.of_training.share(0.3) == 0.5
-    division = divide(SplitSettings(by="random"), records)
-    assert in_words(SplitSettings(by="random"), division, found).endswith(
+    division = split_records(SplitSettings(by="random"), records)
+    assert format_split(SplitSettings(by="random"), division, found).endswith(
         "of 3 tested sequences, 0 are also in training, and of the 2 that the search can find at least, by an "
         "approximate search, 50.0% have a relative there of at least 30% identity; 1 do not find themselves, so that "
         "nothing is known of their relatives"
@@ -196,8 +196,8 @@ def test_variants_are_counted_by_mutations(tmp_path: Path) -> None:
     # 1 to mutant(1), 2 to mutant(2), 3 to the parent.
     assert found.distances == (0, 1, 1, 1)
     assert found.of_training == Overlap("train", 3, 3, 0)
-    division = divide(SplitSettings(by="random"), records)
-    assert in_words(SplitSettings(by="random"), division, found) == (
+    division = split_records(SplitSettings(by="random"), records)
+    assert format_split(SplitSettings(by="random"), division, found) == (
         "a random split, the optimistic one: relatives of tested sequences may train (drawn at random); variants of "
         "one protein: of 3 tested sequences, 1 (33.3%) have at most one mutation to the nearest of training"
     )
@@ -257,30 +257,32 @@ HOMOLOGY = SplitSettings(by="homology")
 def test_only_a_clean_split_is_called_a_homology_split(
     settings: SplitSettings, of: Split, found: SplitAudit | None, holds: bool
 ) -> None:
-    said = in_words(settings, of, found)
+    said = format_split(settings, of, found)
     assert said.startswith("a homology split at") is holds
     assert ("not a homology split" in said) is (settings.by == "homology" and not holds)
 
 
 def test_the_words_have_the_figures() -> None:
-    assert in_words(HOMOLOGY, division(), made(47, equal=2)) == (
+    assert format_split(HOMOLOGY, division(), made(47, equal=2)) == (
         "a split by clusters of relatives, not a homology split: it leaks at 30% identity (MMseqs2 14: identity 0.3); "
         "of 100 tested sequences, 2 are also in training, and 47.0% have a relative there of at least 30% identity"
     )
-    assert in_words(HOMOLOGY, division(), made(0, of_task=(40, 30))) == (
+    assert format_split(HOMOLOGY, division(), made(0, of_task=(40, 30))) == (
         "a split by clusters of relatives, not a homology split: it leaks at 30% identity in rare (MMseqs2 14: "
         "identity 0.3); of 100 tested sequences, 0 are also in training, and 0.0% have a relative there of at least "
         "30% identity; of the 40 of rare, 75.0%"
     )
-    assert in_words(HOMOLOGY, division(), made(0, searchable=0)).endswith(
+    assert format_split(HOMOLOGY, division(), made(0, searchable=0)).endswith(
         "of 100 tested sequences, the search can find none, so that nothing is known of their relatives in training"
     )
     pretrained = Overlap("pretraining stores/u50", 100, 5_000, 58)
     both = replace(made(0), comparisons=(*made(0).comparisons, pretrained))
-    assert in_words(HOMOLOGY, division(), both).endswith("identity; 58 of 100 are in the pretraining corpus")
-    assert "optimistic" in in_words(SplitSettings(by="random"), division(), None)
+    assert format_split(HOMOLOGY, division(), both).endswith("identity; 58 of 100 are in the pretraining corpus")
+    assert "optimistic" in format_split(SplitSettings(by="random"), division(), None)
     in_folds = replace(division(), parts=parts_of(named_records("ab").digests, np.zeros(2), fold=np.array([0, 1])))
-    assert in_words(HOMOLOGY, in_folds, made(0)).startswith("a homology split at 30% identity, in 2 folds (MMseqs2 14")
-    assert in_words(SplitSettings(by="random"), in_folds, None).startswith(
+    assert format_split(HOMOLOGY, in_folds, made(0)).startswith(
+        "a homology split at 30% identity, in 2 folds (MMseqs2 14"
+    )
+    assert format_split(SplitSettings(by="random"), in_folds, None).startswith(
         "a random split, in 2 folds, the optimistic one: relatives of tested sequences may train (MMseqs2"
     )

@@ -8,7 +8,7 @@ import pytest
 
 from data.alphabet import LETTER_IDS
 from finetune.splits import split_file
-from finetune.splits.divide import divide
+from finetune.splits.divide import split_records
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION, in_order_of_first
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import are_mostly_variants, are_variants, of_rows, of_sequences
@@ -45,7 +45,7 @@ def test_flips_set_and_validation() -> None:
         set=["train", "train", "test", "test", None, "Train"],
         validation=["True", None, None, "true", "", "False"],
     )
-    division = divide(SplitSettings(by="column", column="set", validation_column="validation"), records)
+    division = split_records(SplitSettings(by="column", column="set", validation_column="validation"), records)
     assert division.parts.part.tolist() == [VALIDATION, TRAIN, TEST, TEST, UNUSED, TRAIN]
     assert division.notes == ("1 rows are in no part and give no label (assays.csv: row 6)",)
     assert division.used.tolist() == [True] * 4 + [False, True]
@@ -54,13 +54,13 @@ def test_flips_set_and_validation() -> None:
 def test_words_of_ones_own() -> None:
     records = named_records("abcd", fold=["0", "1", "2", "x"])
     settings = SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",), unused=("x",))
-    assert divide(settings, records).parts.part.tolist() == [TRAIN, TRAIN, TEST, UNUSED]
+    assert split_records(settings, records).parts.part.tolist() == [TRAIN, TRAIN, TEST, UNUSED]
     with pytest.raises(
         ValueError, match=r"row 5: split\.column 'fold' has 'x', which is no part; allowed are '0', '1', "
     ):
-        divide(SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",)), records)
+        split_records(SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",)), records)
     with pytest.raises(ValueError, match=r"split\.column is 'flod'; the nearest is 'fold'"):
-        divide(SplitSettings(by="column", column="flod"), records)
+        split_records(SplitSettings(by="column", column="flod"), records)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_a_sequence_in_two_parts(conflict: str, part: list[int], used: list[int]
     with pytest.raises(
         ValueError, match=r"one sequence in two parts: rows 2 \(train\), 5 \(test\); so it is with 2 of 4"
     ):
-        divide(SplitSettings(by="column", column="set"), records)
-    division = divide(SplitSettings(by="column", column="set", conflict=conflict), records)
+        split_records(SplitSettings(by="column", column="set"), records)
+    division = split_records(SplitSettings(by="column", column="set", conflict=conflict), records)
     assert division.parts.part.tolist() == [*part, TEST]
     assert division.used.tolist() == list(map(bool, used))
     assert division.notes[0].startswith("2 sequences have rows in two parts")
@@ -89,7 +89,7 @@ def test_an_empty_part_is_an_error_with_counts() -> None:
     with pytest.raises(
         ValueError, match=r"no record for test \(train 2, validation 1, test 0, unused 0\): check the v"
     ):
-        divide(SplitSettings(by="column", column="set"), records)
+        split_records(SplitSettings(by="column", column="set"), records)
 
 
 # Time ---------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_an_empty_part_is_an_error_with_counts() -> None:
 def test_later_is_tested_and_the_last_row_of_a_record_counts() -> None:
     dates = ["2019-01-01", "2021-06-30", "2022-01-01", "2020-05-05", "2022-01-01T12:00:00", None]
     records = named_records("abcdae", date=dates)  # a was measured in 2019, and again in 2022
-    division = divide(SplitSettings(by="time", column="date", cuts=("2021-01-01", "2022-01-01")), records)
+    division = split_records(SplitSettings(by="time", column="date", cuts=("2021-01-01", "2022-01-01")), records)
     assert division.parts.part.tolist() == [TEST, VALIDATION, TEST, TRAIN, UNUSED]
     assert division.used.tolist() == [False, True, True, True, True, False]  # a's row of 2019 would train
     assert division.notes == (
@@ -111,7 +111,7 @@ def test_later_is_tested_and_the_last_row_of_a_record_counts() -> None:
 
 def test_fractions_cut_between_times() -> None:
     years = ["1", "2", "2", "3", "4", "4", "4", "5", "6", "10"]  # as text, 10 would come before 2
-    division = divide(
+    division = split_records(
         SplitSettings(by="time", column="year", fractions=THIRDS), named_records("abcdefghij", year=years)
     )
     assert division.parts.part.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -120,18 +120,18 @@ def test_fractions_cut_between_times() -> None:
 
 def test_days_and_months() -> None:
     settings = SplitSettings(by="time", column="day", fractions=HALVES)
-    division = divide(settings, named_records("ab", day=["03.04.2021", "25.03.2021"]))  # 25 can only be a day
+    division = split_records(settings, named_records("ab", day=["03.04.2021", "25.03.2021"]))  # 25 can only be a day
     assert division.parts.part.tolist() == [TEST, TRAIN]
-    division = divide(settings, named_records("ab", day=["03/04/2021", "03/25/2021"]))
+    division = split_records(settings, named_records("ab", day=["03/04/2021", "03/25/2021"]))
     assert division.parts.part.tolist() == [TRAIN, TEST]
     with pytest.raises(ValueError, match=r"row 3: 'day' has '03/04/2021', which may be 2021-04-03 or 2021-03-04"):
-        divide(settings, named_records("ab", day=["05/05/2021", "03/04/2021"]))
+        split_records(settings, named_records("ab", day=["05/05/2021", "03/04/2021"]))
     with pytest.raises(ValueError, match=r"row 3: 'day' has 'soon', which is no date or number; write dates as"):
-        divide(settings, named_records("ab", day=["2021-01", "soon"]))
+        split_records(settings, named_records("ab", day=["2021-01", "soon"]))
     with pytest.raises(
         ValueError, match=r"no record for test \(train 2, validation 0, test 0, unused 0\): choose other"
     ):
-        divide(SplitSettings(by="time", column="day", cuts=("2025",)), named_records("ab", day=["1", "2"]))
+        split_records(SplitSettings(by="time", column="day", cuts=("2025",)), named_records("ab", day=["1", "2"]))
 
 
 # Groups -------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_records_that_share_a_group_through_others_stay_together() -> None:
     # a and b share x, b and c share y: one group of three. d and e share z, f and g have none.
     records = named_records("abbcdefg", batch=["x", "x", "y", "y", "z", "z", None, ""])
     for seed in range(8):
-        division = divide(SplitSettings(by="group", column="batch", fractions=HALVES, seed=seed), records)
+        division = split_records(SplitSettings(by="group", column="batch", fractions=HALVES, seed=seed), records)
         assert in_order_of_first(division.parts.group).tolist() == [0, 0, 0, 1, 1, 2, 3]
         part = division.parts.part
         assert len(set(part[:3].tolist())) == 1
@@ -154,7 +154,7 @@ def test_records_that_share_a_group_through_others_stay_together() -> None:
 
 def test_a_dash_is_no_group() -> None:
     records = named_records("abcd", family=["x", "-", "-", "NA"])
-    division = divide(SplitSettings(by="group", column="family", fractions=HALVES), records)
+    division = split_records(SplitSettings(by="group", column="family", fractions=HALVES), records)
     assert len({*division.parts.group.tolist()}) == 4
     assert "3 records have no family and are on their own" in division.notes
 
@@ -163,7 +163,7 @@ def test_records_of_two_groups_are_left_out_if_conflicts_are_unused() -> None:
     # b has rows in x and in y, d in none: words of missing values are no group.
     records = named_records("abbcdef", batch=["x", "x", "y", "y", "-", "na", "x"])
     settings = SplitSettings(by="group", column="batch", fractions=HALVES, conflict="unused")
-    division = divide(settings, records)
+    division = split_records(settings, records)
     assert (division.parts.part == UNUSED).tolist() == [False, True, False, False, False, False]
     assert division.used.tolist() == [True, False, False, True, True, True, True]
     assert in_order_of_first(division.parts.group).tolist() == [0, 1, 2, 3, 4, 0]
@@ -177,13 +177,15 @@ def test_records_of_two_groups_are_left_out_if_conflicts_are_unused() -> None:
 def test_folds_predict_each_record_once_and_keep_groups() -> None:
     names = [f"r{number}" for number in range(40)]
     records = named_records(names, batch=[str(number // 2) for number in range(40)])
-    parts = divide(SplitSettings(by="group", column="batch", folds=5), records).parts
+    parts = split_records(SplitSettings(by="group", column="batch", folds=5), records).parts
     assert np.bincount(parts.fold).tolist() == [8] * 5
     assert (parts.fold[::2] == parts.fold[1::2]).all()
     tested = np.concatenate([parts.of_fold(fold).records(TEST) for fold in range(5)])
     assert sorted(tested.tolist()) == list(range(40))
     with pytest.raises(ValueError, match=r"the folds have .*0 records; none may be empty"):
-        divide(SplitSettings(by="group", column="batch", folds=5), named_records("abcd", batch=["1", "2", "3", "4"]))
+        split_records(
+            SplitSettings(by="group", column="batch", folds=5), named_records("abcd", batch=["1", "2", "3", "4"])
+        )
 
 
 def test_scaffolds() -> None:
@@ -195,7 +197,7 @@ def test_scaffolds() -> None:
         *("not a molecule", ""),
     ]
     records = named_records("abcdefghi", smiles=smiles)
-    division = divide(SplitSettings(by="scaffold", column="smiles", fractions=HALVES), records)
+    division = split_records(SplitSettings(by="scaffold", column="smiles", fractions=HALVES), records)
     assert in_order_of_first(division.parts.group).tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 4]
     assert division.parts.part[7:].tolist() == [UNUSED, UNUSED]
     assert division.used.tolist() == [True] * 7 + [False] * 2
@@ -216,7 +218,7 @@ def test_no_tested_position_trains(tmp_path: Path) -> None:
     pairs = [(first, first + 1 + first % 3) for first in range(26)]
     doubles = [mutated(PARENT, first, second) for first, second in pairs]
     records = protein_records(tmp_path, [PARENT, *singles, *doubles])
-    division = divide(SplitSettings(by="position", fractions=THIRDS), records)
+    division = split_records(SplitSettings(by="position", fractions=THIRDS), records)
     part = division.parts.part
     assert part[0] == TRAIN  # the parent
     side_of = part[1:31]
@@ -237,7 +239,7 @@ def test_no_tested_position_trains(tmp_path: Path) -> None:
     assert group[0] not in group[1:]
     assert len(set(group[1:31].tolist())) == 30
     assert group[31:].tolist() == [group[1 + first] for first, _ in pairs]
-    folds = divide(SplitSettings(by="position", folds=3), records).parts
+    folds = split_records(SplitSettings(by="position", folds=3), records).parts
     assert folds.part[0] == TRAIN
     assert folds.fold[0] == -1
     assert set(folds.fold[1:31].tolist()) == {0, 1, 2}
@@ -248,7 +250,7 @@ def test_one_deletion_among_substitutions_is_unused_and_decides_nothing(tmp_path
     sequences = [parent[:i] + letter + parent[i + 1 :] for i in range(40) for letter in "ACDE" if letter != parent[i]]
     records = protein_records(tmp_path / "one", [*sequences, parent[:7] + parent[8:]])
     without = protein_records(tmp_path / "none", sequences)
-    division, other = (divide(SplitSettings(by="position", folds=4), each) for each in (records, without))
+    division, other = (split_records(SplitSettings(by="position", folds=4), each) for each in (records, without))
     assert division.parts.part[-1] == UNUSED
     assert division.parts.fold[:-1].tolist() == other.parts.fold.tolist()
     assert f"1 of {len(sequences) + 1} sequences have another length and are unused" in division.notes
@@ -256,7 +258,7 @@ def test_one_deletion_among_substitutions_is_unused_and_decides_nothing(tmp_path
     assert not are_variants(records.store)
     many = [each[1:] if number % 10 == 0 else each for number, each in enumerate(sequences)]
     with pytest.raises(ValueError, match=r"split\.by = 'position' compares sequences position by position"):
-        divide(SplitSettings(by="position"), protein_records(tmp_path / "many", many))
+        split_records(SplitSettings(by="position"), protein_records(tmp_path / "many", many))
 
 
 def test_few_mutations_train_and_many_are_tested(tmp_path: Path) -> None:
@@ -264,7 +266,7 @@ def test_few_mutations_train_and_many_are_tested(tmp_path: Path) -> None:
     wild_type = LETTER_IDS[np.frombuffer(PARENT.encode(), np.uint8)]
     records = protein_records(tmp_path, [PARENT, *sequences])
     settings = SplitSettings(by="distance", distance=2, fractions=(0.6, 0.4, 0.0))
-    division = divide(settings, records, mutations=of_sequences(records, wild_type, "split.by"))
+    division = split_records(settings, records, mutations=of_sequences(records, wild_type, "split.by"))
     part = division.parts.part
     assert set(part[21:].tolist()) == {TEST}
     assert sorted(np.bincount(part[:21]).tolist()) == [8, 13]  # 21 * 0.6 = 12.6
@@ -283,7 +285,7 @@ def test_mutations_of_a_table_of_two_proteins() -> None:
     assert found.record.tolist() == [0, 1, 1, 2, 4]
     assert found.position.tolist() == [0, 0, 1, 2, 3]
     assert found.distances.tolist() == [1, 2, 1, 0, 1]
-    division = divide(SplitSettings(by="distance", distance=1, fractions=(1.0, 0.0, 0.0)), records, (), found)
+    division = split_records(SplitSettings(by="distance", distance=1, fractions=(1.0, 0.0, 0.0)), records, (), found)
     assert division.parts.part.tolist() == [TRAIN, TEST, TRAIN, TRAIN, TRAIN]
 
 
@@ -293,7 +295,7 @@ def test_the_order_of_mutations_in_a_table_does_not_change_what_is_drawn() -> No
     def part_of(order: list[int]) -> dict[str, int]:
         records = named_records("".join(names[number] for number in order), name=["x"] * 12)
         found = of_rows(records, [places[number] for number in order], ["P"] * 12)
-        parts = divide(SplitSettings(by="position", fractions=THIRDS), records, (), found).parts
+        parts = split_records(SplitSettings(by="position", fractions=THIRDS), records, (), found).parts
         return dict(sorted(zip((names[number] for number in order), parts.part.tolist(), strict=True)))
 
     for turned in (1, 5, 7):
@@ -310,7 +312,7 @@ def test_families_stay_together_and_the_split_says_what_found_them(
     families = [drawn(120, seed) for seed in range(12)]
     sequences = [mutated(family, *range(member, 120, 9)) for family in families for member in range(4)]
     records = protein_records(tmp_path, sequences)
-    division = divide(SplitSettings(by="homology", fractions=HALVES), records)
+    division = split_records(SplitSettings(by="homology", fractions=HALVES), records)
     assert in_order_of_first(division.parts.group).tolist() == [number // 4 for number in range(48)]
     assert division.parts.counts() == {"train": 24, "validation": 0, "test": 24, "unused": 0}
     assert division.is_approximate
@@ -319,25 +321,28 @@ def test_families_stay_together_and_the_split_says_what_found_them(
     with pytest.raises(
         ValueError, match=r"no record for validation and test \(train 4, .*choose a higher split\.identity"
     ):
-        divide(SplitSettings(by="homology"), protein_records(tmp_path / "one", sequences[:4]))
+        split_records(SplitSettings(by="homology"), protein_records(tmp_path / "one", sequences[:4]))
     with pytest.raises(ValueError, match=r"split\.by is 'homology' and assays\.csv has no protein sequences"):
-        divide(SplitSettings(by="homology"), named_records("ab", smiles=["C", "CC"]))
+        split_records(SplitSettings(by="homology"), named_records("ab", smiles=["C", "CC"]))
 
 
 def test_rows_of_one_sequence_are_on_one_side(tmp_path: Path) -> None:
     proteins = [drawn(20, seed) for seed in range(10)]
     records = protein_records(tmp_path, [*proteins, *proteins[::-1]])
-    parts = divide(SplitSettings(by="random", fractions=HALVES), records).parts
+    parts = split_records(SplitSettings(by="random", fractions=HALVES), records).parts
     assert np.bincount(parts.part[records.of_row]).tolist() == [10, 0, 10]
     turned = protein_records(tmp_path / "turned", proteins[::-1])
-    assert divide(SplitSettings(by="random", fractions=HALVES), turned).parts.part.tolist()[::-1] == parts.part.tolist()
+    assert (
+        split_records(SplitSettings(by="random", fractions=HALVES), turned).parts.part.tolist()[::-1]
+        == parts.part.tolist()
+    )
 
 
 def test_a_split_is_taken_back(tmp_path: Path) -> None:
     names = [f"p{number}" for number in range(30)]
     records = named_records(names, group=[str(number // 3) for number in range(30)])
-    first = divide(SplitSettings(by="group", column="group"), records).parts
+    first = split_records(SplitSettings(by="group", column="group"), records).parts
     split_file.write(tmp_path / "split.csv", names, first)
-    again = divide(SplitSettings(by="file", file=str(tmp_path / "split.csv")), records, names)
+    again = split_records(SplitSettings(by="file", file=str(tmp_path / "split.csv")), records, names)
     assert again.parts.fingerprint == first.fingerprint
     assert again.method == f"taken from {tmp_path / 'split.csv'}"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from finetune.splits import split_file
-from finetune.splits.deal import deal
+from finetune.splits.deal import balance_groups
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION, SplitParts, in_order_of_first, parts_of
 from finetune.splits.settings import SplitSettings
 from zymogen.keyed_random import hashes
@@ -17,14 +17,18 @@ THREE = (0.8, 0.1, 0.1)
 
 
 def test_single_records_are_dealt_exactly() -> None:
-    sides = deal(np.arange(1000), DIGESTS, THREE, 0)
+    sides = balance_groups(np.arange(1000), DIGESTS, THREE, 0)
     assert np.bincount(sides).tolist() == [800, 100, 100]
-    assert np.bincount(deal(np.arange(7), DIGESTS[:7], (0.5, 0.25, 0.25), 0)).tolist() == [3, 2, 2]
-    assert np.bincount(deal(np.arange(1000), DIGESTS, (0.9, 0.0, 0.1), 0), minlength=3).tolist() == [900, 0, 100]
+    assert np.bincount(balance_groups(np.arange(7), DIGESTS[:7], (0.5, 0.25, 0.25), 0)).tolist() == [3, 2, 2]
+    assert np.bincount(balance_groups(np.arange(1000), DIGESTS, (0.9, 0.0, 0.1), 0), minlength=3).tolist() == [
+        900,
+        0,
+        100,
+    ]
 
 
 def test_another_seed_deals_otherwise_and_the_same_seed_alike() -> None:
-    first, again, other = (deal(np.arange(1000), DIGESTS, THREE, seed) for seed in (0, 0, 1))
+    first, again, other = (balance_groups(np.arange(1000), DIGESTS, THREE, seed) for seed in (0, 0, 1))
     assert first.tolist() == again.tolist()
     # Two independent draws agree on 0.8**2 + 2 * 0.1**2 = 66 % of the records; four deviations are 6 %.
     assert 0.60 < np.mean(first == other) < 0.72
@@ -32,16 +36,16 @@ def test_another_seed_deals_otherwise_and_the_same_seed_alike() -> None:
 
 def test_the_draw_depends_on_content_alone() -> None:
     group = np.arange(1000) % 130
-    by_record = deal(in_order_of_first(group), DIGESTS, THREE, 3)[in_order_of_first(group)]
+    by_record = balance_groups(in_order_of_first(group), DIGESTS, THREE, 3)[in_order_of_first(group)]
     order = np.argsort(hashes(1, np.arange(1000)))
     shuffled = in_order_of_first(group[order])
-    assert deal(shuffled, DIGESTS[order], THREE, 3)[shuffled].tolist() == by_record[order].tolist()
+    assert balance_groups(shuffled, DIGESTS[order], THREE, 3)[shuffled].tolist() == by_record[order].tolist()
 
 
 def test_groups_stay_whole_and_large_ones_are_not_all_in_training() -> None:
     # 20 groups of 20, 60 of 10: of a total of 1,000, a side of 100 has room for groups of both sizes.
     group = np.concatenate([np.repeat(np.arange(20), 20), 20 + np.repeat(np.arange(60), 10)])
-    sides = deal(group, DIGESTS, THREE, 0)
+    sides = balance_groups(group, DIGESTS, THREE, 0)
     assert np.bincount(sides[group]).tolist() == [800, 100, 100]
     assert set(sides[:20].tolist()) == {0, 1, 2}
 
@@ -49,12 +53,12 @@ def test_groups_stay_whole_and_large_ones_are_not_all_in_training() -> None:
 def test_a_group_is_not_dealt_where_it_does_not_fit() -> None:
     # The group of three would overfill the side of two, which is still empty when it is its turn.
     group = np.repeat([0, 1, 2], [5, 3, 2])
-    assert deal(group, DIGESTS[:10], (0.8, 0.2), 0).tolist() == [0, 0, 1]
+    assert balance_groups(group, DIGESTS[:10], (0.8, 0.2), 0).tolist() == [0, 0, 1]
 
 
 def test_a_group_that_fits_nowhere_goes_where_most_is_missing() -> None:
     group = np.array([0] * 9 + [1])
-    assert deal(group, DIGESTS[:10], (0.5, 0.0, 0.5), 0).tolist() == [0, 2]
+    assert balance_groups(group, DIGESTS[:10], (0.5, 0.0, 0.5), 0).tolist() == [0, 2]
 
 
 def test_parts_refuse_a_torn_group() -> None:

@@ -14,7 +14,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from finetune.splits.audit import compare
 from finetune.splits.columns import by_column
-from finetune.splits.divide import divide
+from finetune.splits.divide import split_records
 from finetune.splits.parts import TEST, UNUSED
 from finetune.splits.settings import IDENTITIES, SplitSettings
 from finetune.splits.variants import of_sequences
@@ -86,7 +86,7 @@ def test_proteins_of_pairs_stand_in_two_parts() -> None:
     records = named_records([letters for letters, _ in rows], set=[part for _, part in rows])
     with pytest.raises(ValueError, match=r"rows of one sequence in two parts: .* so it is with 581 of 1,915 sequences"):
         by_column(records, SplitSettings(by="column", column="set"))
-    parts = divide(SplitSettings(by="column", column="set", conflict="unused"), records).parts
+    parts = split_records(SplitSettings(by="column", column="set", conflict="unused"), records).parts
     assert parts.counts() == {"train": 1719 - 581, "validation": 0, "test": 777 - 581, "unused": 581}
 
 
@@ -96,7 +96,7 @@ def test_eight_molecules_of_tox21_cannot_be_read() -> None:
         smiles = [row["smiles"] for row in csv.DictReader(file)]
     assert len(smiles) == 8014
     records = named_records([str(row) for row in range(8014)], smiles=smiles)
-    division = divide(SplitSettings(by="scaffold", column="smiles"), records)
+    division = split_records(SplitSettings(by="scaffold", column="smiles"), records)
     assert division.parts.counts()["unused"] == 8
     assert division.notes[0].startswith("8 rows have no SMILES that can be read in 'smiles'")
     counts = division.parts.counts()
@@ -113,13 +113,13 @@ def test_gb1_by_its_column_and_by_distance(tmp_path: Path) -> None:
     rows = gb1()
     columns = {name: [row[name] or None for row in rows] for name in ("set", "validation")}
     records = protein_records(tmp_path, [row["sequence"] for row in rows], **columns)
-    division = divide(SplitSettings(by="column", column="set", validation_column="validation"), records)
+    division = split_records(SplitSettings(by="column", column="set", validation_column="validation"), records)
     assert division.parts.counts() == {"train": 4580, "validation": 509, "test": 3644, "unused": 0}
     mutations = of_sequences(records, None, "split.by")
     distances = np.bincount(mutations.distances)
     assert len(set(mutations.position.tolist())) == 4
     assert distances.sum() == 8733
-    few = divide(SplitSettings(by="distance", distance=2), records, (), mutations).parts
+    few = split_records(SplitSettings(by="distance", distance=2), records, (), mutations).parts
     assert few.counts()["test"] == distances[3:].sum()
 
 
@@ -134,7 +134,7 @@ def test_beta_lactamase_by_position(tmp_path: Path) -> None:
         at = int(row["mutant"][1:-1]) - first
         sequences.append(wild_type[:at] + row["mutant"][-1] + wild_type[at + 1 :])
     records = protein_records(tmp_path, sequences)
-    division = divide(SplitSettings(by="position"), records)
+    division = split_records(SplitSettings(by="position"), records)
     counts = division.parts.counts()
     assert sum(counts.values()) == 4996
     assert counts["unused"] == 0

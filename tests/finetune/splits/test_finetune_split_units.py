@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finetune.splits.divide import divide
+from finetune.splits.divide import split_records
 from finetune.splits.groups import resampling_units
 from finetune.splits.parts import parts_of
 from finetune.splits.settings import SplitSettings
@@ -41,7 +41,7 @@ def units(folder: Path, sequences: list[str], by: str = "random") -> NDArray[np.
         else SplitSettings(by="random", fractions=(0.5, 0.0, 0.5))
     )
     assert records.store is not None
-    return resampling_units(divide(settings, records).parts, records.store)
+    return resampling_units(split_records(settings, records).parts, records.store)
 
 
 @pytest.mark.parametrize("by", ["random", "column"])

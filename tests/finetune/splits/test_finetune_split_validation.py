@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from finetune.splits import split_file
-from finetune.splits.divide import divide
+from finetune.splits.divide import split_records
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, parts_of
 from finetune.splits.settings import SplitSettings
 from support.assays.split_records import named_records, protein_records
@@ -34,9 +34,9 @@ def column(words: str) -> list[str | None]:
 def test_whole_clusters_of_training_validate(tmp_path: Path) -> None:
     sequences = [letters + "A" * (number % 3) for number, letters in enumerate(families(20, 5))]
     records = protein_records(tmp_path, sequences, set=column("r" * 80 + "t" * 20))
-    without = divide(SplitSettings(by="column", column="set"), records).parts
+    without = split_records(SplitSettings(by="column", column="set"), records).parts
     assert without.counts() == {"train": 80, "validation": 0, "test": 20, "unused": 0}
-    division = divide(SplitSettings(by="column", column="set", validation_fraction=0.25), records)
+    division = split_records(SplitSettings(by="column", column="set", validation_fraction=0.25), records)
     assert division.parts.counts() == {"train": 60, "validation": 20, "test": 20, "unused": 0}
     of_families = division.parts.part.reshape(20, 5)
     assert (of_families == of_families[:, :1]).all()
@@ -54,7 +54,7 @@ def test_variants_validate_by_whole_positions(tmp_path: Path) -> None:
     ]
     words = "".join("t" if number % 9 == 8 else "r" for number in range(len(sequences)))
     records = protein_records(tmp_path, sequences, set=column(words))
-    division = divide(SplitSettings(by="column", column="set", validation_fraction=0.2), records)
+    division = split_records(SplitSettings(by="column", column="set", validation_fraction=0.2), records)
     places = np.array([next(i for i, (a, b) in enumerate(zip(s, parent, strict=True)) if a != b) for s in sequences])
     validates = {*places[division.parts.part == VALIDATION]}
     assert validates
@@ -67,23 +67,23 @@ def test_own_groups_of_a_file_stay_whole(tmp_path: Path) -> None:
     part, group = np.array([TRAIN] * 6 + [TEST] * 2), np.array([0, 0, 0, 1, 1, 1, 2, 2])
     split_file.write(tmp_path / "split.csv", ids, parts_of(records.digests, part, group))
     settings = SplitSettings(by="file", file=str(tmp_path / "split.csv"), validation_fraction=0.4)
-    found = divide(settings, records, ids).parts.part.tolist()
+    found = split_records(settings, records, ids).parts.part.tolist()
     assert found in ([TRAIN] * 3 + [VALIDATION] * 3 + [TEST] * 2, [VALIDATION] * 3 + [TRAIN] * 3 + [TEST] * 2)
 
 
 def test_coarse_times_that_leave_validation_empty() -> None:
     records = named_records([*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"], year=["2019"] * 32 + ["2020"] * 8)
-    division = divide(SplitSettings(by="time", column="year"), records)
+    division = split_records(SplitSettings(by="time", column="year"), records)
     assert division.parts.counts() == {"train": 28, "validation": 4, "test": 8, "unused": 0}
     assert (division.parts.part[32:] == TEST).all()
-    given = divide(SplitSettings(by="time", column="year", cuts=("2020",)), records)
+    given = split_records(SplitSettings(by="time", column="year", cuts=("2020",)), records)
     assert given.parts.counts()["validation"] == 0
 
 
 def test_a_part_that_is_there_stays() -> None:
     records = named_records("abcdef", set=column("rrrrvt"))
     parts = [
-        divide(SplitSettings(by="column", column="set", validation_fraction=share), records).parts.part.tolist()
+        split_records(SplitSettings(by="column", column="set", validation_fraction=share), records).parts.part.tolist()
         for share in (0.0, 0.5)
     ]
     assert parts[0] == parts[1] == [TRAIN] * 4 + [VALIDATION, TEST]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.assays import divided_and_read
+from finetune.assays import split_and_read
 from finetune.labels.reading import TaskLabels
 from finetune.recipe import AssaySettings, EnsembleRunSettings, Recipe
 from finetune.splits.divide import Split
@@ -147,7 +147,7 @@ def read(case: Case, folder: Path, order: Any = None) -> tuple[TableProteins, Sp
     )
     table = Table("t.csv", pa.table(cells), 2)
     proteins = proteins_of(table, data, READ + 2).by_content()
-    division, (task,), _ = divided_and_read(recipe, table, proteins)
+    division, (task,), _ = split_and_read(recipe, table, proteins)
     return proteins, division, task
 
 

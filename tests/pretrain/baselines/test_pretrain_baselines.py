@@ -12,12 +12,12 @@ from data.alphabet import CLS, EOS, LETTER_IDS, MASK
 from data.batches.contents import MaskedContents
 from data.batches.packed import BinSize, TokenArrays
 from data.batches.settings import MaskSettings
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import Bin
 from pretrain.baselines import measured
 from pretrain.baselines.__main__ import main
 from pretrain.baselines.composition import CompositionModel, fitted
-from pretrain.baselines.hidden import FEATURES_EACH, LETTERS, NUM_LETTERS, HiddenResidues, hidden_of
+from pretrain.baselines.hidden import FEATURES_EACH, LETTERS, NUM_LETTERS, HiddenResidues, hidden_residues
 from pretrain.baselines.measured import measure
 from pretrain.baselines.neighbours import NeighbourModel
 from pretrain.engine.engine import Engine
@@ -44,7 +44,7 @@ def documents(*texts: str, select_prob: float = 0.15, pass_index: int = 0) -> tu
 
 
 def hidden(*texts: str, select_prob: float = 0.15, pass_index: int = 0) -> HiddenResidues:
-    return hidden_of(*documents(*texts, select_prob=select_prob, pass_index=pass_index))
+    return hidden_residues(*documents(*texts, select_prob=select_prob, pass_index=pass_index))
 
 
 # What is seen -------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_a_predictor_sees_the_visible_letters_of_its_own_protein_and_nothing_els
     texts = ("ACDEFGHIKLMNPQRSTVWY" * 2, "WWWWWWWWWW", "MKV")
     bin_, contents = documents(*texts, select_prob=0.4)
     filled = contents.fill(bin_)
-    found = hidden_of(bin_, contents)
+    found = hidden_residues(bin_, contents)
     inputs = np.split(filled.inputs, np.cumsum(bin_.lengths)[:-1])
     at = 0
     for number, (text, shown) in enumerate(zip(texts, inputs, strict=True)):
@@ -133,7 +133,7 @@ def test_the_residues_that_are_scored_are_those_of_a_validation(
     families_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of(families_files, tmp_path)
-    corpora = open_corpora(settings, prepare(settings))
+    corpora = open_corpora(settings, prepare_corpora(settings))
     scored, engine = validation_set(corpora, settings, 2000), Engine(Accelerator(cpu=True))
     inside = evaluate(model_of(), corpora, scored, settings, engine, unigram_losses(corpora))["mask_all"]
     groups = corpora.clusters_of(scored.samples)
@@ -149,9 +149,9 @@ def test_the_residues_that_are_scored_are_those_of_a_validation(
     def looked(bin_: Bin, contents: MaskedContents) -> HiddenResidues:
         if contents.seed == 1:
             seen.append(bin_.samples)
-        return hidden_of(bin_, contents)
+        return hidden_residues(bin_, contents)
 
-    monkeypatch.setattr(measured, "hidden_of", looked)
+    monkeypatch.setattr(measured, "hidden_residues", looked)
     measure(corpora, settings, scored, groups, 0)
     fitted_on, held_out = np.unique(np.concatenate(seen)), corpora.validation
     assert not np.isin(fitted_on, held_out).any()

@@ -21,7 +21,7 @@ from pretrain.__main__ import main
 from pretrain.card import text as card_text
 from pretrain.card.pretrained import ExportFacts, text, write_card
 from pretrain.card.text import FOLDER, hub_model
-from pretrain.evaluation.scores import shown
+from pretrain.evaluation.scores import format_number
 from pretrain.report.figures import loss_figure
 from pretrain.report.history import read_history
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
@@ -58,7 +58,7 @@ def known(root: Path) -> set[str]:
         if isinstance(value, str):
             found |= set(NUMBER.findall(value.replace(",", " ")))
         elif isinstance(value, (int, float)):
-            found |= {str(value), shown(value), f"{value:.0f}", f"{value:.0%}".rstrip("%"), f"{value:,}"}
+            found |= {str(value), format_number(value), f"{value:.0f}", f"{value:.0%}".rstrip("%"), f"{value:,}"}
     steps = [*{line["step"]: line for line in lines if "tokens_per_s" in line}.values()]  # a restart takes some again
     steps.sort(key=lambda line: line["step"])
     seconds = [
@@ -80,7 +80,7 @@ def of_measurements(root: Path) -> set[str]:
         if isinstance(value, str):
             found |= set(NUMBER.findall(value))
         elif isinstance(value, (int, float)):
-            found |= {shown(value), f"{value:.3f}", f"{value:,}"}
+            found |= {format_number(value), f"{value:.3f}", f"{value:,}"}
     for of in content[1:]:
         found |= {f"{len(many):,}" for many in (of["chains"], of["fitted_on"], of["map"]["predicted"])}
     if (root / ASSAYS).is_file():

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pretrain.checkpoint import InvalidCheckpointError, find
-from pretrain.checkpoint.best import BestCheckpoint, best_valid, still_there
+from pretrain.checkpoint.best import BestCheckpoint, best_valid, drop_if_missing
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import build, flip, full_disk, save, train, trainer_at
 from support.jobs import best_job
@@ -57,11 +57,11 @@ def test_a_best_checkpoint_that_is_damaged_is_forgotten_and_never_published(
     train(model, optimizer, 0, 3)
     path = save(tmp_path, TorchState(model, optimizer), 3)
     best = BestCheckpoint(score=0.5, step=3, since=4, validated=9)
-    assert still_there(best, tmp_path) == best
+    assert drop_if_missing(best, tmp_path) == best
     with pytest.raises(FloatingPointError, match="no validation of this run had a score that is a finite number"):
         best_valid(tmp_path)
     flip(path / "model/00000.safetensors", 100)
-    assert still_there(best, tmp_path) == BestCheckpoint(score=None, step=0, since=4, validated=9)
+    assert drop_if_missing(best, tmp_path) == BestCheckpoint(score=None, step=0, since=4, validated=9)
     assert "the best checkpoint is not whole, and is forgotten" in capsys.readouterr().err
 
 

@@ -10,7 +10,7 @@ import pytest
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify
 from pretrain.report.history import read_history
-from pretrain.run.attempts import AttemptRecords, starts
+from pretrain.run.attempts import AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import flip
 from support.kept_runs import config
@@ -53,7 +53,7 @@ def test_a_start_uses_the_checkpoint_before_a_damaged_one(
         assert f"checkpoint rejected: {path.name}: optimizer/00000.safetensors: sha256" in said
     assert os.listdir(run / "checkpoints/.quarantine") == [f"{second.name}-hash"], "the last one"
     base = int(third.name.removeprefix("step-"))
-    assert [start.base_step for start in starts(AttemptRecords.read(RunDirectory(run)))] == [0, base]
+    assert [start.base_step for start in attempts(AttemptRecords.read(RunDirectory(run)))] == [0, base]
     assert [start.base_step for start in read_history(run).starts] == [0, base]
     ours, theirs = (verify(find(folder / "checkpoints")[0]).manifest for folder in (run, tmp_path / "other"))
     assert ours.files == theirs.files
@@ -98,7 +98,7 @@ def test_two_ranks_agree_on_the_checkpoint_before_a_damaged_one(
     trained("other", *longer)
     assert sum(output.count(f"checkpoint rejected: {newest.name}: {damaged}") for output in outputs) == 1
     assert os.listdir(tmp_path / "run/checkpoints/.quarantine") == [f"{newest.name}-hash"]
-    assert starts(AttemptRecords.read(RunDirectory(tmp_path / "run")))[-1].base_step == int(
+    assert attempts(AttemptRecords.read(RunDirectory(tmp_path / "run")))[-1].base_step == int(
         before.name.removeprefix("step-")
     )
     ours, theirs = (verify(find(tmp_path / name / "checkpoints")[0]).manifest for name in ("run", "other"))

@@ -40,7 +40,7 @@ def settings(**values: Any) -> RunSettings:
     ],
 )
 def test_the_interval_is_youngs(processes: int, hours: float, at_2_s: float) -> None:
-    found = pace.pace(2.0, 10.0, 1, processes, settings(gpu_hours_per_failure=hours, may_lose="100 h"))
+    found = pace.optimal_interval(2.0, 10.0, 1, processes, settings(gpu_hours_per_failure=hours, may_lose="100 h"))
     assert found.seconds == pytest.approx(at_2_s, rel=2e-3)
     # Saves and half an interval that a failure undoes cost the same there, and together more at any other interval.
     assert found.stall_s / found.seconds == pytest.approx(found.seconds / (2 * found.failure_s))
@@ -52,7 +52,7 @@ def test_the_interval_is_youngs(processes: int, hours: float, at_2_s: float) -> 
 def test_the_interval_is_the_one_that_loses_least(stall_s: float, save_s: float, slowdown: float) -> None:
     """Against time lost in a simulated run: steps are slower while a save is written, and a failure undoes it too."""
     asked = settings(gpu_hours_per_failure=5.0, may_lose="100 h")
-    found = pace.pace(stall_s, save_s, 1, 1, asked, slowdown)
+    found = pace.optimal_interval(stall_s, save_s, 1, 1, asked, slowdown)
     assert found.loss == pytest.approx(lost(found.seconds, stall_s, save_s, slowdown, 18_000.0), rel=1e-3)
     for other in (0.8 * found.seconds, 1.25 * found.seconds):
         assert lost(other, stall_s, save_s, slowdown, 18_000.0) > found.loss
@@ -81,10 +81,10 @@ def test_the_slowdown_beside_a_save_is_measured(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_interval_lies_between_what_may_be_lost_and_what_a_save_takes() -> None:
     rare = settings(gpu_hours_per_failure=1e6, may_lose="10 min")
-    assert pace.pace(1.0, 20.0, 1, 1, rare).seconds == 580  # with the 20 s of a save, that are ten minutes
+    assert pace.optimal_interval(1.0, 20.0, 1, 1, rare).seconds == 580  # with the 20 s of a save, that are ten minutes
     often = settings(gpu_hours_per_failure=0.01)
-    assert pace.pace(0.01, 20.0, 1, 1, often).seconds == 30
-    assert pace.pace(1.0, 3600.0, 1, 1, rare).seconds == 5400  # a save cannot be quicker than it is
+    assert pace.optimal_interval(0.01, 20.0, 1, 1, often).seconds == 30
+    assert pace.optimal_interval(1.0, 3600.0, 1, 1, rare).seconds == 5400  # a save cannot be quicker than it is
 
 
 class _Saves:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from pretrain.compare.__main__ import main
 from pretrain.compare.comparison import ModelComparison, ModelDifference
 from pretrain.compare.models import compare_models, differences
@@ -23,7 +23,7 @@ def run(families_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFact
     """Step 1 predicts noise, step 2 the frequencies of residues: logits from the head's bias alone."""
     folder = tmp_path_factory.mktemp("runs")
     settings = settings_of(families_files, folder)
-    counts = torch.from_numpy(open_corpora(settings, prepare(settings)).token_counts(10**8))
+    counts = torch.from_numpy(open_corpora(settings, prepare_corpora(settings)).token_counts(10**8))
     better = model_of()
     with torch.no_grad():
         for name, parameter in better.head.named_parameters():

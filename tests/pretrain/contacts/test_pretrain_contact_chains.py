@@ -11,8 +11,8 @@ import pytest
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from pretrain.contacts.chains import CONTACT, Chain, chains_of, files_of
-from pretrain.contacts.chosen import usable
-from pretrain.contacts.scored import lines, score
+from pretrain.contacts.chosen import filter_chains
+from pretrain.contacts.scored import format_scores, score_contacts
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
@@ -217,11 +217,11 @@ def test_backbones_have_the_letters_of_their_sequences(backbones: Path) -> None:
 @pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
 def test_random_weights_know_no_contacts_of_the_backbones(backbones: Path) -> None:
     """Fitted on 20 chains, scored on all that are no relatives of theirs."""
-    chains, left_out = usable((chain for path in files_of(backbones) for chain in chains_of(path)), 1022)
+    chains, left_out = filter_chains((chain for path in files_of(backbones) for chain in chains_of(path)), 1022)
     model = MaskedLanguageModel(PRESETS["esm2_60k"]).eval()
     initialise(model, 7)
-    found = score(model, "another seed", chains)
-    print("\n".join(lines(found)), left_out)
+    found = score_contacts(model, "another seed", chains)
+    print("\n".join(format_scores(found)), left_out)
     assert len(found.fitted_on) == 20
     assert len(found.chains) > 300
     assert len(set(found.clusters)) > 100

@@ -16,11 +16,11 @@ from pretrain.contacts import chosen
 from pretrain.contacts.__main__ import main
 from pretrain.contacts.attention import corrected, eager, maps_of
 from pretrain.contacts.chains import Chain, chains_of
-from pretrain.contacts.chosen import choose, usable
-from pretrain.contacts.pictured import pictured, typical
+from pretrain.contacts.chosen import filter_chains, split_chains
+from pretrain.contacts.pictured import contact_pairs, median_chain
 from pretrain.contacts.precision import LONG_RANGE, SHARES, interval, pairs_of, precisions
 from pretrain.contacts.regression import fit, probabilities
-from pretrain.contacts.scored import lines
+from pretrain.contacts.scored import format_scores
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
@@ -125,13 +125,13 @@ def test_a_picture_holds_the_contacts_and_the_most_probable_pairs(chains: list[C
     chain = chains[0]
     length = len(chain.residues)
     touching = {(i, j) for i in range(length) for j in range(i + 6, length) if chain.contacts[i, j]}
-    found = pictured(chain, chain.contacts + np.arange(length) / (10 * length))
+    found = contact_pairs(chain, chain.contacts + np.arange(length) / (10 * length))
     assert set(found.touching) == touching
     assert len(found.predicted) == length
     assert len(touching & set(found.predicted)) == min(length, len(touching))
     assert all(j - i >= 6 for i, j in found.predicted)
     assert found.name == chain.name
-    assert [typical(values) for values in ([0.3, 0.1, 0.2], [0.4, 0.1, 0.2, 0.3], [1.0])] == [2, 2, 0]
+    assert [median_chain(values) for values in ([0.3, 0.1, 0.2], [0.4, 0.1, 0.2, 0.3], [1.0])] == [2, 2, 0]
 
 
 def test_relatives_are_drawn_together() -> None:
@@ -144,7 +144,7 @@ def test_relatives_are_drawn_together() -> None:
 
 def test_a_regression_of_zeros_is_said() -> None:
     for weight in (0.0, 0.5):
-        said = "\n".join(lines(replace(contacts("mine"), weight=(0.0, weight))))
+        said = "\n".join(format_scores(replace(contacts("mine"), weight=(0.0, weight))))
         assert "mine, P@L/5                                          0.310   0.290 to 0.330" in said
         assert "chance, the share of pairs that touch                0.021   unknown" in said
         assert ("No attention map of mine says enough" in said) is (weight == 0)
@@ -155,10 +155,10 @@ def test_a_regression_of_zeros_is_said() -> None:
 
 def test_copies_and_what_cannot_be_scored_are_left_out(chains: list[Chain]) -> None:
     short = Chain("short", "M" * 24, np.zeros((24, 3), np.float32))
-    kept, left_out = usable([*chains[:3], chains[1], short], RESIDUES)
+    kept, left_out = filter_chains([*chains[:3], chains[1], short], RESIDUES)
     assert [chain.name for chain in kept] == [chain.name for chain in chains[:3]]
     assert left_out == {"too short for a pair at long range": 1, "copies of another": 1}
-    assert usable(chains[:3], RESIDUES - 1) == ([], {f"longer than {RESIDUES - 1} residues": 3})
+    assert filter_chains(chains[:3], RESIDUES - 1) == ([], {f"longer than {RESIDUES - 1} residues": 3})
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_no_relative_of_a_chain_that_is_fitted_is_scored(chains: list[Chain]) ->
         Chain(f"{chain.name}-like", "".join(np.roll(list(chain.residues[:3]), 1)) + chain.residues[3:], chain.places)
         for chain in chains
     ]
-    both = choose([*chains, *others], 3)
+    both = split_chains([*chains, *others], 3)
     assert both.left_out >= 1
     fitted = {chain.residues[3:] for chain in both.fitted}
     assert not any(chain.residues[3:] in fitted for chain in both.scored)
@@ -184,16 +184,16 @@ def test_which_chains_are_fitted_on_follows_from_their_residues(
         identity=np.full(len(queries), identity), is_searchable=np.ones(len(queries), bool)
     )
     monkeypatch.setattr(chosen, "nearest", found)
-    first = choose(chains, 3)
+    first = split_chains(chains, 3)
     assert len(first.fitted) == 3
     assert len(first.scored) == len(set(first.groups)) == 9
-    assert choose(chains[::-1], 3).fitted == first.fitted
-    assert len(choose(chains[:5], 20).fitted) == 2  # half of them
+    assert split_chains(chains[::-1], 3).fitted == first.fitted
+    assert len(split_chains(chains[:5], 20).fitted) == 2  # half of them
     with pytest.raises(ValueError, match="1 chain can be used, and at least two are needed"):
-        choose(chains[:1], 20)
+        split_chains(chains[:1], 20)
     identity = 0.3
     with pytest.raises(ValueError, match="all of the 9 chains to score are relatives, at 30% identity, of the 3 to"):
-        choose(chains, 3)
+        split_chains(chains, 3)
 
 
 # A model, and its export --------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pretrain.model.build import first_model, without_memory
+from pretrain.model.build import build_initialized, build_meta
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
 from pretrain.recipe import ModelSettings
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 
 SECOND, OTHER = "every_second_frozen", "every_other_second_frozen"
 BOTTOM, MATRICES = "bottom_frozen", "all_but_matrices_frozen"
-NAMES = [name for name, _ in without_memory(PRESETS["esm2_60k"]).named_parameters()]
+NAMES = [name for name, _ in build_meta(PRESETS["esm2_60k"]).named_parameters()]
 TRAINED, FROZEN = NAMES[1::2], NAMES[::2]
 CONTEXT, BY_LAYER = "parallel.context=2", "compute.checkpointing=layer"
 SELECTIVE, MUON = "compute.checkpointing=selective", "optimizer.name=muon"
@@ -144,7 +144,7 @@ def test_a_checkpoint_holds_what_is_trained_and_identifies_the_rest(trained: Tra
     assert {*run.end.tensors} == {*TRAINED, *(f"{m}/{n}" for n in TRAINED for m in ("exp_avg", "exp_avg_sq"))}
     index = json.loads((run.newest / "optimizer/index.json").read_text())
     assert index["steps"] == dict.fromkeys(TRAINED, run.end.step)
-    first = first_model(ModelSettings(preset="esm2_60k"), seed=0)[1]
+    first = build_initialized(ModelSettings(preset="esm2_60k"), seed=0)[1]
     assert run.fingerprint == identity_by_hand({name: first[name]() for name in FROZEN})
 
     exported, weights, _ = transformers_io.published(str(run.folder / "run/export"))

@@ -15,7 +15,7 @@ from pretrain.__main__ import main
 from pretrain.engine import request
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import _check
-from pretrain.engine.request import LaunchConfig, requested
+from pretrain.engine.request import LaunchConfig, read_launch_config
 from pretrain.engine.settings import ParallelSettings
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.settings import OptimizerSettings
@@ -140,10 +140,10 @@ def test_copies_and_shards_must_make_the_world(no_launcher: pytest.MonkeyPatch) 
 
 def test_clipping_by_flag_is_refused(no_launcher: pytest.MonkeyPatch) -> None:
     no_launcher.setenv("ACCELERATE_GRADIENT_CLIPPING", "none")
-    requested().check(RECIPE)
+    read_launch_config().check(RECIPE)
     no_launcher.setenv("ACCELERATE_GRADIENT_CLIPPING", "0.5")  # what --gradient_clipping 0.5 sets under DeepSpeed
     with pytest.raises(ValueError, match=r"gradient_clipping: 0\.5, the recipe has optimizer\.clip_norm = 1\.0"):
-        requested().check(RECIPE)
+        read_launch_config().check(RECIPE)
 
 
 def test_muon_is_refused_under_zero(no_launcher: pytest.MonkeyPatch) -> None:
@@ -279,13 +279,13 @@ def test_the_users_default_yaml_counts_as_asked_for(tmp_path: Path, no_launcher:
 
 
 def test_without_a_launcher_the_environment_speaks(no_launcher: pytest.MonkeyPatch) -> None:
-    alone = requested()
+    alone = read_launch_config()
     assert (alone.world_size, alone.distributed_type, alone.precision) == (1, "NO", "bf16")
     alone.check(RECIPE)
     for name, value in torchrun_variables(0, 3, 29500).items():
         no_launcher.setenv(name, value)
     no_launcher.setenv("ACCELERATE_USE_FSDP", "true")
-    assert (requested().world_size, requested().distributed_type) == (3, "FSDP")
+    assert (read_launch_config().world_size, read_launch_config().distributed_type) == (3, "FSDP")
 
 
 @pytest.mark.parametrize("in_yaml", ["", "gradient_accumulation_steps: 1\n"])
@@ -293,10 +293,10 @@ def test_accumulation_by_flag_is_refused(in_yaml: str, tmp_path: Path, no_launch
     (tmp_path / "c.yaml").write_text(f"distributed_type: 'NO'\n{in_yaml}")
     read = request._from_accelerate(["--config_file", "c.yaml", "-m", "pretrain"], tmp_path)
     no_launcher.setattr(request, "_requested", lambda: read)
-    requested().check(RECIPE)
+    read_launch_config().check(RECIPE)
     no_launcher.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")  # what --gradient_accumulation_steps 4 sets
     with pytest.raises(ValueError, match="gradient_accumulation_steps: 4"):
-        requested().check(RECIPE)
+        read_launch_config().check(RECIPE)
 
 
 @pytest.mark.parametrize(

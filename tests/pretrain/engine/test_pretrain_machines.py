@@ -135,7 +135,7 @@ def _resolved(command: str, machine: Machine, patch: pytest.MonkeyPatch) -> Laun
     patch.setattr(request, "_requested", lambda: seen)
 
     machine.stand_in(patch)
-    recipe, launched = recipe_of(command), request.requested()
+    recipe, launched = recipe_of(command), request.read_launch_config()
     launched.check(recipe)
     launch._check_devices(launched, local)
     kind = launch._engine(launched)

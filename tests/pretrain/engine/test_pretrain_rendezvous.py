@@ -184,7 +184,7 @@ def test_rank_0_answers_a_thousand_ranks_in_one_message() -> None:
 @pytest.mark.parametrize("by", [SIGTERM, SIGINT])
 def test_a_signal_ends_a_wait_inside_a_library(by: Signals, store: dist.TCPStore, tmp_path: Path) -> None:
     def waits() -> None:
-        with signals.listening(), signals.exiting():
+        with signals.handle_signals(), signals.exit_on_signal():
             (tmp_path / "waits").touch()
             dist.TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False).wait(["never"])
 

@@ -37,7 +37,7 @@ from support.planted import (
     secrets_in,
 )
 from zymogen.command_line.parser import CommandParser
-from zymogen.console.safe_text import WHOLE, whole
+from zymogen.console.safe_text import WHOLE, unredacted
 from zymogen.processes.launcher import command_line
 
 SETTINGS = dict(path_settings(Recipe))
@@ -200,7 +200,7 @@ def test_words_lose_their_secrets_before_trackers_send_them(monkeypatch: pytest.
     parser.add_argument("words", nargs="+")
     assert parser.parse_intermixed_args().words == sys.argv[1:]
     assert SECRET not in sys.argv[1]
-    assert whole(sys.argv[1]) == f"data.sources=https://host/x.fasta?{SIGNED}"
+    assert unredacted(sys.argv[1]) == f"data.sources=https://host/x.fasta?{SIGNED}"
 
 
 def test_credentials_of_netrc_are_sent(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

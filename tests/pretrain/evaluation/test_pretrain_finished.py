@@ -24,7 +24,7 @@ from pretrain.evaluation.evaluate import evaluate, unigram_losses
 from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, EvaluationResult, buckets
 from pretrain.evaluation.finished import scored_by
 from pretrain.evaluation.frozen import frozen_set
-from pretrain.evaluation.opened import TestSet, TestSetOptions, named, open_set
+from pretrain.evaluation.opened import TestSet, TestSetOptions, open_test_set, run_of_name
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.ship import source
@@ -49,7 +49,7 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def opened(run: Path, engine: Engine) -> TestSet:
-    return open_set(TestSetOptions(data=(str(run),)), engine)
+    return open_test_set(TestSetOptions(data=(str(run),)), engine)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_the_hash_is_of_proteins_crops_and_targets(opened: TestSet, run: Path, e
     scored, corpora = opened.scored, opened.corpora
     every = scored.fingerprint()
     assert len(every) == 32
-    assert open_set(TestSetOptions(data=(str(run),)), engine).scored.fingerprint() == every
+    assert open_test_set(TestSetOptions(data=(str(run),)), engine).scored.fingerprint() == every
     others = [
         frozen_set(corpora.shelves, corpora.validation, 59, 2000),
         frozen_set(corpora.shelves, corpora.validation, 60, 10),
@@ -204,11 +204,11 @@ def test_a_checkpoint_and_an_export_belong_to_their_run(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.parent)
-    assert named(None, run.name) == (run.name,)  # as it was typed
+    assert run_of_name(None, run.name) == (run.name,)  # as it was typed
     for place in (run, run / "checkpoints/step-000000001", run / "export"):
-        assert named(None, str(place)) == (str(run.absolute()),)
-        assert named(["a", "b"], str(place)) == ("a", "b")
-    assert named(None, str(tmp_path)) == named(None, "lab/model") == ()
+        assert run_of_name(None, str(place)) == (str(run.absolute()),)
+        assert run_of_name(["a", "b"], str(place)) == ("a", "b")
+    assert run_of_name(None, str(tmp_path)) == run_of_name(None, "lab/model") == ()
 
 
 @pytest.mark.parametrize("installed", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["words", "MMseqs2"])
@@ -227,7 +227,7 @@ def test_identity_is_that_to_the_nearest_training_protein(
     held_out = fasta_of(corpora.parts[0].store.residues(int(corpora.validation[0])))
     fasta = tmp_path / "three.fasta"
     fasta.write_text(f">same\n{letters}\n>near\n{changed}\n>far\n{held_out}\n>low\n{'Q' * 60}\n")
-    three = open_set(TestSetOptions(data=(str(fasta),), store_dir=str(tmp_path / "stores")), engine)
+    three = open_test_set(TestSetOptions(data=(str(fasta),), store_dir=str(tmp_path / "stores")), engine)
     identities, _ = three.identities(corpora)
     assert identities[0] == 1
     assert 0.5 < identities[1] < 1
@@ -282,14 +282,14 @@ def test_a_score_is_not_lost_with_the_checkpoint(
     model = model_of()
     state = TorchState(model, torch.optim.AdamW(model.parameters()))
     write_cut(checkpoints, StagingBuffer().stage(state), CUTS["rows"], 8)
-    open_source = source.open_source
+    open_source = source.open_trained_model
 
     def retired(*given: object) -> source.TrainedModel:
         found = open_source(*given)
         shutil.rmtree(checkpoints)
         return found
 
-    monkeypatch.setattr(source, "open_source", retired)
+    monkeypatch.setattr(source, "open_trained_model", retired)
     monkeypatch.setattr("data.homology.program.is_installed", lambda: False)
     words = [copy, "--data", families_files[0], "--training", "none", "--store-dir", tmp_path / "stores"]
     assert main([*map(str, words), "-o", str(tmp_path / "out.json")]) == 0

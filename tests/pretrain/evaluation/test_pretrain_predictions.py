@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from data.alphabet import MASK, TOKENS
 from data.batches.batch import Batch
 from data.corpus.corpora import Corpora
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.settings import DataSettings
 from pretrain.evaluation.predictions import MOST_TOKENS, PROTEINS, TURNS, predict
 from pretrain.evaluation.scores import Prediction
@@ -32,7 +32,7 @@ def corpora(families_files: tuple[Path, Path], tmp_path_factory: pytest.TempPath
     fasta, clusters = families_files
     folder = str(tmp_path_factory.mktemp("stores"))
     settings = replace(SETTINGS, sources=(str(fasta),), clusters=str(clusters), store_dir=folder)
-    return open_corpora(settings, prepare(settings))
+    return open_corpora(settings, prepare_corpora(settings))
 
 
 class Ranks:
@@ -148,7 +148,7 @@ def test_what_is_no_target_has_no_probability_and_a_long_protein_is_cropped(tmp_
     fasta.write_text("".join(f">p{number}\n{'ACDEFGHIKX' * (40 + number)}\n" for number in range(12)))
     settings = replace(SETTINGS, crop_tokens=500, bin_tokens=512, validation_fraction=0.5)
     settings = replace(settings, sources=(str(fasta),), store_dir=str(tmp_path / "stores"))
-    proteins = predicted(open_corpora(settings, prepare(settings)), Ranks(), settings)
+    proteins = predicted(open_corpora(settings, prepare_corpora(settings)), Ranks(), settings)
     for protein in proteins:
         assert MOST_TOKENS - 2 <= len(protein.residues) <= MOST_TOKENS
         assert protein.whole >= 400

@@ -17,7 +17,7 @@ import torch.nn.attention as registry
 from torch import Tensor
 
 from pretrain.model.attention import implementation
-from pretrain.model.attention.implementation import disagreement, samples, take, tried
+from pretrain.model.attention.implementation import check_backend, disagreement, samples, use_backend
 from pretrain.model.attention.layout import Layout
 from pretrain.model.attention.sdpa import per_document
 from pretrain.model.attention.varlen import varlen
@@ -169,7 +169,7 @@ REST = [pytest.param(fault, marks=pytest.mark.slow) for fault in ("neighbour", "
 @pytest.mark.parametrize("fault", ["causal", "gradient", "unwritten: NaN", *REST])
 def test_one_that_is_wrong_is_not_taken(kernels: dict[str, Any], hopper: None, fault: str) -> None:
     kernels["FA3"] = Kernel(176, fault)
-    (third, fourth) = tried("auto", CPU, torch.bfloat16, 64).values()
+    (third, fourth) = check_backend("auto", CPU, torch.bfloat16, 64).values()
     assert third is not None
     assert "FA3 and FA2 differ by" in third.reason
     assert third.remedy == "take compute.attention=varlen_fa2"
@@ -180,45 +180,45 @@ def test_one_that_is_wrong_is_not_taken(kernels: dict[str, Any], hopper: None, f
 
 
 def test_the_best_that_agrees_is_active_from_then_on(kernels: dict[str, Any], hopper: None) -> None:
-    found = tried("auto", CPU, torch.bfloat16, 64)
+    found = check_backend("auto", CPU, torch.bfloat16, 64)
     assert found == {"FA3": None, "FA4": None}
     assert registry.current_flash_attention_impl() is None  # trying leaves torch's own on
-    assert take("auto", [found, found]) == ("FA3", ())
+    assert use_backend("auto", [found, found]) == ("FA3", ())
     assert (registry.current_flash_attention_impl(), kernels["active"]) == ("FA3", kernels["FA3"])
 
 
 def test_one_that_fails_on_another_rank_is_taken_by_none(kernels: dict[str, Any]) -> None:
     failed = UnsupportedFeature("FA3 failed on the first batch (RuntimeError: no kernel image)", "take varlen_fa2")
-    assert take("auto", [{"FA3": None, "FA4": None}, {"FA3": failed, "FA4": None}]) == ("FA4", ())
-    chosen, (line,) = take("auto", [{"FA3": None}, {"FA3": failed}])
+    assert use_backend("auto", [{"FA3": None, "FA4": None}, {"FA3": failed, "FA4": None}]) == ("FA4", ())
+    chosen, (line,) = use_backend("auto", [{"FA3": None}, {"FA3": failed}])
     assert (chosen, registry.current_flash_attention_impl()) == ("FA2", "FA4")
     assert line.startswith("attention: varlen by FA2, because FA3 failed on the first batch (RuntimeError: no kernel")
-    chosen, (line,) = take("auto", [{"FA3": None}, {}])
+    chosen, (line,) = use_backend("auto", [{"FA3": None}, {}])
     assert "because another rank has another kind of GPU" in line
     with pytest.raises(ValueError, match=r"attention is 'varlen_fa3', but FA3 failed .*; or take 'varlen_fa2'"):
-        take("varlen_fa3", [{"FA3": None}, {"FA3": failed}])
+        use_backend("varlen_fa3", [{"FA3": None}, {"FA3": failed}])
 
 
 def test_what_the_user_names_is_tried_alone(kernels: dict[str, Any], hopper: None) -> None:
-    assert tried("varlen_fa2", CPU, torch.bfloat16, 64) == {}
-    assert take("varlen_fa2", [{}]) == ("FA2", ())
-    assert tried("varlen_fa4", CPU, torch.bfloat16, 64) == {"FA4": None}
-    assert take("varlen_fa4", [{"FA4": None}]) == ("FA4", ())
+    assert check_backend("varlen_fa2", CPU, torch.bfloat16, 64) == {}
+    assert use_backend("varlen_fa2", [{}]) == ("FA2", ())
+    assert check_backend("varlen_fa4", CPU, torch.bfloat16, 64) == {"FA4": None}
+    assert use_backend("varlen_fa4", [{"FA4": None}]) == ("FA4", ())
     assert kernels["active"] is kernels["FA4"]
 
 
 def test_one_that_breaks_is_passed_over(kernels: dict[str, Any], hopper: None) -> None:
     kernels["FA3"] = RuntimeError("CUDA error: no kernel image is available for execution on the device\nmore")
-    found = tried("varlen", CPU, torch.bfloat16, 64)
+    found = check_backend("varlen", CPU, torch.bfloat16, 64)
     assert found["FA3"] is not None
     said = "FA3 failed on the first batch (RuntimeError: CUDA error: no kernel image is available"
     assert found["FA3"].reason.startswith(said)
     assert registry.current_flash_attention_impl() is None
-    assert take("varlen", [found]) == ("FA4", ())
+    assert use_backend("varlen", [found]) == ("FA4", ())
 
 
 def test_what_is_not_installed_is_said_with_how_to(hopper: None) -> None:
-    chosen, (line,) = take("auto", [tried("auto", CPU, torch.bfloat16, 64)])
+    chosen, (line,) = use_backend("auto", [check_backend("auto", CPU, torch.bfloat16, 64)])
     assert chosen == "FA2"
     assert line == (
         "attention: varlen by FA2, because FA3 is not installed (no module flash_attn_interface), and FA4 is not "
@@ -234,6 +234,6 @@ def test_what_a_gpu_cannot_run_is_not_tried(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (major, 0))
     monkeypatch.setattr(implementation, "_obstacle", lambda *_: None)
-    assert list(tried("auto", CPU, torch.bfloat16, 64)) == names
+    assert list(check_backend("auto", CPU, torch.bfloat16, 64)) == names
     monkeypatch.setattr(torch.version, "hip", "6.2")  # whose capabilities are numbers of other devices
-    assert tried("auto", CPU, torch.bfloat16, 64) == {}
+    assert check_backend("auto", CPU, torch.bfloat16, 64) == {}

@@ -238,7 +238,7 @@ def test_a_first_step_that_fails_on_one_rank_leaves_all_uncompiled(monkeypatch: 
 
 def test_all_ranks_call_one_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = UnsupportedFeature("FA3 failed on the first batch", "take compute.attention=varlen_fa2")
-    monkeypatch.setattr(compute, "tried", lambda *_: {"FA3": None})
+    monkeypatch.setattr(compute, "check_backend", lambda *_: {"FA3": None})
     encoder = MaskedLanguageModel(PRESETS["esm2_800k"]).encoder
 
     def gather(value: object) -> list[object]:

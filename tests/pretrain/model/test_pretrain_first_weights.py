@@ -14,12 +14,12 @@ from torch.distributed.fsdp import fully_shard
 
 from pretrain.checkpoint import verify
 from pretrain.checkpoint.files.blocks import BLOCK_BYTES
-from pretrain.checkpoint.load import unread
+from pretrain.checkpoint.load import unreadable
 from pretrain.checkpoint.staging import StagingBuffer
 from pretrain.engine.named_state import TorchState
 from pretrain.model.attention.rotary import rotate, rotation
-from pretrain.model.build import without_memory
-from pretrain.model.initial import first_weights, neighbours_first, places
+from pretrain.model.build import build_meta
+from pretrain.model.initial import initial_weights, local_attention_init, parameter_offsets
 from pretrain.model.layer import Layer
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ModelSettings
@@ -56,10 +56,10 @@ def test_first_weights_are_what_they_were(preset: str) -> None:
 def test_heads_of_the_first_layers_begin_by_looking_at_neighbours(preset: str) -> None:
     """Whatever the residues are, most of a head's attention is at its place, at most the rest of it elsewhere."""
     shape = PRESETS[preset]
-    first = neighbours_first(without_memory(shape), 5)
+    first = local_attention_init(build_meta(shape), 5)
     tokens = torch.randint(4, 24, (60,), generator=torch.Generator().manual_seed(0))
     embedding = first["encoder.embedding.weight"]()
-    for number, of_heads in enumerate(places(shape)):
+    for number, of_heads in enumerate(parameter_offsets(shape)):
         with torch.device("meta"):
             layer = Layer(shape, number)
         prefix = f"encoder.layers.{number}."
@@ -76,19 +76,19 @@ def test_heads_of_the_first_layers_begin_by_looking_at_neighbours(preset: str) -
 
 
 def test_the_places_are_the_nearest_ones_in_half_of_the_layers() -> None:
-    assert places(PRESETS["modern_60k"]) == [[-1, 1]]
-    assert places(PRESETS["esm2_800k"]) == [[-1, 1, -2, 2], [-3, 3, -4, 4]]
-    (first,) = places(PRESETS["esm2_8m"])
+    assert parameter_offsets(PRESETS["modern_60k"]) == [[-1, 1]]
+    assert parameter_offsets(PRESETS["esm2_800k"]) == [[-1, 1, -2, 2], [-3, 3, -4, 4]]
+    (first,) = parameter_offsets(PRESETS["esm2_8m"])
     assert sorted(first) == [*range(-10, 0), *range(1, 11)]
-    assert [len(each) for each in places(PRESETS["modern_8m"])] == [5, 5, 5]
-    assert places(PRESETS["modern_300m"])[1][4:8] == [10, -1, 1, -2]
+    assert [len(each) for each in parameter_offsets(PRESETS["modern_8m"])] == [5, 5, 5]
+    assert parameter_offsets(PRESETS["modern_300m"])[1][4:8] == [10, -1, 1, -2]
 
 
 def test_nothing_else_begins_otherwise() -> None:
     """All that the start changes is the first layer's attention and, in ESM C's architecture, the embedding."""
     for preset in ("esm2_60k", "modern_60k"):
-        model = without_memory(PRESETS[preset])
-        plain, other = first_weights(model, 17), neighbours_first(model, 17)
+        model = build_meta(PRESETS[preset])
+        plain, other = initial_weights(model, 17), local_attention_init(model, 17)
         changed = {name for name in plain if not torch.equal(plain[name](), other[name]())}
         attention = "encoder.layers.0.attention"
         modern = {f"{attention}_norm.{kind}" for kind in ("weight", "bias")} | {"encoder.embedding.weight"}
@@ -156,7 +156,7 @@ def test_every_engine_begins_at_the_neighbours(
 ) -> None:
     words = [recipe_in(tmp_path), f"model.preset={preset}", "model.start=neighbours", "run.seed=17", ONE_STEP]
     done = pool.run(processes, ROOT / f"accelerate_configs/{engine}.yaml", words, fault="say_first_weights")
-    first = neighbours_first(without_memory(PRESETS[preset]), 17)
+    first = local_attention_init(build_meta(PRESETS[preset]), 17)
     assert said(done) == [digest({name: weight() for name, weight in first.items()})] * processes
 
 
@@ -219,7 +219,7 @@ def saves_and_reads(index: int, folder: Path) -> None:
     other = sharded(0.0, stepped=False)
     # Weights stand already; two moments are made, beside what stands in for the weights; after that, beside one block.
     assert own == 2 * BLOCK_BYTES
-    read = rise(lambda: restore(verify(folder / "run/step-000000002", unread), other, ranks=ranks_of(index, 2)))
+    read = rise(lambda: restore(verify(folder / "run/step-000000002", unreadable), other, ranks=ranks_of(index, 2)))
     assert read < 3 * own + slack, read
     for name in state.names:
         for key in ("param", "exp_avg", "exp_avg_sq"):
@@ -240,7 +240,7 @@ def test_a_35m_model_is_built_resumed_and_saved_in_half_of_its_memory(
     pool: RankPool, recipe_in, tmp_path: Path
 ) -> None:
     """Under FSDP2 on two ranks; whole, it would be 134 MB on each, and three times that with its moments."""
-    sizes = [4 * parameter.numel() for parameter in without_memory(PRESETS["esm2_35m"]).parameters()]
+    sizes = [4 * parameter.numel() for parameter in build_meta(PRESETS["esm2_35m"]).parameters()]
     config = ROOT / "accelerate_configs/fsdp2.yaml"
     constant = ("schedule.final_lr=1.0", "--allow-schedule-change")
 

@@ -18,7 +18,7 @@ from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.contact_head import ContactHead
 from pretrain.push.folder import finished_files
-from pretrain.ship.contact_head import writable, write
+from pretrain.ship.contact_head import require_writable, write
 from support.inputs.whole_models import load
 from support.places import ROOT
 
@@ -130,7 +130,7 @@ def test_an_index_that_names_a_file_outside_of_its_folder_is_refused(name: objec
     (theirs / "model.safetensors").unlink()
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
     (theirs / "model.safetensors.index.json").write_text(json.dumps(index))
-    readers = (load, writable, lambda folder: write(folder, ContactHead((0.0,) * 8, 0.0), "1 chain"))
+    readers = (load, require_writable, lambda folder: write(folder, ContactHead((0.0,) * 8, 0.0), "1 chain"))
     for reader in readers:
         with pytest.raises(
             ValueError, match=r"theirs: model\.safetensors\.index\.json (names the file|cannot be read)"

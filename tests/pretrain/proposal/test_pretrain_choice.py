@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
-from pretrain.proposal.choice import ProposedRecipe, choose
+from pretrain.proposal.choice import ProposedRecipe, propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import TrainingPlan
-from pretrain.proposal.written import told
+from pretrain.proposal.written import format_proposal
 from pretrain.run.settings import RunSettings
 from support.places import ROOT
 from zymogen.console.format import duration
@@ -47,7 +47,7 @@ def split_of(proteins: int) -> SplitFacts:
 
 def proposed(proteins: int, machine: Machine, seconds: float = HOUR, **given: object) -> ProposedRecipe:
     named = {name.replace("__", "."): value for name, value in given.items()}
-    return choose(corpus_of(proteins), split_of(proteins), machine, seconds, named)
+    return propose_settings(corpus_of(proteins), split_of(proteins), machine, seconds, named)
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
@@ -120,12 +120,12 @@ def test_a_budget_is_spent_and_not_exceeded() -> None:
 def test_a_timed_speed_corrects_the_estimates_of_other_sizes() -> None:
     estimated = proposed(10**6, LAPTOP).plan
     facts = corpus_of(10**6), split_of(10**6), LAPTOP, HOUR, {}
-    slow = choose(*facts, {estimated.size: estimated.tokens_per_s / 100}).plan
+    slow = propose_settings(*facts, {estimated.size: estimated.tokens_per_s / 100}).plan
     assert (estimated.size, slow.size) == ("modern_800k", "modern_60k")
     per_s = tokens_per_s(PRESETS["modern_60k"], facts[0], slow.crop_tokens, LAPTOP)
     assert slow.tokens_per_s == pytest.approx(per_s / 100)
     assert not slow.is_timed
-    assert choose(*facts, {"modern_60k": 1000.0}).plan.tokens_per_s == 1000.0
+    assert propose_settings(*facts, {"modern_60k": 1000.0}).plan.tokens_per_s == 1000.0
 
 
 def reason(found: ProposedRecipe, name: str) -> str:
@@ -171,7 +171,7 @@ def test_validation_takes_a_twentieth_and_the_run_no_longer_than_asked(
     corpus, speeds = corpus_of(proteins), {}
     if slower is not None:
         speeds = {name: slower * tokens_per_s(PRESETS[name], corpus, 512, machine) for name in rules.SIZES}
-    plan = choose(corpus, split_of(proteins), machine, hours * HOUR, {}, speeds).plan
+    plan = propose_settings(corpus, split_of(proteins), machine, hours * HOUR, {}, speeds).plan
     assert plan.seconds <= hours * HOUR
     assert plan.validation_s <= 0.05 * hours * HOUR
     if plan.limit == "time":
@@ -222,7 +222,7 @@ def test_intervals_are_settings_with_a_reason() -> None:
 
 def test_copies_teach_no_more_than_passes_do() -> None:
     one = CorpusFacts(np.array([340]), np.array([500]), 1)
-    found = choose(one, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, HOUR, {})
+    found = propose_settings(one, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, HOUR, {})
     plan = found.plan
     assert (plan.size, plan.steps) == (rules.SMALLEST, rules.LEAST_STEPS)
     assert plan.repeats == pytest.approx(plan.total_tokens / 342)
@@ -230,14 +230,14 @@ def test_copies_teach_no_more_than_passes_do() -> None:
     assert f"{plan.repeats:,.0f} passes over each distinct protein" in reason(found, "model.preset")
     assert found.notes[0].startswith(f"passes: {plan.repeats:,.0f} over each distinct protein, more than the 40")
     half = dataclasses.replace(corpus_of(5_605), distinct=2_803)
-    copied, plain = choose(half, split_of(5_605), LAPTOP, HOUR, {}).plan, proposed(5_605, LAPTOP).plan
+    copied, plain = propose_settings(half, split_of(5_605), LAPTOP, HOUR, {}).plan, proposed(5_605, LAPTOP).plan
     assert copied.total_tokens == pytest.approx(plain.total_tokens / 2, rel=0.01)
 
 
 def test_the_block_counts_in_english() -> None:
     corpus = corpus_of(100_000)
     found = proposed(100_000, LAPTOP, schedule__total_tokens=8_000, run__evaluate_every=1)
-    text = "\n".join(told(found, ["a.fasta"], corpus, LAPTOP))
+    text = "\n".join(format_proposal(found, ["a.fasta"], corpus, LAPTOP))
     assert "  step      1 bin of 1,024 slots: 8 steps of 1,024 slots, the fewest that a step has\n" in text
     assert "  rate      peak 0.004, a warm-up over 2% of the tokens, falling after 80% of them\n" in text
     saves = "a checkpoint every 10 min, a validation every 1 step, a line every 10 s, and at the end"
@@ -245,7 +245,7 @@ def test_the_block_counts_in_english() -> None:
     assert "given by you, less than 0.1 passes" in text
     assert [duration(seconds) for seconds in (1.2, 2, 120)] == ["1 second", "2 seconds", "2 minutes"]
     for proteins, machine in itertools.product(PROTEINS, MACHINES.values()):
-        rows = told(proposed(proteins, machine), ["a.fasta"], corpus, machine)
+        rows = format_proposal(proposed(proteins, machine), ["a.fasta"], corpus, machine)
         assert len(rows) <= 20
         assert max(map(len, rows)) <= 110
 
@@ -303,7 +303,7 @@ def test_a_short_run_has_more_targets_and_forgets_sooner() -> None:
 
 def test_too_few_proteins_for_enough_steps_get_more_passes_and_a_note() -> None:
     few = CorpusFacts(np.array([300]), np.array([1]), None)
-    found = choose(few, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, HOUR, {})
+    found = propose_settings(few, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, HOUR, {})
     assert found.plan.steps >= rules.LEAST_STEPS
     assert found.plan.passes > rules.MOST_PASSES
     assert any(note.startswith("passes: ") for note in found.notes)

@@ -8,10 +8,10 @@ import pytest
 
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
-from pretrain.proposal.choice import choose
+from pretrain.proposal.choice import propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine
-from pretrain.proposal.meaning import meant
+from pretrain.proposal.meaning import check_proportions
 from support.kept_runs import config
 from support.places import ROOT
 from support.rank_pool import RankPool
@@ -21,7 +21,9 @@ SMALL = CorpusFacts(np.array([340]), np.array([5_605]), None)
 
 
 def lines(total_tokens: int, corpus: CorpusFacts = SMALL, machine: Machine = LAPTOP) -> list[str]:
-    return meant(total_tokens, PRESETS["esm2_35m"], 1024, 16_384, corpus, machine, "python -m pretrain your.fasta.gz")
+    return check_proportions(
+        total_tokens, PRESETS["esm2_35m"], 1024, 16_384, corpus, machine, "python -m pretrain your.fasta.gz"
+    )
 
 
 def test_passes_and_days_and_what_fits() -> None:
@@ -45,11 +47,11 @@ def test_a_recipe_in_proportion_is_left_alone() -> None:
 
 def test_a_chosen_recipe_for_a_tiny_corpus_is_left_alone() -> None:
     tiny = CorpusFacts(np.array([52]), np.array([30]), 1)
-    chosen = choose(tiny, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, 180.0, {}).plan
+    chosen = propose_settings(tiny, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, 180.0, {}).plan
     assert chosen.passes > rules.TOO_MANY_PASSES  # of so few tokens that LEAST_STEPS are no fewer
     sizes = chosen.shape, chosen.crop_tokens, chosen.bin_tokens
-    assert meant(chosen.total_tokens, *sizes, tiny, LAPTOP, "same.fasta") == []
-    assert len(meant(2 * chosen.total_tokens, *sizes, tiny, LAPTOP, "same.fasta")) == 2
+    assert check_proportions(chosen.total_tokens, *sizes, tiny, LAPTOP, "same.fasta") == []
+    assert len(check_proportions(2 * chosen.total_tokens, *sizes, tiny, LAPTOP, "same.fasta")) == 2
 
 
 @pytest.mark.parametrize(("processes", "slots"), [(1, 1024), (2, None), (8, None)])

@@ -14,12 +14,12 @@ import pytest
 from pretrain import proposed
 from pretrain.__main__ import main
 from pretrain.proposal import machine, rules
-from pretrain.proposal.choice import ProposedRecipe, choose
+from pretrain.proposal.choice import ProposedRecipe, propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
-from pretrain.proposal.machine import Machine, seen
+from pretrain.proposal.machine import Machine, describe_machine
 from pretrain.proposal.request import ProposalOptions
-from pretrain.proposal.written import promise, recipe_text, times_of, told
-from pretrain.proposed import about_existing, first_recipe
+from pretrain.proposal.written import format_estimate, format_proposal, recipe_text, times_of
+from pretrain.proposed import describe_existing_run, provisional_recipe
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from support.launching import torchrun_variables
@@ -37,7 +37,7 @@ def request(*overrides: str, budget_s: float | None = None) -> ProposalOptions:
 
 def proposal_of(typed: ProposalOptions, corpus: CorpusFacts = CORPUS) -> ProposedRecipe:
     given = {"run.directory": typed.directory, "data.sources": list(typed.sources), **typed.given}
-    return choose(corpus, SPLIT, LAPTOP, typed.budget_s or rules.DEFAULT_BUDGET_S, given)
+    return propose_settings(corpus, SPLIT, LAPTOP, typed.budget_s or rules.DEFAULT_BUDGET_S, given)
 
 
 def text_of(typed: ProposalOptions, corpus: CorpusFacts = CORPUS) -> str:
@@ -75,7 +75,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_what_was_not_given_fits_what_was(here: Path, overrides: list[str]) -> None:
     typed = request(*overrides)
-    first_recipe(typed)
+    provisional_recipe(typed)
     recipe = check(Recipe, tomllib.loads(text_of(typed)), "the proposal")
     assert typed.given
     for name, value in typed.given.items():
@@ -116,7 +116,7 @@ def test_partners_have_the_values_that_fit() -> None:
 )  # fmt: skip
 def test_what_cannot_be_fitted_is_refused_at_once(here: Path, overrides: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
-        first_recipe(request(*overrides))
+        provisional_recipe(request(*overrides))
 
 
 def test_none_leaves_the_choice_to_the_rules(here: Path) -> None:
@@ -126,18 +126,18 @@ def test_none_leaves_the_choice_to_the_rules(here: Path) -> None:
     assert typed.settings == ["run.seed=3"]
     assert typed.given == {"run.seed": 3}
     assert typed.directory == "runs/your"
-    first_recipe(typed)
+    provisional_recipe(typed)
     assert all(f"{name}=none" in text_of(typed) for name in names)  # in the command, as it was typed
     check(Recipe, tomllib.loads(text_of(typed)), "the proposal")
     assert proposal_of(typed) == proposal_of(request("run.seed=3"))
-    assert len(told(proposal_of(typed), typed.sources, CORPUS, LAPTOP)) > 8
+    assert len(format_proposal(proposal_of(typed), typed.sources, CORPUS, LAPTOP)) > 8
 
 
 def test_none_means_no_clustering(here: Path) -> None:
     typed = request("data.split_identity=none")
     assert typed.given == {"data.split_identity": None}
     assert request("data.split_identity=none", "data.split_identity=0.3").given == {"data.split_identity": 0.3}
-    first_recipe(typed)
+    provisional_recipe(typed)
     assert "split_identity =" not in text_of(typed)
 
 
@@ -150,9 +150,9 @@ def kept(here: Path) -> CorpusFacts:
     few = CorpusFacts(np.array([340]), np.array([40]), None)
     run = RunDirectory(here / "runs/your")
     run.root.mkdir(parents=True)
-    run.describe_recipe(first_recipe(request()))
+    run.describe_recipe(provisional_recipe(request()))
     run.recipe.write_text(text_of(request(), few))
-    run.describe_recipe(first_recipe(request()))  # of the recipe that is kept now
+    run.describe_recipe(provisional_recipe(request()))  # of the recipe that is kept now
     (run.root / "metrics.jsonl").touch()
     return few
 
@@ -172,21 +172,21 @@ def test_a_mistyped_file_is_missed_before_its_run_is_blamed(kept: CorpusFacts, h
     (here / "your.fasta.gz").write_text(">a\nMKV\n")
     said = "on the command line: your.fasta: No such file or directory; .*; the nearest is 'your.fasta.gz'"
     with pytest.raises(ValueError, match=said):
-        first_recipe(ProposalOptions(("your.fasta",), (), None))
+        provisional_recipe(ProposalOptions(("your.fasta",), (), None))
     (here / "your.fasta").write_text(">a\nMKV\n")
     with pytest.raises(ValueError, match=re.escape("runs/your is the directory of a run on your.fasta.gz: choose")):
-        first_recipe(ProposalOptions(("your.fasta",), (), None))
+        provisional_recipe(ProposalOptions(("your.fasta",), (), None))
 
 
 def test_a_mistyped_setting_is_no_mistake_of_the_recipe_that_is_kept(kept: CorpusFacts) -> None:
     said = "on the command line, model.preest=esm2_8m: there is no setting 'model.preest'"
     with pytest.raises(ValueError, match=said):
-        first_recipe(request("model.preest=esm2_8m"))
+        provisional_recipe(request("model.preest=esm2_8m"))
 
 
 def test_a_longer_time_for_a_run_that_its_passes_ended(kept: CorpusFacts) -> None:
     plan = proposal_of(request(), kept).plan
-    first, line = about_existing(request("schedule.total_tokens=7", "run.seed=0", budget_s=7200))
+    first, line = describe_existing_run(request("schedule.total_tokens=7", "run.seed=0", budget_s=7200))
     assert first == (
         "nothing is proposed: without --plan, runs/your is continued by runs/your/recipe.toml, chosen when it began"
     )
@@ -206,21 +206,21 @@ def test_a_run_that_was_made_longer_goes_by_its_last_length(kept: CorpusFacts) -
     plan = proposal_of(request(), kept).plan
     times = round(10_000 / plan.training_s)
     longer = request(f"schedule.total_tokens={times * plan.total_tokens}")
-    RunDirectory(Path("runs/your")).describe_recipe(first_recipe(longer))
-    (_, line) = about_existing(request(budget_s=7200))
+    RunDirectory(Path("runs/your")).describe_recipe(provisional_recipe(longer))
+    (_, line) = describe_existing_run(request(budget_s=7200))
     assert line == "its length stays that of about 2.8 hours"  # more than two: there is nothing to type
 
 
 def test_a_choice_that_was_left_to_the_rules_stays_that_of_the_run(kept: CorpusFacts) -> None:
-    chosen = first_recipe(request())
+    chosen = provisional_recipe(request())
     assert chosen.data.crop_tokens != 1024  # the default
-    assert first_recipe(request("data.crop_tokens=none", "schedule.total_tokens=none")) == chosen
+    assert provisional_recipe(request("data.crop_tokens=none", "schedule.total_tokens=none")) == chosen
 
 
 def test_a_shorter_time_needs_no_command(kept: CorpusFacts) -> None:
-    assert re.fullmatch(r"its length stays that of about \d+ seconds", about_existing(request(budget_s=1.0))[1])
+    assert re.fullmatch(r"its length stays that of about \d+ seconds", describe_existing_run(request(budget_s=1.0))[1])
     for same in (request(), request(budget_s=3600)):
-        assert len(about_existing(same)) == 1
+        assert len(describe_existing_run(same)) == 1
 
 
 @pytest.mark.parametrize("more", [[], ["--untimed"], ["--minutes", "60"]])
@@ -247,7 +247,7 @@ def test_an_outline_is_that_of_the_run(
         given.update(of=of, **gpu)
         return LAPTOP
 
-    monkeypatch.setattr(proposed, "seen", looked)
+    monkeypatch.setattr(proposed, "describe_machine", looked)
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
     (here / "your.fasta").write_text("".join(f">{n}\nMK{'A' * n}\n" for n in range(60)))
     assert main(["your.fasta", "--plan", "--untimed"]) == 0
@@ -278,19 +278,21 @@ def test_an_outline_is_of_one_process(
 
 def test_a_gpu_that_is_not_used_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_gpu", lambda: ("an H100", 80e9, 989e12))
-    assert seen(2, 2, "bf16", "ddp", gpu=True).name == "2 x an H100"
-    assert seen(2, 2, "bf16", "ddp", gpu=False).kind == "cpu"
+    assert describe_machine(2, 2, "bf16", "ddp", gpu=True).name == "2 x an H100"
+    assert describe_machine(2, 2, "bf16", "ddp", gpu=False).kind == "cpu"
 
 
 def test_a_promise_says_what_was_timed() -> None:
     plan = proposal_of(request()).plan
-    assert promise(plan, others_timed=False).endswith("(by an estimate of this machine's speed: no step was timed)")
-    assert promise(plan, others_timed=True).endswith(
+    assert format_estimate(plan, others_timed=False).endswith(
+        "(by an estimate of this machine's speed: no step was timed)"
+    )
+    assert format_estimate(plan, others_timed=True).endswith(
         "(by an estimate of this size's speed, from those of the sizes that were timed)"
     )
-    timed = choose(CORPUS, SPLIT, LAPTOP, 3600, {}, {plan.size: plan.tokens_per_s}).plan
-    assert promise(timed, others_timed=True) == promise(timed, others_timed=False)
-    assert promise(timed, others_timed=True).endswith(" seconds")
+    timed = propose_settings(CORPUS, SPLIT, LAPTOP, 3600, {}, {plan.size: plan.tokens_per_s}).plan
+    assert format_estimate(timed, others_timed=True) == format_estimate(timed, others_timed=False)
+    assert format_estimate(timed, others_timed=True).endswith(" seconds")
 
 
 # Timed steps --------------------------------------------------------------------------------------
@@ -301,7 +303,7 @@ def test_steps_that_are_timed_are_no_larger_than_those_that_are_trained(here: Pa
     slow = Machine("cpu", "8 CPU cores, 8 processes", 8, 1, 16e9, 1e8, engine="ddp")
     typed = request("model.preset=modern_35m", f"parallel.context={context}")
     given = {"run.directory": "r", "data.sources": ["your.fasta.gz"], **typed.given}
-    found = choose(CORPUS, SPLIT, slow, 3600, given)
+    found = propose_settings(CORPUS, SPLIT, slow, 3600, given)
     recipe = check(Recipe, tomllib.loads(recipe_text(found, "p", "w", CORPUS, slow, "r")), "the proposal")
     timed = proposed._in_short_steps(recipe, found, slow).data.bins_per_step
     assert timed == 8 // context <= recipe.data.bins_per_step

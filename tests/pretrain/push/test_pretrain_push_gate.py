@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from pretrain.model.weights import io as transformers_io
 from pretrain.push.__main__ import main
 from pretrain.push.folder import LIST
@@ -28,7 +28,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 def run(families_files: tuple[Path, Path], tmp_path: Path) -> Path:
     """A run that has learned nothing, with two exports: of frequencies of residues, and of other noise."""
     settings = settings_of(families_files, tmp_path)
-    counts = torch.from_numpy(open_corpora(settings, prepare(settings)).token_counts(10**8))
+    counts = torch.from_numpy(open_corpora(settings, prepare_corpora(settings)).token_counts(10**8))
     better, noise = model_of(), model_of(seed=1)
     with torch.no_grad():
         for name, parameter in better.head.named_parameters():

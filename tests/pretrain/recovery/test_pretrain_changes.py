@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pretrain.checkpoint import continued, verify
-from pretrain.checkpoint.continued import changes
+from pretrain.checkpoint.continued import describe_changes
 
 
 def engine(**other: Any) -> Any:
@@ -17,13 +17,13 @@ def engine(**other: Any) -> Any:
 
 
 def test_nothing_is_said_where_nothing_differs(two: Path) -> None:
-    assert changes(None, engine(world_size=5)) == []
-    assert changes(verify(two / "step-000000004"), engine()) == []
+    assert describe_changes(None, engine(world_size=5)) == []
+    assert describe_changes(verify(two / "step-000000004"), engine()) == []
 
 
 def test_only_what_differs_is_in_the_table(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = verify(two / "step-000000004")
-    assert changes(checkpoint, engine(world_size=12, name="ddp")) == [
+    assert describe_changes(checkpoint, engine(world_size=12, name="ddp")) == [
         "since step 4  in the checkpoint  in this run",
         "processes     1                  12",
         "engine        single             ddp",
@@ -32,7 +32,7 @@ def test_only_what_differs_is_in_the_table(two: Path, monkeypatch: pytest.Monkey
     ]
     monkeypatch.setattr(continued, "versions", lambda: {"torch": "9.1", "more": "1"})
     width = max(len("in the checkpoint"), len(torch.__version__))
-    assert changes(checkpoint, engine(precision="bf16")) == [
+    assert describe_changes(checkpoint, engine(precision="bf16")) == [
         f"since step 4  {'in the checkpoint':{width}}  in this run",
         f"precision     {'no':{width}}  bf16",
         f"torch         {torch.__version__:{width}}  9.1",

@@ -20,7 +20,7 @@ from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.recipe import Recipe
 from pretrain.recovery.numerical import ENOUGH, REMEMBERED, LossMonitor, faults_met, remedies_of, require_remedy
-from pretrain.run.attempts import AttemptRecords, starts
+from pretrain.run.attempts import AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.settings import RunSettings
 from support.chaos import leaping_loss
@@ -112,7 +112,7 @@ def test_a_fault_is_met_again_at_its_step(tmp_path: Path, name: str) -> None:
     written = WrittenStarts(tmp_path)
 
     def met() -> list[int]:
-        return faults_met(starts(AttemptRecords.read(written.run)))
+        return faults_met(attempts(AttemptRecords.read(written.run)))
 
     for _ in range(2):
         written.start()

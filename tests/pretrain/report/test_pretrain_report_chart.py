@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from pretrain.report.chart import Chart, ChartSeries, apart
+from pretrain.report.chart import Chart, ChartSeries, spread_labels
 from pretrain.report.rows import IntervalPlot, IntervalRow
 
 X = np.arange(1.0, 5.0)
@@ -55,7 +55,7 @@ def test_each_line_has_its_name_and_what_is_not_finite_is_drawn_on_a_logarithmic
 
 
 def test_marks_that_would_lie_on_one_another_are_drawn_once() -> None:
-    assert apart(np.array([0.0, 1.0, 9.0, 8.0, np.nan, 30.0]), 9).tolist() == [0, 9, 30]
+    assert spread_labels(np.array([0.0, 1.0, 9.0, 8.0, np.nan, 30.0]), 9).tolist() == [0, 9, 30]
     crowd = IntervalRow(
         "saves", points=tuple(float(n) for n in range(10_000)), crosses=tuple(float(n) for n in range(10_000))
     )

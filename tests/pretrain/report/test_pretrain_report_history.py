@@ -12,12 +12,12 @@ import pytest
 
 from data.order.plan import Cursor
 from pretrain.evaluation.scores import CorruptionScores, HeldOutUnit, MaskedLanguageScores, kind_of
-from pretrain.report.facts import judged, keys, state
+from pretrain.report.facts import format_verdict, key_numbers, run_state
 from pretrain.report.figures import loss_figure, short, time_line, training_figures
 from pretrain.report.history import read_history
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.summary import LaunchCommand, closing_words
+from pretrain.summary import LaunchCommand, format_summary
 from support.inputs.written_runs import TOKENS_A_STEP, WrittenRun, write_lines
 
 
@@ -70,7 +70,7 @@ def test_steps_that_no_checkpoint_holds_are_not_the_runs(
         [{**where, "attempt": a, "step": s, "tokens": s, "loss": 2.0 if s <= 500 else 7.0 + a} for a, s in taken],
     )
     history = read_history(root)
-    assert state(history) == said
+    assert run_state(history) == said
     assert history.course.training[-1] == (last, 9.0)
     assert len(history.course.training) == last // 10
     assert history.course.steps == last
@@ -109,7 +109,7 @@ def test_numbers_that_json_lacks_are_nan(tmp_path: Path) -> None:
     assert chart is not None
     assert "training NaN" in chart.draw(420)
     assert chart.has_gaps
-    by_name = {key.name: key.value for key in keys(history)}
+    by_name = {key.name: key.value for key in key_numbers(history)}
     assert by_name["Perplexity"] == "not finite"
 
 
@@ -125,14 +125,14 @@ def test_scores_of_another_kind_are_left_out(tmp_path: Path) -> None:
     chart = loss_figure(history)
     assert chart is not None
     assert [line.label for line in chart.lines] == ["training"]
-    assert [key.name for key in keys(history)] == ["Tokens seen", "Steps", "Time"]
+    assert [key.name for key in key_numbers(history)] == ["Tokens seen", "Steps", "Time"]
 
 
 def test_no_step_yet(tmp_path: Path) -> None:
     root = WrittenRun(steps=0, exit=None).write(tmp_path / "run")
     history = read_history(root)
-    assert (loss_figure(history), training_figures(history), keys(history)) == (None, [], [])
-    assert state(history) == "No step has been logged yet."
+    assert (loss_figure(history), training_figures(history), key_numbers(history)) == (None, [], [])
+    assert run_state(history) == "No step has been logged yet."
     (root / "attempts.jsonl").unlink()
     assert time_line(read_history(root)) is None
 
@@ -160,7 +160,7 @@ def test_what_is_no_run(tmp_path: Path) -> None:
 )
 def test_how_far_it_is(tmp_path: Path, exit: str | None, said: str) -> None:
     history = read_history(WrittenRun(exit=exit).write(tmp_path / "run"))
-    assert state(history) == said
+    assert run_state(history) == said
     assert (history.is_finished, history.has_ended) == (exit == "finished", exit is not None)
 
 
@@ -176,9 +176,9 @@ def test_why_it_ended_is_said(tmp_path: Path) -> None:
     write_lines(root / "ranks/rank-00000.jsonl", [of_rank_1 | {"attempt": 1, "message": "another"}, lost])
     write_lines(root / "ranks/rank-00001.jsonl", [of_rank_1])
     said = "Ended at step 100, 100% of its 800k tokens: error: the gradient was not finite, in attempt 2."
-    assert state(read_history(root)) == said
+    assert run_state(read_history(root)) == said
     write_lines(root / "ranks/rank-00001.jsonl", [of_rank_1 | {"message": "x " * 1000}])
-    assert len(state(read_history(root))) < 500
+    assert len(run_state(read_history(root))) < 500
 
 
 RUNS = {
@@ -217,8 +217,8 @@ def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, name: str, hel
         seconds=3.0,
         job=SimpleNamespace(seen=lambda _: None),
     )
-    said = closing_words(summary, LaunchCommand(Path("r.toml")))
-    shown = judged(read_history(root))
+    said = format_summary(summary, LaunchCommand(Path("r.toml")))
+    shown = format_verdict(read_history(root))
     assert said.partition("\n\nThe model, as")[0].rpartition("\n\n")[2] == "\n".join(shown)
     assert len(shown) >= 2
     assert ("infinite or no number" in said) == (name == "diverged")
@@ -239,8 +239,8 @@ def test_what_the_shown_proteins_are(tmp_path: Path, held_out: str | None, kind:
 
 
 def test_there_is_no_verdict_before_the_end_nor_where_nothing_says_what_was_scored(tmp_path: Path) -> None:
-    assert judged(read_history(WrittenRun(exit=None).write(tmp_path / "running"))) == []
-    assert judged(read_history(WrittenRun(held_out=None).write(tmp_path / "unknown"))) == []
+    assert format_verdict(read_history(WrittenRun(exit=None).write(tmp_path / "running"))) == []
+    assert format_verdict(read_history(WrittenRun(held_out=None).write(tmp_path / "unknown"))) == []
 
 
 def test_numbers_of_an_evaluation_are_read_as_they_were() -> None:

@@ -20,7 +20,7 @@ from data.alphabet import MASK, STANDARD_RESIDUES, TOKENS
 from data.batches.batch import IGNORED, Batch
 from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import Cursor
 from data.settings import DataSettings
 from data.sources.synthetic import Families
@@ -51,7 +51,7 @@ BOTH = ("mask_all", "80_10_10")
 
 
 def opened(settings: DataSettings) -> Corpora:
-    return open_corpora(settings, prepare(settings))
+    return open_corpora(settings, prepare_corpora(settings))
 
 
 @pytest.fixture(scope="module")

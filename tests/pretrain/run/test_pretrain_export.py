@@ -18,7 +18,7 @@ from data.alphabet import CLS, EOS, TOKENS
 from data.batches.batch import Batch
 from data.batches.contents import MaskedContents
 from data.batches.settings import MaskSettings
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import Bin
 from data.settings import DataSettings
 from pretrain import export
@@ -62,7 +62,7 @@ def some_proteins(families_files: tuple[Path, Path], folder: Path) -> Batch:
         bin_tokens=700,
         validation_fraction=0.2,
     )
-    shelves = open_corpora(settings, prepare(settings)).shelves
+    shelves = open_corpora(settings, prepare_corpora(settings)).shelves
     samples = np.array([0, 41, 82, 159])
     zeros = np.zeros(4, np.int64)
     packed = Bin(samples, zeros, zeros, shelves.num_residues(samples) + 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings, MixedCorpus
 from pretrain.evaluation.evaluate import intervals
@@ -61,7 +61,7 @@ def test_sequences_are_of_their_own_corpus_and_equal_ones_of_one_cluster(tmp_pat
         MixedCorpus(sources=(str(tmp_path / "b.fasta"),)),
     )
     settings = DataSettings(mixture=mixture, validation_fraction=0.15, store_dir=str(tmp_path / "stores"))
-    found = open_corpora(settings, prepare(settings))
+    found = open_corpora(settings, prepare_corpora(settings))
     second = 1 << CORPUS_BITS
     by_table, by_content = found.clusters_of(np.arange(60)), found.clusters_of(second + np.arange(60))
     assert [len(np.unique(each)) for each in (by_table, by_content)] == [20, 30]

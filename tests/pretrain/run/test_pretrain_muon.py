@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pretrain.model import linear
-from pretrain.model.build import without_memory
+from pretrain.model.build import build_meta
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer import muon
-from pretrain.optimizer.dealing import cost, dealt, shared
+from pretrain.optimizer.dealing import balance, compute_shared, newton_schulz_cost
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.muon import ITERATIONS, Muon, newton_schulz
 from pretrain.optimizer.settings import OptimizerSettings
@@ -160,7 +160,7 @@ def test_what_is_no_matrix_of_so_many_blocks_is_refused() -> None:
 
 def maps_of(preset: str) -> list[tuple[int, int]]:
     """Shape of each map that Muon moves, in its order."""
-    groups = parameter_groups(without_memory(PRESETS[preset]), OptimizerSettings(name="muon"))
+    groups = parameter_groups(build_meta(PRESETS[preset]), OptimizerSettings(name="muon"))
     return [
         (matrix.shape[0] // group["blocks"], matrix.shape[1])
         for group in groups
@@ -172,8 +172,8 @@ def maps_of(preset: str) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_the_busiest_rank_has_little_more_than_the_mean(ranks: int) -> None:
-    costs = tuple(cost(*shape) for shape in maps_of("modern_8m"))
-    owners = dealt(costs, ranks)
+    costs = tuple(newton_schulz_cost(*shape) for shape in maps_of("modern_8m"))
+    owners = balance(costs, ranks)
     loads = [sum(c for c, owner in zip(costs, owners, strict=True) if owner == rank) for rank in range(ranks)]
     assert sum(loads) == sum(costs)
     assert max(loads) <= 1.15 * sum(costs) / ranks
@@ -184,7 +184,7 @@ def test_the_cost_of_a_map_is_that_of_its_products() -> None:
     for shape in ((24, 64), (64, 24)):
         with FlopCounterMode(display=False) as counted:
             newton_schulz(torch.randn(3, *shape), torch.float32)
-        assert counted.get_total_flops() == 2 * 3 * ITERATIONS * cost(*shape)
+        assert counted.get_total_flops() == 2 * 3 * ITERATIONS * newton_schulz_cost(*shape)
 
 
 def test_every_rank_gets_the_result_of_each_map_in_its_place(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_every_rank_gets_the_result_of_each_map_in_its_place(tmp_path: Path) -> 
             computed.extend(maps)
             return 2 * maps.double()
 
-        found = shared(stacks, twice, torch.float64)
+        found = compute_shared(stacks, twice, torch.float64)
         assert 0 < len(computed) < 7
         assert all(torch.equal(result, 2 * stack.double()) for result, stack in zip(found, stacks, strict=True))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data.order.extent import tokens_per_pass
+from data.order.extent import tokens_per_epoch
 from pretrain.__main__ import main
 from pretrain.corpus import open_on_every_rank
 from pretrain.optimizer.settings import ScheduleSettings
@@ -47,7 +47,7 @@ def test_a_run_of_passes_is_the_run_of_as_many_tokens(recipe_in, tmp_path: Path)
     words = [str(path), "schedule.total_tokens=none", "schedule.passes=0.25"]
     assert main(words) == 0
     recipe = read(Recipe, path)
-    total = round(0.25 * tokens_per_pass(_corpora(recipe).plan(recipe.run.seed)))
+    total = round(0.25 * tokens_per_epoch(_corpora(recipe).plan(recipe.run.seed)))
     schedule = json.loads((run / "run.json").read_text())["recipe"]["schedule"]
     assert (schedule["total_tokens"], schedule["passes"]) == (total, None)
     assert 2000 < total <= lines(run / "metrics.jsonl")[-1]["tokens"] < total + 900  # a step less at most

@@ -20,7 +20,7 @@ from pretrain.recipe import Recipe
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory, ScheduleDiffersError
 from pretrain.run.run_json import RunRecord, run_record
-from pretrain.summary import PEPTIDE, LaunchCommand, closing_words, launcher, next_commands, schedule_differs
+from pretrain.summary import PEPTIDE, LaunchCommand, format_summary, launch_command, next_commands, schedule_differs
 from support.launching import lines
 from zymogen.settings import json_file
 from zymogen.settings.toml_file import read
@@ -59,7 +59,7 @@ def words(
         seconds=3.0,
         job=SimpleNamespace(seen={Cursor(window=3): seen}.get),
     )
-    return closing_words(summary, start)
+    return format_summary(summary, start)
 
 
 USES = ("score variants", "embed proteins", "fine-tune on a table")
@@ -209,12 +209,12 @@ def test_a_perplexity_above_that_of_frequencies_is_explained() -> None:
 
 def test_the_launch_is_repeated() -> None:
     python = "/somewhere/bin/python -m pretrain"
-    assert launcher(f"{python} r.toml run.seed=1") == python
+    assert launch_command(f"{python} r.toml run.seed=1") == python
     accelerate = (
         "accelerate launch --config_file 'my configs/any.yaml' --num_processes 3 --mixed_precision no -m pretrain"
     )
-    assert launcher(f'{accelerate} r.toml \'data.sources=["-m", "pretrain"]\'') == accelerate
-    assert launcher("pytest -q").endswith("/python -m pretrain")
+    assert launch_command(f'{accelerate} r.toml \'data.sources=["-m", "pretrain"]\'') == accelerate
+    assert launch_command("pytest -q").endswith("/python -m pretrain")
 
 
 def test_fewer_passes_have_a_warm_up_that_fits() -> None:

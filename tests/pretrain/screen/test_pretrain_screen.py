@@ -15,9 +15,9 @@ from pretrain.screen import (
     Pause,
     StepMetrics,
     TimeLeft,
-    expected,
-    opening,
-    passes_in_words,
+    format_epochs,
+    format_estimate,
+    format_header,
     perplexity_of,
     progress,
     report_of,
@@ -38,7 +38,7 @@ SMALL = PlanSize(1_950_000, True, ((0, 8100.0),))
 
 
 def test_the_start() -> None:
-    lines = opening(FACTS, SMALL, total_tokens=1_600_000, seen=0, step=0, directory=RUN)
+    lines = format_header(FACTS, SMALL, total_tokens=1_600_000, seen=0, step=0, directory=RUN)
     assert lines == [
         "model         esm2_8m, 7,512,474 parameters: ESM-2, 6 layers, width 320",
         "proteins      5,577 for training, 28 for validation",
@@ -52,7 +52,7 @@ def test_the_start() -> None:
 
 def test_the_start_of_a_run_that_is_continued() -> None:
     estimated = PlanSize(1_950_000, False, ((0, 8100.0),))
-    lines = opening([], estimated, total_tokens=10**12, seen=810_000, step=100, directory=RUN)
+    lines = format_header([], estimated, total_tokens=10**12, seen=810_000, step=100, directory=RUN)
     assert lines == [
         "one pass      about 1,950,000 tokens",
         "training      1,000,000,000,000 tokens, about 123,456,791 steps of 8,100,",
@@ -63,9 +63,11 @@ def test_the_start_of_a_run_that_is_continued() -> None:
 
 
 def test_the_start_of_a_run_without_passes() -> None:
-    lines = opening([], PlanSize(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=0, step=0, directory=RUN)
+    lines = format_header([], PlanSize(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=0, step=0, directory=RUN)
     assert lines == ["training      8,000 tokens, about 1 step", "run directory runs/own"]
-    done = opening([], PlanSize(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=8_100, step=1, directory=RUN)
+    done = format_header(
+        [], PlanSize(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=8_100, step=1, directory=RUN
+    )
     assert done[0] == "training      8,000 tokens, about 1 step"
 
 
@@ -81,20 +83,22 @@ def test_a_long_word_is_not_broken() -> None:
     [(0.3071, "0.31 passes"), (1.0, "1.00 pass"), (12.4, "12 passes"), (538_461.5, "538,000 passes")],
 )
 def test_passes(passes: float, words: str) -> None:
-    assert passes_in_words(passes) == words
+    assert format_epochs(passes) == words
 
 
 def test_the_expected_time() -> None:
     now = datetime(2026, 11, 22, 14, 30)
-    assert expected(151.4, 193, 850_000_000, now) == [
+    assert format_estimate(151.4, 193, 850_000_000, now) == [
         "expected time about 2:31 for 193 more steps, until 14:32",
         "memory so far 0.85 GB at its peak",
     ]
-    assert expected(3 * 86_400 + 4 * 3600, 1_930_000, 12_345_678_901, now) == [
+    assert format_estimate(3 * 86_400 + 4 * 3600, 1_930_000, 12_345_678_901, now) == [
         "expected time about 3 d 4 h for 1,930,000 more steps, until 25 Nov 2026",
         "memory so far 12 GB at its peak",
     ]
-    assert expected(1e13, 10**9, 0, now)[0] == "expected time about 115,740,740 d 17 h for 1,000,000,000 more steps"
+    assert (
+        format_estimate(1e13, 10**9, 0, now)[0] == "expected time about 115,740,740 d 17 h for 1,000,000,000 more steps"
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.run.run_json import FORMAT
-from pretrain.ship.source import ENCODER, TrainedModel, encoder_of, masked_language_model, open_source
+from pretrain.ship.source import ENCODER, TrainedModel, encoder_of, masked_language_model, open_trained_model
 from support.checkpoint_run import CUTS, flip, identity_by_hand, save, write_cut
 from support.hub.client import local_hub
 from support.inputs.flat_batches import document, pack, perturb
@@ -41,7 +41,7 @@ def described(root: Path, model: object) -> Path:
 def test_a_published_model(tmp_path: Path, shape: EsmShape) -> None:
     model = whole(shape)
     transformers_io.save(model, tmp_path / "published")
-    start = open_source(tmp_path / "published", ENCODER)
+    start = open_trained_model(tmp_path / "published", ENCODER)
     assert (start.shape, start.origin) == (shape, str(tmp_path / "published"))
     names = [name for name, _ in model.named_parameters() if name.startswith("encoder.")]
     assert sorted(start.weights) == sorted(names)
@@ -51,16 +51,16 @@ def test_a_published_model(tmp_path: Path, shape: EsmShape) -> None:
 def test_a_run_is_its_newest_checkpoint_or_its_export(tmp_path: Path) -> None:
     run = described(tmp_path / "run", asdict(TINY))
     with pytest.raises(ValueError, match="run has no checkpoint and no export yet; train until"):
-        open_source(run, ENCODER)
+        open_trained_model(run, ENCODER)
     exported = whole(TINY, 1)
     transformers_io.save(exported, run / "export")
     name = "encoder.layers.1.attention.qkv.weight"
-    assert torch.equal(open_source(run, ENCODER).weights[name](), exported.get_parameter(name))
+    assert torch.equal(open_trained_model(run, ENCODER).weights[name](), exported.get_parameter(name))
 
     for step, seed in ((3, 2), (4, 3)):
         newest = whole(TINY, seed)
         save(run / "checkpoints", TorchState(newest, torch.optim.AdamW(newest.parameters())), step)
-    start = open_source(run, ENCODER)
+    start = open_trained_model(run, ENCODER)
     assert start.origin == f"{run}, step 4"
     assert start.shape == TINY
     inside = {n: p for n, p in newest.named_parameters() if n.startswith("encoder.")}
@@ -74,7 +74,7 @@ def test_the_hash_is_of_all_weights(tmp_path: Path) -> None:
         model = whole(TINY, seed)
         model.encoder.final_norm.bias.data[7] += change
         transformers_io.save(model, tmp_path / str(number))
-        hashes.append(open_source(tmp_path / str(number), ENCODER).content_hash())
+        hashes.append(open_trained_model(tmp_path / str(number), ENCODER).content_hash())
     assert hashes[0] == hashes[1]
     assert len(set(hashes)) == 3
 
@@ -91,11 +91,11 @@ def test_what_is_no_pretrained_encoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"other is no pretraining run: its run.json describes .*\['encoder', 'heads'\]"
     ):
-        open_source(other, ENCODER)
+        open_trained_model(other, ENCODER)
     with pytest.raises(ValueError, match=r"lacks 1 of the encoder's 27 weights, such as 'encoder.embedding.weight'"):
-        open_source(partly, ENCODER)
+        open_trained_model(partly, ENCODER)
     with pytest.raises(ValueError, match="nowhere: no transformers model can be read there"):
-        open_source(tmp_path / "nowhere", ENCODER)
+        open_trained_model(tmp_path / "nowhere", ENCODER)
 
 
 @pytest.mark.parametrize("name", ["runs/nope", "./nope", "~/nope", "runs/own/export", "own", "lab/model.safetensors"])
@@ -105,7 +105,7 @@ def test_a_path_that_does_not_exist_is_not_asked_for_on_the_hub(
     (tmp_path / "runs" / "nopes").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     with local_hub(tmp_path) as hub, pytest.raises(ValueError, match="there is no such folder") as refused:
-        open_source(name, ENCODER)
+        open_trained_model(name, ENCODER)
     assert not hub.faulty.requests
     assert ("; the nearest is 'runs/nopes'" in str(refused.value)) == (name == "runs/nope")
 
@@ -121,7 +121,7 @@ def test_a_hub_that_cannot_be_reached_is_named_with_the_reason(
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/{revision}/{filename}")
         with pytest.raises(ValueError, match="lab/model: no transformers model can be read there") as refused:
-            open_source("lab/model", ENCODER)
+            open_trained_model("lab/model", ENCODER)
     assert f"The Hub at {hub.url} cannot be reached: [Errno 111] Connection refused" in str(refused.value)
     assert "; the nearest is 'lap/model'; give" in str(refused.value)
     assert capfd.readouterr() == ("", "")
@@ -143,7 +143,7 @@ def test_a_configuration_of_other_weights_is_one_error(
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | said))
     with pytest.raises(ValueError, match=f"^{tmp_path}: config.json and weights disagree: {found}; give the config"):
-        open_source(tmp_path)
+        open_trained_model(tmp_path)
     assert "LOAD REPORT" not in "".join(capfd.readouterr())
 
 
@@ -151,13 +151,13 @@ def test_a_configuration_of_other_weights_is_one_error(
 def test_the_whole_model_and_its_encoder(tmp_path: Path, shape: EsmShape) -> None:
     model = whole(shape).train(False)
     transformers_io.save(model, tmp_path / "published")
-    source = open_source(tmp_path / "published")
+    source = open_trained_model(tmp_path / "published")
     assert source.name == "published"
     assert sorted(source.weights) == sorted(name for name, _ in model.named_parameters())
     opened = masked_language_model(source)
     batch = pack([[document(30, 0.2, 0), document(17, 0.1, 1)]], 64)
     assert torch.equal(opened.logits(batch), model.logits(batch))
-    encoder = encoder_of(open_source(tmp_path / "published", ENCODER))
+    encoder = encoder_of(open_trained_model(tmp_path / "published", ENCODER))
     assert torch.equal(encoder(batch), model.encoder(batch))
     for module in (opened, encoder):
         assert not module.training
@@ -171,17 +171,17 @@ def test_a_checkpoint_that_diverged_is_no_model(open_: Callable[[TrainedModel], 
     save(run / "checkpoints", TorchState(model, torch.optim.AdamW(model.parameters())), 3)
     said = f"^{run}, step 3: encoder.final_norm.bias has 2 of 48 values that are NaN or infinite; the training diverged"
     with pytest.raises(ValueError, match=said):
-        open_(open_source(run))
+        open_(open_trained_model(run))
 
 
 def test_a_run_is_called_by_its_name_and_so_is_its_export(tmp_path: Path) -> None:
     run = described(tmp_path / "mine", asdict(TINY))
     model = whole(TINY)
     transformers_io.save(model, run / "export")
-    assert open_source(run).name == "mine"
-    assert open_source(run / "export").name == "mine"
+    assert open_trained_model(run).name == "mine"
+    assert open_trained_model(run / "export").name == "mine"
     save(run / "checkpoints", TorchState(model, torch.optim.AdamW(model.parameters())), 3)
-    source = open_source(run)
+    source = open_trained_model(run)
     assert source.name == "mine"
     opened = masked_language_model(source)
     assert all(torch.equal(opened.get_parameter(name), parameter) for name, parameter in model.named_parameters())
@@ -200,7 +200,7 @@ def retired(run: Path, cut: str = "rows", files: int = 8) -> tuple[Path, MaskedL
 def test_an_open_source_reads_nothing_by_name(tmp_path: Path, cut: str) -> None:
     """Its checkpoint may be retired by a run that trains."""
     run, model = retired(tmp_path / "run", cut)
-    source = open_source(run)
+    source = open_trained_model(run)
     shutil.rmtree(run / "checkpoints")
     opened = masked_language_model(source)
     expected = {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -213,9 +213,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path: Path) -> 
     run, _ = retired(tmp_path / "run")
     newer = whole(TINY, 6)
     newest = save(run / "checkpoints", TorchState(newer, torch.optim.AdamW(newer.parameters())), 7)
-    assert open_source(run).origin == f"{run}, step 7"
+    assert open_trained_model(run).origin == f"{run}, step 7"
     flip(newest / "model/00000.safetensors", -9)
-    assert open_source(run).origin == f"{run}, step 4"
+    assert open_trained_model(run).origin == f"{run}, step 4"
     with pytest.raises(ValueError, match=r"step-000000007 is not whole: model/00000\.safetensors: sha256"):
-        open_source(newest)
+        open_trained_model(newest)
     assert newest.exists(), "a reader moves nothing"

@@ -27,7 +27,7 @@ from pretrain.push.folder import finished_files
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.checksums import CHECKSUMS
-from pretrain.ship.reloaded import logits_of, require_same
+from pretrain.ship.reloaded import reference_logits, require_same
 from support.checkpoint_run import rewrite_trainer, trainer_at
 from support.forked import forked, status_of
 from support.inputs.flat_batches import perturb
@@ -184,9 +184,11 @@ def test_float16_in_files_of_1_mb_loads(preset: str, tmp_path: Path) -> None:
     rounded = {name: weight.half().float() for name, weight in model.state_dict().items()}
     assert same_bytes(dict(again.state_dict()), rounded)
     with pytest.raises(ValueError, match="transformers computes other logits with it than were trained"):
-        require_same(logits_of(model), tmp_path)  # a control: before its weights are rounded, it is another model
+        require_same(
+            reference_logits(model), tmp_path
+        )  # a control: before its weights are rounded, it is another model
     model.load_state_dict(rounded)
-    require_same(logits_of(model), tmp_path)
+    require_same(reference_logits(model), tmp_path)
 
 
 @pytest.mark.slow

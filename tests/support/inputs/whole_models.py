@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pretrain.model.build import first_model, without_memory
+from pretrain.model.build import build_initialized, build_meta
 from pretrain.model.initial import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
@@ -16,7 +16,7 @@ from pretrain.model.weights.names import from_transformers_one_by_one
 
 def build_model(settings: ModelSettings, seed: int) -> MaskedLanguageModel:
     """The model that a recipe asks for, in float32."""
-    return _whole(*first_model(settings, seed))
+    return _whole(*build_initialized(settings, seed))
 
 
 def load(source: str | Path) -> MaskedLanguageModel:
@@ -30,6 +30,6 @@ def from_transformers_state(state: Mapping[str, Tensor], shape: EsmShape) -> dic
 
 
 def _whole(shape: EsmShape, weights: Mapping[str, FirstWeight]) -> MaskedLanguageModel:
-    model = without_memory(shape).to_empty(device="cpu")
+    model = build_meta(shape).to_empty(device="cpu")
     model.load_state_dict({name: weight() for name, weight in weights.items()})
     return model

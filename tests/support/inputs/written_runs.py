@@ -13,7 +13,7 @@ from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ConfidenceInter
 from pretrain.evaluation.figures import EvaluationResult, EvaluationRow
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION
 from pretrain.run import records
-from pretrain.run.attempts import Attempt, AttemptRecords, starts
+from pretrain.run.attempts import Attempt, AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import FORMAT
 from zymogen.settings import json_file
@@ -261,7 +261,7 @@ class WrittenStarts:
     @property
     def known(self) -> tuple[RunDirectory, list[Attempt], int]:
         """What the breaker is asked with."""
-        return self.run, starts(AttemptRecords.read(self.run)), newest_step(self.run.checkpoints)
+        return self.run, attempts(AttemptRecords.read(self.run)), newest_step(self.run.checkpoints)
 
     def saved(self, step: int) -> None:
         (self.run.checkpoints / f"step-{step:09d}").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Models with adapters, on the host: what an engine would make of `adapt` and `first_of`."""
+"""Models with adapters, on the host: what an engine would make of `adapt` and `initializers`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from data.batches.batch import PackedSequences
-from finetune.adaptation.adapt import adapt, first_of
+from finetune.adaptation.adapt import adapt, initializers
 from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.lora import is_adapters, plan_of
 from finetune.adaptation.settings import AdaptationSettings
@@ -64,7 +64,7 @@ def adapted(
     with torch.device("meta"):
         model = WithHead(shape)
     adapt(model, settings, plan)
-    first = first_of(model, weights, seed, plan, start)
+    first = initializers(model, weights, seed, plan, start)
     model.to_empty(device="cpu")
     model.load_state_dict({name: weight() for name, weight in first.items()})
     return Adapted(model, plan, first)

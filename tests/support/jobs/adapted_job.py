@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from finetune.adaptation.adapt import adapt, first_of
+from finetune.adaptation.adapt import adapt, initializers
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
 from finetune.adaptation.settings import AdaptationSettings
 from pretrain.engine.launch import launch
 from pretrain.job import ModelBundle
 from pretrain.loop import train
-from pretrain.model.build import without_memory
-from pretrain.model.initial import first_weights
+from pretrain.model.build import build_meta
+from pretrain.model.initial import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.recipe import Recipe
@@ -45,9 +45,9 @@ class AdaptedLengthJob(LengthJob):
             model = LengthModel(self.shape)
         plan = plan_of(self.settings, self.shape) if self.settings.kind == "lora" else None
         adapt(model, self.settings, plan)
-        base = first_weights(without_memory(self.shape), BASE_SEED)
+        base = initial_weights(build_meta(self.shape), BASE_SEED)
         encoder = {name: weight for name, weight in base.items() if name.startswith("encoder.")}
-        first = first_of(model, encoder, self.recipe.run.seed, plan)
+        first = initializers(model, encoder, self.recipe.run.seed, plan)
         return ModelBundle(model, asdict(self.shape), first, self.shape.dim)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:

@@ -21,7 +21,7 @@ from pretrain.loop import train
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from support.jobs.length_job import LengthJob, LengthModel, LengthScores
-from zymogen.processes.signals import listening
+from zymogen.processes.signals import handle_signals
 from zymogen.settings.toml_file import read
 
 OWN = ("wait", "first", "seeds")
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     own = {name: int(value) for name, _, value in words if name in OWN}
     recipe = read(Recipe, Path(arguments[0]), ["".join(word) for word in words if word[0] not in OWN])
     first = own.get("first", 0)
-    with listening(), launch(recipe) as engine:
+    with handle_signals(), launch(recipe) as engine:
         for seed in range(first, first + own.get("seeds", 1)):
             run = replace(recipe.run, seed=seed, directory=f"{recipe.run.directory}{seed or ''}")
             train(replace(recipe, run=run), partial(BestJob, patience=own.get("wait")), engine)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from data.batches.contents import Contents
-from data.batches.filling import BinTargets, FilledBin, filled
+from data.batches.filling import BinTargets, FilledBin, fill_bin
 from data.order.plan import Bin
 from finetune.heads.settings import HeadSettings
 from finetune.labels.columns import LabelColumns
@@ -23,7 +23,7 @@ from finetune.tasks.objective import Task
 from pretrain import job
 from pretrain.engine.engine import Engine
 from pretrain.job import ModelBundle
-from pretrain.model.initial import first_weights
+from pretrain.model.initial import initial_weights
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.groups import ParameterGroup, parameter_groups
 from pretrain.recipe import Recipe
@@ -38,7 +38,7 @@ class EveryContents(Contents):
 
     def fill(self, bin_: Bin) -> FilledBin:
         found = [self._targets(bin_, number, objective) for number, objective in enumerate(OBJECTIVES)]
-        return filled(bin_, self.residues.tokens(bin_), *found)
+        return fill_bin(bin_, self.residues.tokens(bin_), *found)
 
     def _targets(self, bin_: Bin, number: int, objective: Task) -> BinTargets:
         labelled = bin_.samples % len(OBJECTIVES) == number
@@ -68,7 +68,7 @@ class EveryHeadJob(length_job.LengthJob):
         heads, losses = HeadSettings(pooling="attention"), LossSettings(weights="learned")
         with torch.device("meta"):
             model = FineTuneModel(self.shape, OBJECTIVES, heads, losses)
-        return ModelBundle(model, asdict(self.shape), first_weights(model, self.recipe.run.seed), self.shape.dim)
+        return ModelBundle(model, asdict(self.shape), initial_weights(model, self.recipe.run.seed), self.shape.dim)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         return parameter_groups(model, self.recipe.optimizer)

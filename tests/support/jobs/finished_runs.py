@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from data.corpus.prepare import open_corpora, prepare
+from data.corpus.prepare import open_corpora, prepare_corpora
 from data.settings import DataSettings
 from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
@@ -34,7 +34,7 @@ def settings_of(files: tuple[Path, Path], folder: Path) -> DataSettings:
 
 def finished_run(root: Path, settings: DataSettings, models: Sequence[MaskedLanguageModel], shape: EsmShape) -> Path:
     """A run whose checkpoints of the steps 1, 2, ... hold these models."""
-    corpora = open_corpora(settings, prepare(settings))
+    corpora = open_corpora(settings, prepare_corpora(settings))
     recipe = {"data": json.loads(json.dumps(asdict(settings))), "run": {"validation_sequences": 2000}}
     corpus = corpora.description() | {"held_out": "clusters"}
     root.mkdir()

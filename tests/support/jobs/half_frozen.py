@@ -13,7 +13,7 @@ from pretrain.evaluation.scores import MaskedLanguageScores
 from pretrain.job import ModelBundle
 from pretrain.loop import Trainer
 from pretrain.masked_language_job import MaskedLanguageJob
-from pretrain.model.build import first_model
+from pretrain.model.build import build_initialized
 from pretrain.run.directory import RunDirectory
 from support.held_state import held
 
@@ -31,7 +31,7 @@ class PartlyFrozenJob(MaskedLanguageJob):
         built = super().build(described)
         for number, (name, parameter) in enumerate(built.model.named_parameters()):
             parameter.requires_grad_(not self.is_frozen(number, name))
-        self.first = first_model(self.recipe.model, self.recipe.run.seed)[1]
+        self.first = build_initialized(self.recipe.model, self.recipe.run.seed)[1]
         return replace(built, first=self.first)
 
     def publish(self, run: RunDirectory) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from data.batches.batch import Batch
 from data.batches.contents import Contents
-from data.batches.filling import FilledBin, filled
+from data.batches.filling import FilledBin, fill_bin
 from data.batches.loader import Loader, Step
 from data.order.plan import Bin, Cursor
 from data.order.settings import forward_bins
@@ -34,7 +34,7 @@ from pretrain.job import Job, LossTerm, ModelBundle
 from pretrain.loop import train
 from pretrain.model.encoder import Encoder
 from pretrain.model.flops import training_flops
-from pretrain.model.initial import first_weights
+from pretrain.model.initial import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.recipe import Recipe
@@ -55,7 +55,7 @@ class LengthContents(Contents):
         even = bin_.samples % 2 == 0  # a label that is missing is no target: half of the proteins have either one
         length = firsts[even], np.log(bin_.lengths[even] / LONG).astype(np.float32)
         is_long = firsts[~even], (bin_.lengths[~even] >= LONG).astype(np.float32)
-        return filled(bin_, self.residues.tokens(bin_), length, is_long)
+        return fill_bin(bin_, self.residues.tokens(bin_), length, is_long)
 
 
 class LengthModel(nn.Module):
@@ -109,7 +109,7 @@ class LengthJob(Job[LengthScores]):
         self.shape = EsmShape(**described) if described else PRESETS[str(self.recipe.model.preset)]
         with torch.device("meta"):
             model = LengthModel(self.shape)
-        return ModelBundle(model, asdict(self.shape), first_weights(model, self.recipe.run.seed), self.shape.dim)
+        return ModelBundle(model, asdict(self.shape), initial_weights(model, self.recipe.run.seed), self.shape.dim)
 
     def set_up(self, model: nn.Module) -> list[str]:
         data, parallel = self.recipe.data, self.recipe.parallel

@@ -13,7 +13,7 @@ import pytest
 from pretrain.__main__ import main
 from pretrain.recipe import Recipe
 from support.places import ROOT
-from zymogen.files.suggestions import nearest
+from zymogen.files.suggestions import did_you_mean
 from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.toml_file import read
 
@@ -126,7 +126,7 @@ def test_few_names_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     close = difflib.get_close_matches
     monkeypatch.setattr(difflib, "get_close_matches", lambda *of: compared.append(len(of[1])) or close(*of))
     near = tmp_path / "proteome47/sequences1.fasta"
-    assert nearest(tmp_path / "protome47/sequences1.fasta") == f"; the nearest is {str(near)!r}"
+    assert did_you_mean(tmp_path / "protome47/sequences1.fasta") == f"; the nearest is {str(near)!r}"
     assert len(looked_into) <= 21
     assert max(compared) <= 50
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from support.launching import environment
-from zymogen.command_line.command import brief_waits, importing_torch
+from zymogen.command_line.command import importing_torch, short_switch_interval
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ with importing_torch():
 
 @pytest.mark.parametrize("own", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive"}])
 def test_what_a_user_says_of_waiting_stays(own: dict[str, str]) -> None:
-    assert brief_waits({"HOME": "/home"}) == {"GOMP_SPINCOUNT": "10000"}
-    assert brief_waits({"HOME": "/home"} | own) == {}
+    assert short_switch_interval({"HOME": "/home"}) == {"GOMP_SPINCOUNT": "10000"}
+    assert short_switch_interval({"HOME": "/home"} | own) == {}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has another OpenMP there")

@@ -4,7 +4,7 @@ import pytest
 
 from data.settings import CorpusSettings, DataSettings
 from support.planted import SECRET, SIGNED, SIGNED_AGAIN, URLS
-from zymogen.console.safe_text import WHOLE, is_cut, redacted, remembered, whole
+from zymogen.console.safe_text import WHOLE, is_redacted, redact_later, redacted, unredacted
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +33,9 @@ EMPTY = "1271cf25"  # of a URL that has nothing but its signature
     ],
 )
 def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
-    assert remembered(url, "data.sources") == shown
+    assert redact_later(url, "data.sources") == shown
     assert redacted(url) == shown == redacted(shown)
-    assert whole(shown) == url
+    assert unredacted(shown) == url
 
 
 @pytest.mark.parametrize("url", URLS.values(), ids=URLS)
@@ -47,20 +47,20 @@ def test_no_secret_is_in_a_setting_and_the_opener_gets_it(url: str) -> None:
         return
     settings = DataSettings(sources=(url, "x.fasta"), mixture=())
     assert SECRET not in repr(settings)
-    assert whole(settings.sources[0]) == url
+    assert unredacted(settings.sources[0]) == url
     assert settings.sources[1] == "x.fasta"
     assert SECRET not in redacted(f"Cannot open '{url}': {url}; {url}\n<{url}> (see {url}), at {url}.")
     WHOLE.clear()  # as in another process
     assert SECRET not in redacted(f"Cannot open '{url.replace(' ', '%20')}'")
-    assert is_cut(settings.sources[0])
+    assert is_redacted(settings.sources[0])
     with pytest.raises(ValueError, match="was not written down: give the whole URL again"):
-        whole(settings.sources[0])
+        unredacted(settings.sources[0])
 
 
 def test_a_url_that_was_signed_again_is_the_same_source() -> None:
     first, again = (CorpusSettings(sources=(f"https://host/x?{query}&t=1",)) for query in (SIGNED, SIGNED_AGAIN))
     assert first == again
-    assert whole(first.sources[0]) == f"https://host/x?{SIGNED_AGAIN}&t=1"  # the newest signature is used
+    assert unredacted(first.sources[0]) == f"https://host/x?{SIGNED_AGAIN}&t=1"  # the newest signature is used
     assert CorpusSettings(sources=(f"https://host/x?{SIGNED}&t=2",)) != first
 
 

@@ -14,7 +14,7 @@ from data.store.build import build_into
 from data.store.journal import JOURNAL, BuildJournal
 from data.store.token_store import FACTS, StoreCounts
 from support.inputs.seeded_source import SeededSource
-from zymogen.files.durable import published, replaced, write_whole
+from zymogen.files.durable import new_dir, replacing_file, write_atomic
 
 Event = tuple[str, str]
 """`on disk`, or `named`, and the last part of a path."""
@@ -52,7 +52,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def test_a_folder_appears_behind_its_files(disk: Disk, tmp_path: Path) -> None:
-    with published(tmp_path / "derived") as building:
+    with new_dir(tmp_path / "derived") as building:
         (building / "a.bin").write_bytes(bytes(1000))
         (building / "b.json").write_text("{}")
     assert sorted(disk.events[:2]) == [("on disk", "a.bin"), ("on disk", "b.json")]
@@ -63,10 +63,10 @@ def test_a_folder_appears_behind_its_files(disk: Disk, tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["replaced", "write_whole"])
 def test_a_file_appears_behind_its_bytes(disk: Disk, tmp_path: Path, way: str) -> None:
     if way == "replaced":
-        with replaced(tmp_path / "a.txt") as new:
+        with replacing_file(tmp_path / "a.txt") as new:
             new.write_text("12345")
     else:
-        write_whole(tmp_path / "a.txt", "12345")
+        write_atomic(tmp_path / "a.txt", "12345")
     (_, temporary), *then = disk.events
     assert then == [("named", "a.txt"), ("on disk", tmp_path.name)]
     assert (disk.events[0][0], disk.flushed[temporary]) == ("on disk", 5)
@@ -75,7 +75,7 @@ def test_a_file_appears_behind_its_bytes(disk: Disk, tmp_path: Path, way: str) -
 def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
     (tmp_path / ".a.txt.zymogen-new").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device") as caught:
-        write_whole(tmp_path / "a.txt", "12345")
+        write_atomic(tmp_path / "a.txt", "12345")
     assert caught.value.filename == str(tmp_path / "a.txt")
     assert list(tmp_path.iterdir()) == []
 

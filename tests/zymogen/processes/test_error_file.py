@@ -11,7 +11,7 @@ from pretrain.__main__ import main
 from support.launching import DDP, command, launch, run, torchrun_variables
 from support.places import ROOT
 from zymogen.processes.errors import PeerError
-from zymogen.processes.launcher import VARIABLE, tell_launcher
+from zymogen.processes.launcher import VARIABLE, forward_exit_status
 from zymogen.processes.signals import Interrupted
 
 SINGLE = ROOT / "accelerate_configs" / "single.yaml"
@@ -30,7 +30,7 @@ def test_torchrun_reads_the_line_as_its_last_message(error_file: Path) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
     before = int(time.time())
-    tell_launcher("error: my.fasta: no such file")
+    forward_exit_status("error: my.fasta: no such file")
     first = ProcessFailure(0, 11, 2, str(error_file))
     ended_by_torchrun = ProcessFailure(1, 12, -15, "none")
     assert before <= first.timestamp <= time.time()
@@ -44,9 +44,9 @@ def test_nothing_is_written_without_torchrun_or_without_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    tell_launcher("error: x")
+    forward_exit_status("error: x")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "gone" / "error.json"))
-    tell_launcher("error: x")  # an error in here would hide the one that is told
+    forward_exit_status("error: x")  # an error in here would hide the one that is told
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from torch.distributed import DistBackendError, DistNetworkError
 
 from support.places import ROOT
-from zymogen.command_line.command import answered
+from zymogen.command_line.command import run_and_report
 from zymogen.processes.errors import CheckpointError, PeerError, ReplicaMismatchError, StorageError
 from zymogen.processes.exit_classes import CLASSES, class_of, class_of_record
 from zymogen.processes.signals import Interrupted
@@ -57,13 +57,13 @@ def test_an_error_has_its_class_and_ends_a_command_with_its_status(
 
     found = class_of(error)
     assert (found.name, found.status) == (name, status)
-    assert answered(lambda: [body(), None][1]) == answered(body) == status
+    assert run_and_report(lambda: [body(), None][1]) == run_and_report(body) == status
     said = capfd.readouterr().err
     assert ("Traceback" in said) == (status in (70, 71) and not isinstance(error, CheckpointError))
 
 
 def test_a_comparison_answers_with_0_or_1() -> None:
-    assert (answered(lambda: False), answered(lambda: True), answered(lambda: None)) == (0, 1, 0)
+    assert (run_and_report(lambda: False), run_and_report(lambda: True), run_and_report(lambda: None)) == (0, 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def is_stopped_by(by: Signals) -> bool:
     """Whether a signal raises; an error of its class that left a test would end all tests."""
     try:
         send(by)
-        signals.heed()
+        signals.raise_if_set()
     except Interrupted:
         return True
     return False
@@ -37,7 +37,7 @@ def is_stopped_by(by: Signals) -> bool:
 
 @pytest.fixture(autouse=True)
 def listening() -> Iterator[None]:
-    with signals.listening():
+    with signals.handle_signals():
         yield
 
 
@@ -83,12 +83,12 @@ HEARS = """
 import os, signal, time
 from zymogen.processes import signals
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # as a run that started this program may have left it
-with signals.listening():
+with signals.handle_signals():
     os.kill(os.getpid(), signal.SIGUSR1)
     deadline = time.monotonic() + 5
-    while not signals.save_asked() and time.monotonic() < deadline:
+    while not signals.save_requested() and time.monotonic() < deadline:
         time.sleep(0.01)
-    print(signals.save_asked())
+    print(signals.save_requested())
 """
 
 
@@ -131,37 +131,37 @@ def test_a_signal_to_save_ends_nothing_that_the_run_has_started(start: Callable[
     """A scheduler sends it to all processes of a job: workers, compilers, and programs that know nothing of it."""
     status = start()
     assert status() == 0
-    assert not signals.save_asked()
+    assert not signals.save_requested()
     send(SIGUSR1)
     deadline = time.monotonic() + 5
-    while not signals.save_asked() and time.monotonic() < deadline:
+    while not signals.save_requested() and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert signals.save_asked()
+    assert signals.save_requested()
 
 
 def agreed_after_own() -> None:
     with signals.deferred():
         send(SIGINT)
-        signals.obey(signals.word())
+        signals.raise_if_flagged(signals.signal_flag())
 
 
 def agreed_without_own() -> None:
-    signals.obey(1)
+    signals.raise_if_flagged(1)
 
 
 def at_once() -> None:
-    with signals.deferred(), signals.at_once():
+    with signals.deferred(), signals.immediate():
         send(SIGINT)
 
 
 def heeded() -> None:
     with signals.deferred():
         send(SIGINT)
-    signals.heed()
+    signals.raise_if_set()
 
 
 def consequence() -> None:
-    with signals.deferred(), signals.consequences():
+    with signals.deferred(), signals.blame_signal():
         send(SIGINT)
         raise RuntimeError("Connection closed by peer")
 
@@ -182,7 +182,7 @@ def test_a_run_that_has_finished_is_not_stopped() -> None:
         send(SIGTERM)
     except Interrupted:
         pytest.fail("it is stopped")
-    assert signals.received() == SIGTERM
+    assert signals.first_signal() == SIGTERM
 
 
 def test_what_is_said_holds_wherever_a_signal_comes(capfd: pytest.CaptureFixture) -> None:

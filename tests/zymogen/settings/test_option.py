@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from data.sources.protein import refusal
+from data.sources.protein import rejection
 from finetune.embed.__main__ import main as embed
 from finetune.predict import main as predict
-from zymogen.command_line.command import answered
+from zymogen.command_line.command import run_and_report
 from zymogen.command_line.parser import CommandParser, PathParser
-from zymogen.settings.option import in_words, use_options
+from zymogen.settings.option import format_option, use_options
 
 
 @pytest.fixture(autouse=True)
@@ -28,27 +28,27 @@ def program(*arguments: str) -> argparse.Namespace:
 
 
 def test_settings_are_named_as_a_recipe_does() -> None:
-    assert in_words("data.too_long", "start", ", or set ", "!") == ", or set data.too_long = 'start'!"
-    assert in_words("data.sequence") == "data.sequence"
+    assert format_option("data.too_long", "start", ", or set ", "!") == ", or set data.too_long = 'start'!"
+    assert format_option("data.sequence") == "data.sequence"
     parser = CommandParser()
     parser.add_argument("recipe")
     parser.parse_args(["x.toml"])
-    assert in_words("data.decimal", ",") == "data.decimal = ','"
+    assert format_option("data.decimal", ",") == "data.decimal = ','"
 
 
 def test_settings_are_named_by_the_options_of_the_program() -> None:
     program("x.csv")
-    assert in_words("data.too_long", "start", ", or set ", "!") == ", or set --too-long start!"
-    assert in_words("data.too_long") == "--too-long"
-    assert in_words("data.rows_without_protein", "leave_out") == "--leave-out"
-    assert in_words("data.rows_without_protein", "refuse") == ""
-    assert in_words("data.decimal", ",", ", or set ") == ""
-    assert in_words("data.table") == ""  # its place on the command line has no name
+    assert format_option("data.too_long", "start", ", or set ", "!") == ", or set --too-long start!"
+    assert format_option("data.too_long") == "--too-long"
+    assert format_option("data.rows_without_protein", "leave_out") == "--leave-out"
+    assert format_option("data.rows_without_protein", "refuse") == ""
+    assert format_option("data.decimal", ",", ", or set ") == ""
+    assert format_option("data.table") == ""  # its place on the command line has no name
 
 
 def test_a_command_that_ended_leaves_no_options() -> None:
-    assert answered(lambda: print(program("x.csv")), is_alone=True) == 0
-    assert in_words("data.too_long", "end") == "data.too_long = 'end'"
+    assert run_and_report(lambda: print(program("x.csv")), is_alone=True) == 0
+    assert format_option("data.too_long", "end") == "data.too_long = 'end'"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_refused_letter_has_the_remedy_of_its_program(
 
     def parsed(self: CommandParser, given: object = None, namespace: object = None) -> argparse.Namespace:
         use_options(self)
-        found = refusal(b"x", b"M1K", "refuse")
+        found = rejection(b"x", b"M1K", "refuse")
         assert found is not None
         reasons.append(found.reason)
         raise ValueError("enough")

@@ -23,7 +23,7 @@ from pretrain.checkpoint import (
 from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.files.blocks import BlockHashes, BlockReader
 from pretrain.checkpoint.files.reading import read_tensors
-from pretrain.checkpoint.load import unread
+from pretrain.checkpoint.load import unreadable
 from pretrain.checkpoint.manifest import FileEntry
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import build, flip, restore, rewrite_manifest, write_ranks, write_two
@@ -109,7 +109,7 @@ def test_storage_that_does_not_answer_is_not_damage(two: Path, code: int, monkey
         with pytest.raises(StorageError, match=rf"step-000000004: cannot be read: \[Errno {code}\].*nothing was moved"):
             newest_valid(two, writer=True)
     with pytest.raises(StorageError, match="cannot be read"):
-        restore(verify(two / "step-000000004", unread), TorchState(*build(seed=9)))
+        restore(verify(two / "step-000000004", unreadable), TorchState(*build(seed=9)))
     assert [path.name for path in find(two)] == ["step-000000004", "step-000000003"]
     assert not (two / ".quarantine").exists()
 

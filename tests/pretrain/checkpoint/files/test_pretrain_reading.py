@@ -18,11 +18,11 @@ from pretrain.checkpoint import InvalidCheckpointError, StorageError, VerifiedCh
 from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.files.index import TensorIndex, index_bytes
 from pretrain.checkpoint.files.reading import TensorRange, TensorReader, read_tensors
-from pretrain.checkpoint.load import unread
+from pretrain.checkpoint.load import unreadable
 from pretrain.checkpoint.manifest import FileEntry
 from pretrain.checkpoint.staging import StagedState
 from pretrain.engine.spans import StoredPiece
-from pretrain.model.build import without_memory
+from pretrain.model.build import build_meta
 from pretrain.model.presets import PRESETS
 from support.checkpoint_run import CUTS, Cut, by_partitions, by_rows, flip, write_cut
 
@@ -184,7 +184,7 @@ def test_an_export_and_a_start_in_any_world_read_a_checkpoint_once(
 ) -> None:
     """All ranks together: their bytes are those of the checkpoint, although under DDP each needs all of them."""
     path = saved(tmp_path, CUTS[cut], files)
-    checkpoint = verify(path, unread)
+    checkpoint = verify(path, unreadable)
     with monkeypatch.context() as patch:
         counts = Counts(patch)
         found = read_tensors(checkpoint, "model")
@@ -211,7 +211,7 @@ def test_a_start_in_the_world_that_saved_sends_nothing(
     path = saved(tmp_path, CUTS[cut], 64)
     monkeypatch.setattr(ThreadRanks, "send", None)
     counts = Counts(monkeypatch)
-    checkpoint = verify(path, unread)
+    checkpoint = verify(path, unreadable)
     in_world(64, lambda ranks: restored(checkpoint, ranks, CUTS[cut]))
     assert counts.opened == len(list(path.glob("*/*.safetensors")))
     largest = max(file.stat().st_size for file in path.glob("optimizer/*.safetensors"))
@@ -240,7 +240,7 @@ def test_all_ranks_raise_what_one_of_them_finds(
 
     def work(ranks: ThreadRanks) -> None:
         with pytest.raises(error) as caught:
-            restored(verify(path, unread), ranks, WORLDS[engine])
+            restored(verify(path, unreadable), ranks, WORLDS[engine])
         raised.append(str(caught.value))
 
     in_world(3, work)
@@ -252,7 +252,7 @@ def test_a_reader_holds_one_block_whatever_the_number_of_files(tmp_path: Path) -
     sizes = set[int]()
     for files in (1, 64):
         reads = TensorReader(
-            verify(saved(tmp_path / str(files), by_rows, files), unread),
+            verify(saved(tmp_path / str(files), by_rows, files), unreadable),
             {
                 "model": {
                     name: TensorRange(0, tensor.numel(), torch.empty(tensor.numel())) for name, tensor in WHOLE.items()
@@ -266,7 +266,7 @@ def test_a_reader_holds_one_block_whatever_the_number_of_files(tmp_path: Path) -
 
 def index_of_650m(part: str, world: int) -> tuple[bytes, dict[str, FileEntry]]:
     """The index that `esm2_650m` has under FSDP2 on so many ranks, and its files."""
-    model = {name: tuple(p.shape) for name, p in without_memory(PRESETS["esm2_650m"]).named_parameters()}
+    model = {name: tuple(p.shape) for name, p in build_meta(PRESETS["esm2_650m"]).named_parameters()}
     keys = [""] if part == "model" else ["exp_avg/", "exp_avg_sq/"]
     shapes = {f"{key}{name}": shape for key in keys for name, shape in model.items()}
     rows, sizes = [], np.full(world, 64)  # the header is compared as the file is read

@@ -12,7 +12,7 @@ from pretrain.checkpoint import find, newest_valid, open_checkpoint
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.files.blocks import BlockReader
-from pretrain.checkpoint.load import unread
+from pretrain.checkpoint.load import unreadable
 from pretrain.engine.named_state import TorchState
 from pretrain.engine.ranks import Ranks
 from support.checkpoint_run import build, everything, flip, ranks_of, restore, train, write_ranks
@@ -54,7 +54,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def restored(engine: Ranks, run: Path) -> str:
     """The weights and moments that a rank under DDP has after a start, as one hash; they are compared with the file."""
     model, optimizer = build(seed=7 + engine.rank)
-    found = newest_valid(run, writer=False, check=unread) if engine.is_main else None
+    found = newest_valid(run, writer=False, check=unreadable) if engine.is_main else None
     path, sha256 = engine.on_main(lambda: (found.path, found.manifest.self_sha256) if found else None)
     restore(open_checkpoint(path, sha256), TorchState(model, optimizer), ranks=engine)
     return identity_of(everything(model, optimizer).items())
