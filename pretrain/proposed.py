@@ -139,8 +139,8 @@ def _kept(request: ProposalOptions, run: RunDirectory) -> dict[str, Any]:
             setting = shlex.quote(f"data.sources={toml_value(request.sources)}")
             moved = f"; or, if its files were moved, continue it: {_program()} {run.recipe} {setting}"
         raise ValueError(
-            f"{run.root} is the directory of a run on {format_list(kept)}: choose another for {format_list(request.sources)} "
-            f"with run.directory=...{moved}"
+            f"{run.root} is the directory of a run on {format_list(kept)}: "
+            f"choose another for {format_list(request.sources)} with run.directory=...{moved}"
         )
     return content
 

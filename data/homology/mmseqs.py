@@ -127,8 +127,8 @@ def decontaminate(
         Number of records that are listed.
 
     Raises:
-        ValueError: MMseqs2 cannot run here (`program.why_not_installed`) or failed; a fraction is outside (0, 1]; the output
-            cannot be written, or is a file that this function did not write.
+        ValueError: MMseqs2 cannot run here (`program.why_not_installed`) or failed; a fraction is outside (0, 1]; the
+            output cannot be written, or is a file that this function did not write.
     """
     for name, value in (("min_identity", min_identity), ("min_coverage", min_coverage)):
         require(0.0 < value <= 1.0, name, value, _FRACTION_OF_ONE)

@@ -91,12 +91,12 @@ def seconds_since_signal() -> float | None:
 
 def save_requested() -> bool:
     """Whether this process got SIGUSR1 since its last save began."""
-    return _state.save_asked
+    return _state.save_requested
 
 
 def clear_save_request() -> None:
     """A save has begun, for which SIGUSR1 may have asked."""
-    _state.save_asked = False
+    _state.save_requested = False
 
 
 def signal_flag() -> int:
@@ -190,7 +190,13 @@ def handle_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _state.first, _state.deferred, _state.raised, _state.save_asked, _state.blocks = None, False, False, False, False
+    _state.first, _state.deferred, _state.raised, _state.save_requested, _state.blocks = (
+        None,
+        False,
+        False,
+        False,
+        False,
+    )
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     ear = threading.Thread(target=_listen, args=(reading,), name="signals", daemon=True)
@@ -228,7 +234,7 @@ def _listen(pipe: int) -> None:
     told = False
     while numbers := os.read(pipe, 64):
         if SAVE in numbers:
-            _state.save_asked = True
+            _state.save_requested = True
             print(f"{SAVE.name}: the step that is being taken is saved", file=sys.stderr, flush=True)
         for by in (Signals(number) for number in numbers if number in SIGNALS):
             _note(by)
