@@ -107,7 +107,7 @@ def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
     assert (found(".xx"), found("x")) == ([False] * 3, [True])
 
 
-@pytest.mark.parametrize("name", ["Rollback", "NumericalFault"])
+@pytest.mark.parametrize("name", ["RollbackError", "NumericalFaultError"])
 def test_a_fault_is_met_again_at_its_step(tmp_path: Path, name: str) -> None:
     written = WrittenStarts(tmp_path)
 
@@ -202,7 +202,7 @@ def test_what_does_not_come_again_leaves_no_trace(
     assert same(end_of(run), clean)
     assert (begun(run), ends(run)) == ([0, base], ["error", "finished"])
     to = f"to step-{base:09d}" if base else "to its first step, as it has no checkpoint"
-    said = f"Rollback: the gradient was not finite in 3 steps in a row, up to step {steps[-1]}; the run rolls"
+    said = f"RollbackError: the gradient was not finite in 3 steps in a row, up to step {steps[-1]}; the run rolls"
     assert f"{said} back once, {to}; its traceback is in {run}/ranks/rank-00000.jsonl" in capsys.readouterr().err
     assert not (run / "faults.jsonl").exists()
 

@@ -94,7 +94,7 @@ def test_damage_in_any_share_is_agreed_by_all(run: Path, tmp_path: Path, part: s
     flip(file, file.stat().st_size - 2)
     said = on_ranks(tmp_path, 2, lambda engine: restored(engine, run))
     assert said == [said[0]] * 2
-    assert str(said[0]).startswith(f"InvalidCheckpoint: {part}.safetensors")
+    assert str(said[0]).startswith(f"InvalidCheckpointError: {part}.safetensors")
     assert "sha256" in str(said[0])
 
 
