@@ -4,7 +4,6 @@ Real processes and real collectives. In float64 losses and gradients, summed ove
 after another's, are those of one process to 1e-12.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,13 +33,6 @@ class Heads(Case):
     batch: str = "labelled"
     local: bool = False
     """Whether each rank pools its own slots alone, which is wrong."""
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    running = Ranks(tmp_path_factory.mktemp("ranks"))
-    yield running
-    running.end()
 
 
 def with_linkers(batch: Batch) -> Batch:
@@ -77,8 +69,8 @@ def computed(case: Heads, context: ContextShard | None) -> Found:
     return sums.detach().numpy(), flat.numpy(), [one.numpy() for one in numbers]
 
 
-def together(ranks: Ranks, case: Heads) -> Found:
-    each: list[Any] = ranks.run(case, computed)
+def together(context_ranks: Ranks, case: Heads) -> Found:
+    each: list[Any] = context_ranks.run(case, computed)
     numbers = [np.concatenate([found[2][number] for found in each]) for number in range(len(EVERY_TYPE))]
     return sum(found[0] for found in each), sum(found[1] for found in each), numbers
 
@@ -91,10 +83,10 @@ def error(found: Found, truth: Found) -> float:
 @pytest.mark.launch
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("pooling", ["mean", "attention", "begin"])
-def test_ranks_together_compute_what_one_computes(ranks: Ranks, pooling: PoolingRequest, size: int) -> None:
+def test_ranks_together_compute_what_one_computes(context_ranks: Ranks, pooling: PoolingRequest, size: int) -> None:
     for exchange in ("ulysses", "all_gather"):
         case = Heads(pooling=pooling, size=size, exchange=exchange)  # type: ignore[arg-type]
-        found = error(together(ranks, case), computed(case, None))
+        found = error(together(context_ranks, case), computed(case, None))
         print(pooling, size, exchange, found)
         assert found < 1e-12
 
@@ -113,7 +105,9 @@ def test_control_pooling_one_s_own_slots_is_far_off(tmp_path_factory: Any, pooli
 @pytest.mark.launch
 @pytest.mark.parametrize("pooling", ["mean", "attention", "begin"])
 @pytest.mark.parametrize("batch", ["no labels", "idle"])
-def test_every_parameter_has_a_gradient_on_every_rank(ranks: Ranks, pooling: PoolingRequest, batch: str) -> None:
-    for sums, flat, _ in ranks.run(Heads(pooling=pooling, batch=batch), computed):
+def test_every_parameter_has_a_gradient_on_every_rank(
+    context_ranks: Ranks, pooling: PoolingRequest, batch: str
+) -> None:
+    for sums, flat, _ in context_ranks.run(Heads(pooling=pooling, batch=batch), computed):
         assert not sums.any()
         assert not flat.any()

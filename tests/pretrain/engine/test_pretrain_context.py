@@ -5,7 +5,7 @@ those of one process to 1e-13. In float32 they may be off from float64 by three 
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -36,13 +36,6 @@ from support.inputs.flat_batches import gradients, saved_bytes
 EXCHANGES: tuple[Exchange, ...] = ("ulysses", "all_gather")
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    running = Ranks(tmp_path_factory.mktemp("ranks"))
-    yield running
-    running.end()
-
-
 # What they compute --------------------------------------------------------------------------------
 
 Found = tuple[float, dict[str, NDArray[np.float64]], NDArray[np.float64]]
@@ -64,8 +57,8 @@ def computed(case: Case, context: ContextShard | None) -> Found:
     return float(loss.detach()), {n: g.double().numpy() for n, g in gradients(model).items()}, logits.double().numpy()
 
 
-def together(ranks: Ranks, case: Case) -> Found:
-    each = ranks.run(case, computed)
+def together(context_ranks: Ranks, case: Case) -> Found:
+    each = context_ranks.run(case, computed)
     summed = {name: np.sum([found[1][name] for found in each], 0) for name in each[0][1]}
     return sum(found[0] for found in each), summed, np.concatenate([found[2] for found in each])
 
@@ -132,12 +125,12 @@ ARCHITECTURES = ["esm2_60k", pytest.param("modern_60k", marks=pytest.mark.launch
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_ranks_together_compute_what_one_computes(
-    ranks: Ranks, preset: str, backend: Backend, exchange: Exchange
+    context_ranks: Ranks, preset: str, backend: Backend, exchange: Exchange
 ) -> None:
     changed = "varlen" if backend == "varlen" else ""
     for batch in ("packed", "whole", "pads"):
         case = Case(preset, exchange, backend, batch, changed=changed)
-        found = errors(together(ranks, case), alone(case))
+        found = errors(together(context_ranks, case), alone(case))
         print(case.batch, found)
         assert max(found) < 1e-13
 
@@ -147,20 +140,20 @@ def test_ranks_together_compute_what_one_computes(
 @pytest.mark.parametrize(
     ("preset", "exchange"), [("esm2_60k", "ulysses"), ("esm2_60k", "all_gather"), ("modern_60k", "all_gather")]
 )
-def test_four_ranks(ranks: Ranks, preset: str, backend: Backend, exchange: Exchange) -> None:
+def test_four_ranks(context_ranks: Ranks, preset: str, backend: Backend, exchange: Exchange) -> None:
     changed = "varlen" if backend == "varlen" else ""
     for batch in ("packed", "pads"):
         case = Case(preset, exchange, backend, batch, size=4, changed=changed)
-        assert max(errors(together(ranks, case), alone(case))) < 1e-13
+        assert max(errors(together(context_ranks, case), alone(case))) < 1e-13
 
 
 @pytest.mark.parametrize("changed", ["local", "causal"])
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_control_other_attention_is_far_off(ranks: Ranks, changed: str, exchange: Exchange) -> None:
+def test_control_other_attention_is_far_off(context_ranks: Ranks, changed: str, exchange: Exchange) -> None:
     """Attention to one's own share alone, or to what stands before: what other ways to share a sequence do."""
     for batch in ("packed", "whole"):
         right = Case(exchange=exchange, batch=batch, backend="per_document")
-        found = errors(together(ranks, replace(right, changed=changed)), alone(right))
+        found = errors(together(context_ranks, replace(right, changed=changed)), alone(right))
         print(exchange, changed, batch, found)
         assert min(found) > 1e-4
         assert max(found) > 1e-2
@@ -171,11 +164,11 @@ def test_control_other_attention_is_far_off(ranks: Ranks, changed: str, exchange
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["fp32", "bf16"])
 def test_rounding_is_that_of_one_process(
-    ranks: Ranks, preset: str, backend: Backend, exchange: Exchange, autocast: torch.dtype | None
+    context_ranks: Ranks, preset: str, backend: Backend, exchange: Exchange, autocast: torch.dtype | None
 ) -> None:
     case = Case(preset, exchange, backend, dtype=torch.float32, autocast=autocast)
     truth = alone(replace(case, dtype=torch.float64, autocast=None))
-    of_one, of_all = errors(alone(case), truth), errors(together(ranks, case), truth)
+    of_one, of_all = errors(alone(case), truth), errors(together(context_ranks, case), truth)
     print(f"{of_all}, alone {of_one}")
     assert 0 < of_all[1] <= 3 * of_one[1]
     assert 0 < of_all[2] <= 3 * of_one[2]
@@ -185,12 +178,12 @@ def test_rounding_is_that_of_one_process(
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("backend", ["flash_cpu", "per_document"])
 @pytest.mark.parametrize("preset", ARCHITECTURES)
-def test_dropout_and_checkpointing(ranks: Ranks, exchange: Exchange, backend: Backend, preset: str) -> None:
+def test_dropout_and_checkpointing(context_ranks: Ranks, exchange: Exchange, backend: Backend, preset: str) -> None:
     """Masks are those of the whole batch; collectives are repeated in the backward pass, by all ranks alike."""
     dropped = Case(preset, exchange, backend, dropout=0.3)
     assert errors(alone(dropped), alone(replace(dropped, dropout=0.0)))[1] > 1e-2
     for case in (dropped, replace(dropped, checkpointing="selective"), replace(dropped, checkpointing="layer")):
-        assert max(errors(together(ranks, case), alone(dropped))) < 1e-13
+        assert max(errors(together(context_ranks, case), alone(dropped))) < 1e-13
 
 
 def _gradients_of_each(case: Case, context: ContextShard) -> tuple[float, dict[str, float]]:
@@ -207,12 +200,12 @@ def _gradients_of_each(case: Case, context: ContextShard) -> tuple[float, dict[s
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("checkpointing", ["none", "layer"])
 def test_every_parameter_has_a_gradient_on_every_rank(
-    ranks: Ranks, backend: Backend, exchange: Exchange, checkpointing: Checkpointing
+    context_ranks: Ranks, backend: Backend, exchange: Exchange, checkpointing: Checkpointing
 ) -> None:
     """DDP waits for every parameter, and every rank for every collective."""
     for batch in ("pads", "idle"):
         case = Case("modern_60k", exchange, backend, batch, checkpointing=checkpointing)
-        first, second = ranks.run(case, _gradients_of_each)
+        first, second = context_ranks.run(case, _gradients_of_each)
         assert (first[0] > 0) == (batch == "pads")
         assert second[0] == 0
         assert min(*first[1].values(), *second[1].values()) >= 0  # none is missing
@@ -234,12 +227,12 @@ def _kept_bytes(case: Case, context: ContextShard | None) -> int:
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "layer"])
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_each_of_two_ranks_keeps_half(
-    ranks: Ranks, preset: str, checkpointing: Checkpointing, exchange: Exchange
+    context_ranks: Ranks, preset: str, checkpointing: Checkpointing, exchange: Exchange
 ) -> None:
     ratios = {}
     for backend in ("flash_cpu", "per_document"):
         case = Case(preset, exchange, backend, "whole", dtype=torch.float32, checkpointing=checkpointing, layers=8)
-        each = ranks.run(case, _kept_bytes)
+        each = context_ranks.run(case, _kept_bytes)
         ratios[backend] = max(each) / (_kept_bytes(case, None) / 2)
     print(preset, checkpointing, exchange, ratios)
     assert ratios["flash_cpu"] < 1.15
@@ -261,8 +254,8 @@ def _checked_operators(case: Case, context: ContextShard) -> None:
 
 
 @pytest.mark.slow
-def test_operators_pass_torch_s_own_checks(ranks: Ranks) -> None:
-    ranks.run(Case(), _checked_operators)
+def test_operators_pass_torch_s_own_checks(context_ranks: Ranks) -> None:
+    context_ranks.run(Case(), _checked_operators)
 
 
 def _summed_halves(case: Case, context: ContextShard) -> Tensor:
@@ -270,9 +263,9 @@ def _summed_halves(case: Case, context: ContextShard) -> Tensor:
     return scatter_sum(gradient, context.name).float().flatten()
 
 
-def test_gradients_of_gathered_keys_are_summed_in_float32(ranks: Ranks) -> None:
+def test_gradients_of_gathered_keys_are_summed_in_float32(context_ranks: Ranks) -> None:
     """In bfloat16, 1 + 2**-9 is 1, as often as one adds it."""
-    for found in ranks.run(Case(size=4), _summed_halves):
+    for found in context_ranks.run(Case(size=4), _summed_halves):
         assert found.tolist() == [1 + 2**-7] * 2
 
 
@@ -301,11 +294,11 @@ def _compiled(case: Case, context: ContextShard) -> tuple[float, int, int]:
     [("ulysses", "modern_60k", "selective"), ("all_gather", "esm2_60k", "none")],
 )
 def test_compiled_layers_are_whole_graphs(
-    ranks: Ranks, exchange: Exchange, preset: str, checkpointing: Checkpointing
+    context_ranks: Ranks, exchange: Exchange, preset: str, checkpointing: Checkpointing
 ) -> None:
     """The exchanges stand in the graphs; through the compiler's front end, as in test_pretrain_compute."""
     case = Case(preset, exchange, dtype=torch.float32, checkpointing=checkpointing)
-    for worst, graphs, breaks in ranks.run(case, _compiled):
+    for worst, graphs, breaks in context_ranks.run(case, _compiled):
         assert worst < 1e-5
         assert graphs == 2  # the last layer's is another, as it always is
         assert breaks == 0
@@ -324,5 +317,5 @@ def _contexts(case: Case, context: ContextShard) -> None:
         context.span(961)
 
 
-def test_a_context_knows_its_share_and_its_group(ranks: Ranks) -> None:
-    ranks.run(Case(), _contexts)
+def test_a_context_knows_its_share_and_its_group(context_ranks: Ranks) -> None:
+    context_ranks.run(Case(), _contexts)
