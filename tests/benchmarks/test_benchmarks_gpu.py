@@ -283,7 +283,7 @@ def worker(folder: Path, checks: list[str], deadline: float, seconds: float = 1,
     return [sys.executable, "-c", text]
 
 
-@pytest.mark.launch
+@pytest.mark.prove
 def test_another_worker_goes_on_behind_one_that_dies(tmp_path: Path) -> None:
     deadline = time.time() + 100
     program.supervise(worker(tmp_path, ["good", "dies", "good 2"], deadline, status=DEVICE_LOST), tmp_path, deadline)
@@ -294,7 +294,7 @@ def test_another_worker_goes_on_behind_one_that_dies(tmp_path: Path) -> None:
     assert rows["dies"]["note"] == "its process ended with exit status 70"
 
 
-@pytest.mark.launch
+@pytest.mark.prove
 def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "GRACE", -20.0)  # a row may run for 20 s more than twice its time: here, a second more
     deadline = time.time() + 100

@@ -55,7 +55,7 @@ def rank_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.launch
+@pytest.mark.prove
 def test_ranks_say_what_the_first_finds(rank_work: Path) -> None:
     assert list(of_ranks(rank_work, "counts")) == [Finding("gloo of 2, rank 0", 1.0, judged=True)]
 
@@ -68,13 +68,13 @@ def test_a_rank_that_raises_is_heard(rank_work: Path) -> None:
         next(found)
 
 
-@pytest.mark.launch
+@pytest.mark.prove
 def test_a_rank_that_dies_is_noticed(rank_work: Path) -> None:
     with pytest.raises(RuntimeError, match="its ranks ended with exit status 3"):
         list(of_ranks(rank_work, "dies", 1))
 
 
-@pytest.mark.launch
+@pytest.mark.prove
 def test_ranks_end_with_their_check(rank_work: Path) -> None:
     """Interrupted by its time, or by whoever stops listening."""
     found = of_ranks(rank_work, "hangs")

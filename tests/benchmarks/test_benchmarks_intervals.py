@@ -13,6 +13,7 @@ ERROR = 3 * np.sqrt(0.05 * 0.95 / REPETITIONS)
 """Three Monte Carlo errors of a coverage of 95 %."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [
@@ -35,6 +36,7 @@ def test_intervals_hold_what_they_promise(case: Case) -> None:
         assert found.width < intervals.WIDEST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_folds", [False, True], ids=["one part", "folds"])
 def test_equal_models_are_seldom_called_worse(in_folds: bool) -> None:
     found = covered(compared(100, in_folds=in_folds), REPETITIONS)

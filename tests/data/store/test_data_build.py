@@ -235,7 +235,7 @@ def parallel_build(send: MessageSender, folder: Path, sources: list[Source]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.prove), 3])
 def test_killed_in_parallel_it_goes_on(tmp_path: Path, whole: dict[str, bytes], processes: int) -> None:
     folder, gate = tmp_path / "store", tmp_path / "gate"
     # The first source is read by the builder itself, the second waits halfway, the third is built while they wait.

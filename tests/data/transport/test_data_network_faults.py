@@ -102,8 +102,13 @@ def test_programs_of_faults(seed: int, tmp_path: Path, local: dict[bytes, dict[s
     run(seed, tmp_path, local)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 1200, 50))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(1000, marks=pytest.mark.slow),
+        *(pytest.param(n, marks=pytest.mark.prove) for n in (1050, 1100, 1150)),
+    ],
+)
 def test_many_programs_of_faults(first: int, tmp_path: Path, local: dict[bytes, dict[str, bytes]]) -> None:
     for seed in range(first, first + 50):
         run(seed, tmp_path / str(seed), local)

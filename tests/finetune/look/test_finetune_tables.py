@@ -103,6 +103,7 @@ def roles_in_order(table: Table, order: list[str], case: dict[str, Any], folder:
     return infer_roles(columns, place.roles, residues, named, records, sites).of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ACCEPTED, ids=[case["name"] for case in ACCEPTED])
 def test_roles_do_not_depend_on_the_order_of_columns(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,8 +23,7 @@ def heads_trained(pool: RankPool, recipe_in, tmp_path_factory: pytest.TempPathFa
     ("engine", "processes"),
     [
         ("fsdp2", 2),
-        ("zero3", 2),
-        *(pytest.param(*each, marks=pytest.mark.prove) for each in (("ddp", 3), ("zero2", 2))),
+        *(pytest.param(*each, marks=pytest.mark.prove) for each in (("ddp", 3), ("zero2", 2), ("zero3", 2))),
     ],
 )
 def test_every_engine_ends_where_one_process_ends(heads_trained: Trained, engine: str, processes: int) -> None:

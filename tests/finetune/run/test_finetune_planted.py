@@ -31,7 +31,7 @@ def test_the_settings_that_take_a_path_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in sorted(URLS.keys() - {QUICK}))]
+    "kind", [QUICK, *(pytest.param(each, marks=pytest.mark.prove) for each in sorted(URLS.keys() - {QUICK}))]
 )
 def test_no_setting_keeps_a_secret(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

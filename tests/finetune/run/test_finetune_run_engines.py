@@ -21,12 +21,13 @@ FROZEN, LORA, FULL = (), ("adaptation.kind=lora",), ("adaptation.kind=full",)
 UNCACHED = ("adaptation.cache_gb=0",)
 TWO = ("parallel.context=2",)
 CELLS = [
-    *((engine, 2, FROZEN) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
-    *((engine, 2, LORA) for engine in ("ddp", "fsdp2", "zero3")),
+    *((engine, 2, FROZEN) for engine in ("ddp", "zero3")),
+    ("fsdp2", 2, LORA),
     ("ddp", 2, (*LORA, *TWO)),
-    ("zero2", 2, UNCACHED),
-    pytest.param("zero1", 2, LORA, marks=pytest.mark.slow),
-    *(pytest.param(*cell, marks=pytest.mark.prove) for cell in (("zero2", 2, LORA), ("zero3", 2, FULL))),
+    *(pytest.param(engine, 2, FROZEN, marks=pytest.mark.prove) for engine in ("fsdp2", "zero1", "zero2")),
+    *(pytest.param(engine, 2, LORA, marks=pytest.mark.prove) for engine in ("ddp", "zero1", "zero2", "zero3")),
+    pytest.param("zero2", 2, UNCACHED, marks=pytest.mark.prove),
+    pytest.param("zero3", 2, FULL, marks=pytest.mark.prove),
     pytest.param("ddp", 2, (*UNCACHED, *TWO), marks=pytest.mark.prove),
     *(pytest.param(engine, 2, FULL, marks=pytest.mark.prove) for engine in ("ddp", "fsdp2", "zero1", "zero2")),
     *(pytest.param("ddp", 2, (*kind, *TWO), marks=pytest.mark.prove) for kind in (FROZEN, FULL)),

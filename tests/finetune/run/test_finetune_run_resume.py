@@ -87,7 +87,7 @@ def refused(pool: RankPool, words: list[object]) -> str:
     return error
 
 
-@pytest.mark.parametrize("kind", ["frozen", "lora"])
+@pytest.mark.parametrize("kind", ["frozen", pytest.param("lora", marks=pytest.mark.prove)])
 def test_other_base_weights_are_refused_with_both_hashes(
     pool: RankPool, trained: Trained, in_the_middle: Callable, tmp_path: Path, kind: str
 ) -> None:

@@ -248,7 +248,7 @@ def test_a_head_is_written_into_one_of_several_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
+@pytest.mark.parametrize("preset", [pytest.param("esm2_60k", marks=pytest.mark.prove), "modern_60k"])
 def test_the_command_scores_and_writes(
     preset: str, structures: Path, chains: list[Chain], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -61,7 +61,7 @@ def test_worlds_end_where_one_process_ends(
     assert largest_difference(one, other) <= 3 * noise
 
 
-@pytest.mark.slow  # the controls of test_pretrain_engines.py are not
+@pytest.mark.prove  # the controls of test_pretrain_engines.py are not
 def test_control_division_by_local_counts_is_seen(trained: Trained, uninterrupted: Uninterrupted) -> None:
     wrong = uninterrupted(2, fault="local_counts").end
     assert largest_difference(uninterrupted(1).end, wrong) > 300 * split_noise(trained)
@@ -123,9 +123,7 @@ def test_three_starts_in_one_pass_and_another_world(
     assert largest_difference(end, reference) <= 3 * split_noise(trained, CONSTANT)
 
 
-@pytest.mark.parametrize(
-    "processes", [pytest.param(1, marks=pytest.mark.prove), pytest.param(2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("processes", [pytest.param(processes, marks=pytest.mark.prove) for processes in (1, 2)])
 def test_eight_starts_around_the_ends_of_passes_end_bit_equal(
     pool: RankPool, uninterrupted: Uninterrupted, recipe_in, tmp_path: Path, processes: int
 ) -> None:

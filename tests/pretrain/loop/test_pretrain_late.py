@@ -294,10 +294,8 @@ def test_a_signal_saves_what_was_queued(
     [
         ("ddp", 2),
         ("fsdp2", 2),
-        pytest.param("zero2", 2, marks=pytest.mark.slow),
         pytest.param("zero3", 2, marks=pytest.mark.slow),
-        pytest.param("zero1", 2, marks=pytest.mark.slow),
-        pytest.param("hsdp", 4, marks=pytest.mark.slow),
+        *(pytest.param(*each, marks=pytest.mark.prove) for each in (("zero1", 2), ("zero2", 2), ("hsdp", 4))),
     ],
 )
 def test_engines_end_with_the_same_bytes_and_lines(trained: Trained, engine: str, processes: int) -> None:
@@ -321,7 +319,7 @@ def test_ranks_that_share_their_batches_end_with_the_same_bytes_and_lines(traine
 @pytest.mark.xdist_group("engines")
 @pytest.mark.parametrize(
     "engine",
-    ["ddp", *(pytest.param(each, marks=pytest.mark.prove) for each in ("fsdp2", "zero2")), "zero3"],
+    ["ddp", *(pytest.param(each, marks=pytest.mark.prove) for each in ("fsdp2", "zero2", "zero3"))],
 )
 def test_ranks_fall_back_alike(trained: Trained, engine: str) -> None:
     """Three steps without a finite gradient: found when the one after them is queued, on every rank."""
@@ -358,9 +356,8 @@ def last_of_each_step(run: Path) -> dict[tuple[int, bool], dict[str, Any]]:
 @pytest.mark.parametrize(
     "engine",
     [
-        "ddp",
         "zero3",
-        *(pytest.param(each, marks=pytest.mark.prove) for each in ("fsdp2", "zero2")),
+        *(pytest.param(each, marks=pytest.mark.prove) for each in ("ddp", "fsdp2", "zero2")),
     ],
 )
 def test_a_killed_run_ends_with_the_same_bytes(

@@ -20,12 +20,12 @@ ALLOCATED, HELD = 0, 1
 @pytest.mark.parametrize(
     ("engine", "processes", "bytes_a_parameter", "figure"),
     [
-        ("single", 1, 16, ALLOCATED),  # weights, gradients, two moments
+        pytest.param("single", 1, 16, ALLOCATED, marks=pytest.mark.prove),  # weights, gradients, two moments
         ("ddp", 2, 20, ALLOCATED),  # and the buckets in which gradients are summed
         ("fsdp2", 2, 16 / 2, HELD),
-        pytest.param("hsdp", 4, 16 / 2, HELD, marks=pytest.mark.slow),
-        ("zero1", 2, 8 + 12 / 2, HELD),
-        pytest.param("zero2", 2, 4 + 16 / 2, HELD, marks=pytest.mark.slow),
+        pytest.param("hsdp", 4, 16 / 2, HELD, marks=pytest.mark.prove),
+        pytest.param("zero1", 2, 8 + 12 / 2, HELD, marks=pytest.mark.prove),
+        pytest.param("zero2", 2, 4 + 16 / 2, HELD, marks=pytest.mark.prove),
         ("zero3", 2, 20 / 2, HELD),  # DeepSpeed updates a copy of the weights' parts
     ],
 )

@@ -188,7 +188,7 @@ def test_control_counts_of_each_rank_alone_are_far_off(job_trained: Trained) -> 
 
 
 @launches
-@pytest.mark.parametrize(("engine", "overrides"), [("ddp", ()), ("fsdp2", TWO)])
+@pytest.mark.parametrize(("engine", "overrides"), [pytest.param("ddp", (), marks=pytest.mark.prove), ("fsdp2", TWO)])
 def test_killed_and_resumed_it_ends_to_the_bit_where_it_would_have(
     pool: RankPool, recipe_in, tmp_path: Path, job_trained: Trained, engine: str, overrides: tuple[str, ...]
 ) -> None:

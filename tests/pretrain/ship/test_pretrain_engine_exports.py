@@ -23,7 +23,7 @@ LETTERS = [*"MKTAYIAKQRQIS", "<mask>", *"VKSHF"]
 @pytest.mark.parametrize(
     ("engine", "processes"),
     [
-        ("ddp", 2),
+        pytest.param("ddp", 2, marks=pytest.mark.prove),
         ("fsdp2", 2),
         *(pytest.param(e, 2, marks=pytest.mark.prove) for e in ("zero1", "zero2", "zero3")),
     ],

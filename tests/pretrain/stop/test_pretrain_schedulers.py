@@ -37,8 +37,7 @@ def test_the_stand_ins_do_what_slurm_does(tmp_path: Path) -> None:
     assert "srun: forcing job termination" in done.stderr
 
 
-@pytest.mark.launch
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.xdist_group("engines")
 def test_slurm_requeues_a_job_that_it_stopped_and_no_other(recipe_in: Callable, tmp_path: Path) -> None:
     log, run = tmp_path / "log", tmp_path / "run"

@@ -89,7 +89,7 @@ def test_a_signal_to_save_that_all_processes_get(recipe_in, tmp_path: Path) -> N
     assert ends(root) == ["finished"]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_the_launcher_of_one_process_is_ended(recipe_in, trained: Trained, tmp_path: Path) -> None:
     """It passes no signal on, and the program stops nevertheless."""
     words = command([recipe_in(tmp_path), *STEPS_60], 1, SINGLE)

@@ -177,7 +177,7 @@ def everywhere(shapes: dict[str, tuple[int, ...]], ranks: int) -> dict[str, list
 WORLDS = {"FSDP2": by_rows, "ZeRO": by_partitions, "DDP": everywhere}
 
 
-@pytest.mark.parametrize("files", [1, 4, 8, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("files", [1, 4, *(pytest.param(files, marks=pytest.mark.slow) for files in (8, 64))])
 @pytest.mark.parametrize("cut", ["rows", "partitions", "tensors"])
 def test_an_export_and_a_start_in_any_world_read_a_checkpoint_once(
     tmp_path: Path, cut: str, files: int, monkeypatch: pytest.MonkeyPatch
