@@ -190,13 +190,8 @@ def handle_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _state.first, _state.deferred, _state.raised, _state.save_requested, _state.blocks = (
-        None,
-        False,
-        False,
-        False,
-        False,
-    )
+    _state.first = None
+    _state.deferred = _state.raised = _state.save_requested = _state.blocks = False
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     ear = threading.Thread(target=_listen, args=(reading,), name="signals", daemon=True)

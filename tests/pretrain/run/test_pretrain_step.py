@@ -250,7 +250,12 @@ def test_three_skipped_steps_in_a_row_end_the_run(
         "the gradient was not finite in 3 steps in a row, up to step 7; the run rolls back once, to its first step, as "
         "it has no checkpoint"
     )
-    assert (error["error"], error["class"], error["phase"], error["step"]) == ("NumericalFaultError", "input", "train", 7)
+    assert (error["error"], error["class"], error["phase"], error["step"]) == (
+        "NumericalFaultError",
+        "input",
+        "train",
+        7,
+    )
     begins = "the gradient was not finite in 3 steps in a row, up to step 7, where it was met before; lower schedule."
     assert error["message"].startswith(begins)
     assert (
