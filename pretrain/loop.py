@@ -87,9 +87,9 @@ def train(
     that was chosen, to be kept in the run directory; empty if there is none.
 
     Raises:
-        Stopped: a signal ended the run before that.
-        Rollback: it went wrong at a step for the first time, and is to be called again, in new processes if it can be.
-        NumericalFault: it went wrong at the same step in two attempts.
+        Interrupted: a signal ended the run before that.
+        RollbackError: it went wrong at a step for the first time; call it again, in new processes if possible.
+        NumericalFaultError: it went wrong at the same step in two attempts.
     """
     recipe.schedule.require_tokens()
     run = RunDirectory(Path(recipe.run.directory), written)
@@ -184,16 +184,14 @@ class Trainer(Generic[S]):
         engine.on_main(lambda: run.describe(compute=self.opening_lines))
         self.log = MetricsLog(recipe, job, engine, run, attempt)
         self.validations = ValidationHistory(job, engine, self.log, run, self.state)
-        self.saves = CheckpointSaver(
-            run, engine, self.named, attempt, fingerprints, recipe.run, checkpoint, self.log.line
-        )
+        log, settings = self.log.line, recipe.run
+        self.saves = CheckpointSaver(run, engine, self.named, attempt, fingerprints, settings, checkpoint, log)
         if not self.is_over:
             steps = recipe.schedule.total_tokens // (recipe.data.bins_per_step * recipe.data.bin_tokens)
             self.saves.require_room(self.num_stored, with_best=job.selection is not None, steps=steps)
         self.numerics, self.seconds = LossMonitor(recipe.run.spike_nats, self.state, faults), 0.0
         self.bound: bool | None = None  # None: not tried yet
-        on_gpu = engine.device.type == "cuda"
-        self.late = int({"auto": on_gpu, "always": True, "never": False}[recipe.run.read_late])
+        self.late = int({"auto": engine.device.type == "cuda", "always": True, "never": False}[recipe.run.read_late])
 
     def _prepare(self, built: ModelBundle) -> None:
         """The model and its optimizer as the engine runs them; their values come later."""
@@ -233,7 +231,7 @@ class Trainer(Generic[S]):
         """Train until the recipe's tokens are seen, or until no score has been better for long enough.
 
         Raises:
-            Stopped: a signal ended it; every step that was taken is saved.
+            Interrupted: a signal ended it; every step that was taken is saved.
         """
         self.phase = "train"
         self.model.train()
@@ -273,10 +271,7 @@ class Trainer(Generic[S]):
         if self.validations.lack(self.state.step) and (validations.at(self.state.step) or self.is_over):
             self._select(screen)  # a signal ended the validation of this step, which was saved without one
         while not self.is_over:
-            with (
-                lines.clock.waiting(),
-                signals.immediate(alone),
-            ):  # with several ranks, the others would wait for this one
+            with lines.clock.waiting(), signals.immediate(alone):  # several ranks would wait for one that ends
                 self.phase = "load"
                 step = next(loader)
                 self.phase = "train"
@@ -285,9 +280,8 @@ class Trainer(Generic[S]):
                 settled = True
             tokens_seen = self.state.tokens_seen + ahead.num_tokens + step.num_tokens
             rate = learning_rate(schedule, tokens_seen)
-            told = self.saves.told()._replace(
-                stop=signals.signal_flag(), save=signals.save_requested() and not self.saves.is_writing
-            )
+            save = signals.save_requested() and not self.saves.is_writing
+            told = self.saves.told()._replace(stop=signals.signal_flag(), save=save)
             if self.engine.is_main:
                 told = told._replace(save=told.save or checkpoints.by_clock(), validate=validations.by_clock())
             outcome = train_step(
@@ -347,12 +341,11 @@ class Trainer(Generic[S]):
     def save(self, *, is_last: bool, again: bool = False) -> bool:
         """Begin to save the last consumed step, and return whether a save was begun; collective.
 
-        The last one is waited for, and `again`, which saves a step that has a checkpoint with what is known of it now:
-        whether there is a checkpoint is returned then.
+        The last save is waited for, and so is `again`, which replaces the checkpoint of a step: these return whether
+        there is a checkpoint.
         """
         self.phase = "checkpoint"
-        entries = self.job.entries(self.state.cursor) | self.numerics.kept
-        entries |= to_entry(self.recipe.data, self.state.step)
+        entries = self.job.entries(self.state.cursor) | self.numerics.kept | to_entry(self.recipe.data, self.state.step)
         if scale := self.engine.scaler_state():
             entries[LOSS_SCALE] = scale
         if (best := self.validations.best) and best.validated:
@@ -373,10 +366,7 @@ class Trainer(Generic[S]):
         return scores
 
     def _bind(self) -> None:
-        """Write the recipe that later starts must agree with; a start that failed before it trained has written none.
-
-        If the disk cannot store it, that is tried again after every step.
-        """
+        """Write the recipe that later attempts must agree with. If the disk cannot store it, each step tries again."""
         if not self.bound:
             tried = self.bound is not None
             self.bound = self.engine.on_main(lambda: self.run.bind(self.recipe, tells=not tried))
@@ -385,7 +375,7 @@ class Trainer(Generic[S]):
         """Move the state past a step that was taken, tell of it, and learn what has become of a save; collective.
 
         Raises:
-            Rollback, NumericalFault: it went wrong, before any save of it.
+            RollbackError, NumericalFaultError: it went wrong, before any save of it.
         """
         before = self.state
         self.state = replace(

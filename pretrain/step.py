@@ -137,7 +137,8 @@ def train_step(
         told: what this rank has for the others.
 
     Raises:
-        Stopped: where a signal came before the step, on every rank and before anything is computed. With several ranks
+        Interrupted: where a signal came before the step, on every rank and before anything is computed. With several
+        ranks
             on GPUs the host would have to wait to know of it: this step is taken, and the loop stops after it.
     """
     batches = engine.micro_batches(step)

@@ -36,7 +36,7 @@ class DelimitedText:
         separator: one character; a tab means that the table is a TSV.
 
     Raises:
-        Malformed: the header cannot be read, or has two columns of one name.
+        MalformedTableError: the header cannot be read, or has two columns of one name.
     """
 
     def __init__(self, chunks: Iterator[bytes], separator: str) -> None:
@@ -74,7 +74,7 @@ class DelimitedText:
             sequence: index of the column of the sequence, which decides whether the field too many is a row name.
 
         Raises:
-            Malformed: a row with more fields than columns; a quotation mark without its partner; not UTF-8.
+            MalformedTableError: a row with more fields than columns; a quotation mark without its partner; not UTF-8.
         """
         first = list(islice(self._rows, _FIRST_ROWS))
         names = int(self._have_names(first, sequence))

@@ -85,7 +85,7 @@ def within_line_cap(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     """The same chunks.
 
     Raises:
-        BrokenStream: a line is longer than `MAX_LINE_BYTES`.
+        StreamError: a line is longer than `MAX_LINE_BYTES`.
     """
     run = 0
     for chunk in chunks:

@@ -87,7 +87,7 @@ def messages(process: subprocess.Popen[bytes], name: str) -> Iterator[dict[str, 
     """The messages of a process, until it has made its call.
 
     Raises:
-        Unusable: the process raised it.
+        UnusableStoreError: the process raised it.
         ValueError: the process raised it, or died.
     """
     assert process.stdout is not None

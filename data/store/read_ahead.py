@@ -263,7 +263,7 @@ class Prefetcher:
             waiting: called about twice a second until its part is ready.
 
         Raises:
-            Unusable: a process raised it.
+            UnusableStoreError: a process raised it.
             ValueError: a process raised it, or died.
         """
         if number in self._futures:

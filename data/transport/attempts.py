@@ -53,7 +53,7 @@ def retry_delay(location: str, error: Exception, number: int, happened: str = ""
 
     Raises:
         ValueError: it cannot be reached.
-        BrokenOff: it cannot be reached any more.
+        ConnectionLostError: it cannot be reached any more.
     """
     if number > ATTEMPTS or not _may_pass(location, error, happened):
         raise refusal(location, error, number - 1, happened) from error

@@ -139,9 +139,9 @@ class ByteStream:
         Raises:
             ValueError: it does not exist, cannot be reached, has an unsupported compression or fewer bytes than
                 `offset`.
-            BrokenStream: it is cut short, damaged or above a limit.
-            BrokenOff: the connection was lost and could not be opened again.
-            Changed: the source changed while it was read.
+            StreamError: it is cut short, damaged or above a limit.
+            ConnectionLostError: the connection was lost and could not be opened again.
+            SourceChangedError: the source changed while it was read.
         """
         at = 0
         with ExitStack() as files:

@@ -130,7 +130,7 @@ def gunzip(stored: CompressedStream) -> Iterator[bytes]:
     end of the stream and before a member of another kind.
 
     Raises:
-        BrokenStream: it ends inside a member, members of bgzip end without their end block, it cannot be decoded, or
+        StreamError: it ends inside a member, members of bgzip end without their end block, it cannot be decoded, or
             its checksum is wrong.
     """
     from isal import igzip_lib
@@ -169,7 +169,7 @@ def unzstd(stored: CompressedStream) -> Iterator[bytes]:
     """All frames of a zstd stream, one after the other; frames without data are skipped.
 
     Raises:
-        BrokenStream: it ends inside a frame, cannot be decoded, has a wrong checksum, or needs a larger window or a
+        StreamError: it ends inside a frame, cannot be decoded, has a wrong checksum, or needs a larger window or a
             dictionary.
     """
     while head := stored.peek(_FRAME_HEAD_BYTES):

@@ -87,8 +87,8 @@ class RemoteFile:
 
         Raises:
             ValueError: it does not exist or cannot be reached.
-            BrokenOff: the connection was lost and cannot be opened again.
-            Changed: the file changed since it was opened.
+            ConnectionLostError: the connection was lost and cannot be opened again.
+            SourceChangedError: the file changed since it was opened.
         """
         number, checksum, position = 0, 0, offset
         begin: int | None = None  # where reading began; the checksum is that of the bytes from there to `position`

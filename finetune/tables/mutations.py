@@ -64,7 +64,7 @@ def substitutions(text: str) -> tuple[Substitution, ...]:
     """The substitutions of one cell; none for the wild type.
 
     Raises:
-        NoSubstitution: a deletion, an insertion, a stop or another change that replaces no residue by another.
+        NotASubstitutionError: a deletion, an insertion, a stop or another change that replaces no residue by another.
         ValueError: the text is no mutation.
     """
     bare = re.sub(r"^p\.", "", text.strip())

@@ -105,7 +105,7 @@ def parse(texts: Sequence[str], *, unit: str = "", decimal: Decimal | None = Non
         decimal: the decimal sign; without it, the texts decide.
 
     Raises:
-        NotOneColumn: decimal signs or units contradict each other.
+        MixedColumnError: decimal signs or units contradict each other.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -175,7 +175,7 @@ def _decimal(texts: Mapping[int, str], *, has_points: bool) -> Decimal:
         has_points: whether a plain number of the column has a point.
 
     Raises:
-        NotOneColumn: ``1,234`` may be 1.234 or 1234, and no other cell shows which.
+        MixedColumnError: ``1,234`` may be 1.234 or 1234, and no other cell shows which.
     """
     unsure = -1
     for index, text in texts.items():
@@ -203,7 +203,7 @@ def _one_unit(values: NDArray[np.float64], units: Mapping[int, str], unit: str, 
     """Convert values with units of their own, by their index, to one unit, and return it.
 
     Raises:
-        NotOneColumn: units that cannot be converted into each other, or cells with a unit beside cells without any.
+        MixedColumnError: units that cannot be converted into each other, or cells with a unit beside cells without any.
     """
     tally = Counter(units.values())
     if not tally:

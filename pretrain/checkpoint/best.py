@@ -40,7 +40,7 @@ class BestCheckpoint:
         """What a checkpoint kept; the one of a run without validations if it kept nothing.
 
         Raises:
-            InvalidCheckpoint: it is not such a record.
+            InvalidCheckpointError: it is not such a record.
         """
         return trainer.entry(BEST, cls) or cls()
 

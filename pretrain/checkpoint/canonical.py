@@ -37,7 +37,7 @@ def parse_canonical(raw: bytes, what: str) -> Any:
     """JSON value of canonical bytes.
 
     Raises:
-        InvalidCheckpoint: not JSON, or not its canonical form (which also refuses repeated keys).
+        InvalidCheckpointError: not JSON, or not its canonical form (which also refuses repeated keys).
     """
     try:
         value = json.loads(raw)
@@ -58,7 +58,8 @@ def parsed(kind: type[R], raw: bytes, what: str) -> R:
         what: what they are, for errors.
 
     Raises:
-        InvalidCheckpoint: with the first field that is missing, unknown or wrong; or the bytes are not those of the
+        InvalidCheckpointError: with the first field that is missing, unknown or wrong; or the bytes are not those of
+        the
             dataclass.
     """
     try:

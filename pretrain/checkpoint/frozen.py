@@ -65,7 +65,7 @@ def read_whole(
     Raises:
         ValueError: the checkpoint does not hold all of them and there is no `frozen`, or another one than that it was
             trained on.
-        InvalidCheckpoint: bytes are not what was written.
+        InvalidCheckpointError: bytes are not what was written.
     """
     index = checkpoint.index["model"]
     absent = sorted(set(names) - index.shapes.keys() - index.aliases.keys())

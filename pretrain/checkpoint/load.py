@@ -108,7 +108,7 @@ def newest_valid(checkpoints_dir: Path, writer: bool, check: Check | None = None
     Raises:
         CheckpointError: there are checkpoints, or were, and none verifies.
         StorageError: one cannot be read for a reason that says nothing about its bytes.
-        OtherVersion: the newest one that is whole is of another version; it stays where it is.
+        UnsupportedVersionError: the newest one that is whole is of another version; it stays where it is.
     """
     rejected: list[str] = []
     found, gone = find(checkpoints_dir), 0
@@ -165,8 +165,8 @@ def verify(path: Path, check: Check | None = None) -> VerifiedCheckpoint:
         check: reads the data files, as far as they are needed; `check_data` where it is not given.
 
     Raises:
-        InvalidCheckpoint: the first thing that is wrong, and `reason` in one word.
-        OtherVersion: every byte is as it was written, in a form that this version does not know.
+        InvalidCheckpointError: the first thing that is wrong, and `reason` in one word.
+        UnsupportedVersionError: every byte is as it was written, in a form that this version does not know.
         StorageError: it could not be read, which says nothing about its bytes.
     """
     checkpoint = _open(path, lists=True)
@@ -178,7 +178,7 @@ def check_data(checkpoint: VerifiedCheckpoint) -> None:
     """Compare all data files with their hashes, and their headers with the indexes.
 
     Raises:
-        InvalidCheckpoint: the first thing that is wrong.
+        InvalidCheckpointError: the first thing that is wrong.
     """
     reader = BlockReader(checkpoint.path)
     known = {entry.path: (index, file) for index in checkpoint.index.values() for file, entry in index.files.items()}
@@ -298,7 +298,7 @@ def sizes_of(folder: Path) -> dict[str, int]:
     """Bytes of each file below a folder, by relative path.
 
     Raises:
-        InvalidCheckpoint: there is something else than folders and regular files.
+        InvalidCheckpointError: there is something else than folders and regular files.
     """
     sizes, folders = dict[str, int](), [""]
     while folders:

@@ -61,7 +61,7 @@ def form_of(path: Path, writer: object) -> Iterator[None]:
     """Context in which hashes are right: content of another form was written like that, by another version.
 
     Raises:
-        OtherVersion: in place of an `InvalidCheckpointError` whose reason is "format".
+        UnsupportedVersionError: in place of an `InvalidCheckpointError` whose reason is "format".
     """
     try:
         yield
@@ -86,7 +86,7 @@ def require_relative_path(path: str) -> None:
     """A path that stays inside the checkpoint: relative, `/`-separated, no empty, `.` or `..` part.
 
     Raises:
-        InvalidCheckpoint: with the path.
+        InvalidCheckpointError: with the path.
     """
     inside = all(part not in ("", ".", "..") for part in path.split("/")) and path.isprintable()
     if not inside or "\\" in path or ":" in path:
@@ -246,8 +246,9 @@ class CheckpointManifest:
             path: of the checkpoint, for errors.
 
         Raises:
-            InvalidCheckpoint: it is not as it was written, or names a file that no manifest may.
-            OtherVersion: it is as it was written, and says what this version does not know. Every schema has the
+            InvalidCheckpointError: it is not as it was written, or names a file that no manifest may.
+            UnsupportedVersionError: it is as it was written, and says what this version does not know. Every schema has
+            the
                 canonical form and `self_sha256`, so that a version can tell another one from damage.
         """
         value = parse_canonical(raw, MANIFEST_FILE)

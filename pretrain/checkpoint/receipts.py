@@ -58,7 +58,7 @@ def collect(temporary: Path, own: RankReceipt, ranks: int, is_given_up: Callable
     """The receipts of all ranks, in their order; rank 0 waits for the others' and removes them.
 
     Raises:
-        GivenUp: `is_given_up` said so before all were there.
+        SaveAbandoned: `is_given_up` said so before all were there.
     """
     receipts, pause = [own], _LOOK_S
     while len(receipts) < ranks:

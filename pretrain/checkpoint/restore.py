@@ -38,8 +38,8 @@ def restore(
 
     Raises:
         ValueError: names, shapes, ties, moments or frozen parameters of the checkpoint are not those of `state`.
-        OtherVersion: the run has state that this version does not know, and would silently continue without.
-        InvalidCheckpoint: bytes are not what was written; the state is neither the old nor the new one then.
+        UnsupportedVersionError: the run has state that this version does not know, and would silently continue without.
+        InvalidCheckpointError: bytes are not what was written; the state is neither the old nor the new one then.
         StorageError: the bytes cannot be read.
         CheckpointError: what was loaded is not what was saved.
     """

@@ -190,7 +190,7 @@ class CheckpointSaver:
             step: that was taken; after some, copies of the state are compared.
 
         Raises:
-            CopiesDiffer: they differ; `PeerError` on the other ranks.
+            ReplicaMismatchError: they differ; `PeerError` on the other ranks.
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
             CheckpointError: rank 0 may not write this run's checkpoints any more; likewise.
         """
@@ -227,8 +227,8 @@ class CheckpointSaver:
 
         Raises:
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
-            CopiesDiffer: ranks that must hold the same weights do not, and nothing is saved; likewise.
-            Stopped: a signal came, and too little is left of `run.grace_s`.
+            ReplicaMismatchError: ranks that must hold the same weights do not, and nothing is saved; likewise.
+            Interrupted: a signal came, and too little is left of `run.grace_s`.
         """
         waits = waits or last
         if self._begun and not self.wait(patiently=waits or self._settings.stays(state.step)):

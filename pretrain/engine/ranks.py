@@ -121,7 +121,7 @@ class Ranks:
         """Stop here, on every rank, if any rank got a signal; collective.
 
         Raises:
-            Stopped: with `agreed`.
+            Interrupted: with `agreed`.
         """
         signals.raise_if_flagged(sum(self.gather(signals.signal_flag())))
 
@@ -130,7 +130,7 @@ class Ranks:
 
         Raises:
             PeerError: on the other ranks, where `work` raised on rank 0.
-            Stopped: on all of them, where a signal ended `work`.
+            Interrupted: on all of them, where a signal ended `work`.
         """
         if self.world_size == 1:
             return work()

@@ -42,7 +42,7 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
 
     Raises:
         ValueError: it is no run, or one whose order is not in its recipe; or the corpus is another one.
-        InvalidCheckpoint: a checkpoint is damaged.
+        InvalidCheckpointError: a checkpoint is damaged.
     """
     run = RunDirectory(path)
     settings = data_of(run.read(), run.root)

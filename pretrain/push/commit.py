@@ -75,9 +75,9 @@ def push(
 
     Raises:
         ValueError: the folder, a name or the model card is wrong, there is no token, or the repository is public.
-        TagTaken: the tag is there, with other bytes; nothing is committed.
-        Unavailable: the last attempt failed as well.
-        Refused: the hub refuses it.
+        TagExistsError: the tag is there, with other bytes; nothing is committed.
+        HubUnavailableError: the last attempt failed as well.
+        HubRefusedError: the hub refuses it.
     """
     require_name(repository)
     if tag is not None and not _TAG.fullmatch(tag):
@@ -167,7 +167,7 @@ def _is_tagged(api: HfApi, repository: str, files: list[CommitOperationAdd], tag
     """Whether the tag is there.
 
     Raises:
-        TagTaken: it holds something else.
+        TagExistsError: it holds something else.
     """
     try:
         info = _info(api, repository, tag)

@@ -64,8 +64,8 @@ def classify_error(repository: str) -> Iterator[None]:
     """Raise what the hub's library raises as `HubUnavailableError` or `HubRefusedError`, and a mistake as ValueError.
 
     Raises:
-        Unavailable: no answer, half an answer, or one that says "later".
-        Refused: any other answer that is none of success.
+        HubUnavailableError: no answer, half an answer, or one that says "later".
+        HubRefusedError: any other answer that is none of success.
         ValueError: the model card's metadata are wrong, a file is gone, or the library was told to stay offline.
     """
     try:

@@ -45,7 +45,7 @@ class GracePeriod:
             what: needs it.
 
         Raises:
-            Stopped: with `agreed`, and with the reason why what was trained is not saved.
+            Interrupted: with `agreed`, and with the reason why what was trained is not saved.
         """
         if self._seconds is None:
             return

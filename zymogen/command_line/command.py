@@ -42,7 +42,7 @@ def run_and_report(body: Callable[[], int | None], *, is_alone: bool = False) ->
             launcher it is one, whatever RANK and WORLD_SIZE are: operators set them in each pod for what is trained.
 
     Raises:
-        Rollback: the command is to start over.
+        RollbackError: the command is to start over.
     """
     use_standard_streams(outlives_reader=True)
     use_writable_caches()

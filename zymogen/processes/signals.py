@@ -108,7 +108,7 @@ def raise_if_flagged(sum_of_words: int) -> None:
     """Stop if any rank got a signal.
 
     Raises:
-        Stopped: with `agreed`, as every rank has the same sum.
+        Interrupted: with `agreed`, as every rank has the same sum.
     """
     if sum_of_words:
         raise Interrupted(Signals.SIGTERM if sum_of_words >= _WORDS[Signals.SIGTERM] else Signals.SIGINT, agreed=True)
@@ -137,7 +137,7 @@ def raise_if_set(by: Signals | None = None) -> None:
         by: the one that comes.
 
     Raises:
-        Stopped: there is one, and nothing defers it.
+        Interrupted: there is one, and nothing defers it.
     """
     if by:
         _note(by)

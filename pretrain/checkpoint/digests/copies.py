@@ -45,7 +45,7 @@ class ReplicaCheck:
             newest: says what the newest checkpoint is, from which a next start continues; collective.
 
         Raises:
-            CopiesDiffer: as of `require_same`.
+            ReplicaMismatchError: as of `require_same`.
         """
         if self._every and step % self._every == 0:
             self.require_same(step, newest)
@@ -58,7 +58,7 @@ class ReplicaCheck:
             newest: as of `at`.
 
         Raises:
-            CopiesDiffer: on rank 0, copies differ; `PeerError` on the other ranks.
+            ReplicaMismatchError: on rank 0, copies differ; `PeerError` on the other ranks.
         """
         if not self._every or step == self._compared:
             return

@@ -83,7 +83,7 @@ def read_small(path: Path) -> bytes:
     """The content of a file of JSON.
 
     Raises:
-        InvalidCheckpoint: it is no regular file, or too large to be one of ours.
+        InvalidCheckpointError: it is no regular file, or too large to be one of ours.
         OSError: it cannot be read.
     """
 
@@ -121,7 +121,7 @@ class BlockReader:
             number: of the block in it.
 
         Raises:
-            InvalidCheckpoint: the file is longer or shorter, or (`hash`) the block is not what was written.
+            InvalidCheckpointError: the file is longer or shorter, or (`hash`) the block is not what was written.
             OSError: it cannot be read.
         """
         found, expected = retried(lambda: self._filled(file.path, file.size, number)), file.sha256[number]

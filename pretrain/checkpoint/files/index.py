@@ -76,7 +76,8 @@ class TensorIndex:
         listed: the files that the manifest lists, by path.
 
     Raises:
-        InvalidCheckpoint: pieces leave a gap, overlap, lie in a file that is not listed, or do not fit into theirs.
+        InvalidCheckpointError: pieces leave a gap, overlap, lie in a file that is not listed, or do not fit into
+        theirs.
     """
 
     def __init__(self, part: str, raw: bytes, listed: Mapping[str, FileEntry]) -> None:
@@ -104,7 +105,7 @@ class TensorIndex:
         """What the data file of a rank holds.
 
         Raises:
-            InvalidCheckpoint: the file is too small for it, or holds two pieces of a tensor.
+            InvalidCheckpointError: the file is too small for it, or holds two pieces of a tensor.
         """
         if self._last is None or self._last[0] != number:
             self._last = number, self._pieces(number)
@@ -114,7 +115,7 @@ class TensorIndex:
         """Compare a block of a data file with the header that follows from the index, as far as it holds that.
 
         Raises:
-            InvalidCheckpoint: another reader of safetensors would find other tensors there.
+            InvalidCheckpointError: another reader of safetensors would find other tensors there.
         """
         found = self.pieces(number)
         begin = int(found.offsets[0]) if len(found.offsets) else self.files[number].size

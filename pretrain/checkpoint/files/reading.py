@@ -126,7 +126,7 @@ class TensorReader:
         """Read some blocks, and take what is needed of them.
 
         Raises:
-            InvalidCheckpoint: bytes are not what was written.
+            InvalidCheckpointError: bytes are not what was written.
             OSError: they cannot be read.
         """
         for block in chosen:
@@ -147,7 +147,7 @@ class TensorReader:
         """Read what every rank needs; collective.
 
         Raises:
-            InvalidCheckpoint: on every rank, bytes that some rank read are not what was written.
+            InvalidCheckpointError: on every rank, bytes that some rank read are not what was written.
             StorageError: on every rank, some rank could not read.
         """
         own, every = self.needed(), self._all()
@@ -207,7 +207,7 @@ def read_tensors(checkpoint: VerifiedCheckpoint, part: str, names: Collection[st
         names: which; None: all.
 
     Raises:
-        InvalidCheckpoint: bytes are not what was written.
+        InvalidCheckpointError: bytes are not what was written.
         OSError: they cannot be read.
     """
     shapes = checkpoint.index[part].shapes

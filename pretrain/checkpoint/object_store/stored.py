@@ -132,7 +132,7 @@ class CheckpointBucket:
         """Write a checkpoint into a new folder, which is then what the run directory would have, and durable.
 
         Raises:
-            InvalidCheckpoint, OtherVersion: its manifest is damaged, or of another version.
+            InvalidCheckpointError, UnsupportedVersionError: its manifest is damaged, or of another version.
         """
         raw = self._objects.read(f"{saved.prefix}/{MANIFEST_FILE}")
         into.mkdir(mode=modes.folder)
@@ -154,7 +154,7 @@ class CheckpointBucket:
         """The files of the run directory at the time of a save: name -> content.
 
         Raises:
-            InvalidCheckpoint: they are not as they were written.
+            InvalidCheckpointError: they are not as they were written.
         """
         where = f"{saved.prefix}/{RECORDS_FILE}"
         try:

@@ -212,7 +212,7 @@ for kind in TokenStore, GrowingStore:
     store = kind(Path({str(store.folder)!r}))
     store.verify()
     print(store.num_records, store.residues(3).sum(), store.header(3), store.fingerprint)
-known = {{*sys.stdlib_module_names, "numpy", "data", "__main__"}}
+known = {{*sys.stdlib_module_names, "numpy", "data", "zymogen", "__main__"}}
 print(sorted({{name.partition(".")[0] for name in sys.modules}} - known))
 """
     done = subprocess.run([sys.executable, "-S", "-c", program], env=_only_numpy(), capture_output=True, text=True)

@@ -17,16 +17,11 @@ from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
 from finetune.results import beside as of_beside
+from finetune.results import joined as merging
 from finetune.results import predictions_file, sections, words
 from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, fit_baselines
 from finetune.results.calibrated import Calibration, calibrated, check_calibration, fit_calibration, interval_ends
-from finetune.results.joined import (
-    MergedPredictions,
-    average_seeds,
-    joined_predictions,
-    merge_folds,
-    objective_of_folds,
-)
+from finetune.results.joined import MergedPredictions, average_seeds, merge_folds, objective_of_folds
 from finetune.results.results import (
     BaselineScores,
     EnsembleMemberFacts,
@@ -49,8 +44,7 @@ def objective(kind: str = "regression", outputs: int = 1, classes: int = 0, **se
     names = tuple(f"t{number}" for number in range(outputs))
     unit = str(settings.get("unit", ""))
     trained = np.full(outputs, 5)
-    words_of = tuple("abcdef"[:classes])
-    return Task(of, names, words_of, np.zeros(outputs), np.ones(outputs), counts, unit, trained)
+    return Task(of, names, tuple("abcdef"[:classes]), np.zeros(outputs), np.ones(outputs), counts, unit, trained)
 
 
 def rows(records: list[int], truth: list[float], outputs: list[int] | None = None) -> LabelRows:
@@ -72,7 +66,7 @@ def test_folds_are_joined_in_the_order_of_records_places_and_outputs() -> None:
     one = LabelRows(np.array([5, 5, 5]), np.array([0, 1, 0]), np.array([1.0, 2.0, 3.0]), None, place[:, 0])
     two = LabelRows(np.array([3]), np.array([0]), np.array([4.0]), np.array([BELOW], np.int8), np.array([9]))
     each = [LabelPredictions(one, np.array([10.0, 20.0, 30.0])), LabelPredictions(two, np.array([40.0]))]
-    found = joined_predictions(each, [objective(outputs=2)] * 2)
+    found = merging.joined_predictions(each, [objective(outputs=2)] * 2)
     assert found.rows.records.tolist() == [3, 5, 5, 5]
     assert found.rows.truth.tolist() == [4.0, 3.0, 2.0, 1.0]
     assert found.prediction.tolist() == [40.0, 30.0, 20.0, 10.0]
@@ -116,16 +110,15 @@ def test_the_mean_of_each_fold_ranks_at_chance_and_one_model_everywhere_as_it_do
         probabilities = np.tile(shares / 40, (20, 1))
         constant = np.full(20, training.mean()) if classes in (0, 2) else probabilities
         constants.append(LabelPredictions(tested, constant))
-        models.append(
-            LabelPredictions(tested, constant + 0.01 * np.sin(np.arange(constant.size)).reshape(constant.shape))
-        )
+        wave = 0.01 * np.sin(np.arange(constant.size)).reshape(constant.shape)
+        models.append(LabelPredictions(tested, constant + wave))
         objectives.append(of)
     whole = objective_of_folds(objectives)
-    (task,) = score(whole, joined_predictions(constants, objectives)).tasks
+    (task,) = score(whole, merging.joined_predictions(constants, objectives)).tasks
     assert task.skill == 0
-    pooled = replace(joined_predictions(constants, objectives), relative=None)
+    pooled = replace(merging.joined_predictions(constants, objectives), relative=None)
     assert score(whole, pooled).tasks[0].skill < -0.05
-    joined = joined_predictions(models, objectives)
+    joined = merging.joined_predictions(models, objectives)
     for fold in range(3):  # within a fold nothing changes its place
         mine = joined.rows.records // 20 == fold
         of = models[fold].ranking(whole)
@@ -181,9 +174,8 @@ def test_labels_that_did_not_choose_the_checkpoint_calibrate_where_there_are_twe
     for apart, width, labels, chose in ((30, 2.0, 30, False), (41, 2.0, 60, True), (60, 2.0, 60, True)):
         (found,) = fit_calibration(objective(), validation, np.arange(60) >= apart)
         assert found == Calibration(labels, half_width=width, chose=chose)
-    (found,) = fit_calibration(
-        objective(), LabelPredictions(rows(records, errors[::-1].tolist()), np.zeros(60)), np.arange(60) >= 30
-    )
+    reversed_errors = LabelPredictions(rows(records, errors[::-1].tolist()), np.zeros(60))
+    (found,) = fit_calibration(objective(), reversed_errors, np.arange(60) >= 30)
     assert (found.half_width, found.chose) == (1.0, False)
 
 
@@ -220,7 +212,7 @@ def test_temperature_below_1000_labels_a_rising_map_from_there_and_each_output_b
     many = LabelRows(np.arange(count), np.zeros(count, np.int64), truth)
     few = LabelRows(np.arange(20), np.ones(20, np.int64), truth[:20])
     each = [LabelPredictions(many, truth), LabelPredictions(few, truth[:20])]
-    both = LabelPredictions(joined_predictions(each, [of] * 2).rows, np.zeros(0))
+    both = LabelPredictions(merging.joined_predictions(each, [of] * 2).rows, np.zeros(0))
     prediction = np.where(both.rows.outputs == 0, 0.3, np.where(both.rows.truth == 1, 0.6, 0.5))
     predictions = LabelPredictions(both.rows, prediction)
     first, second, third = fit_calibration(of, predictions)
@@ -243,9 +235,8 @@ def test_temperature_below_1000_labels_a_rising_map_from_there_and_each_output_b
 def test_predictions_are_written_in_the_unit_of_the_table_with_bounds_the_right_way_round(tmp_path: Path) -> None:
     of = objective(unit="nM", transform="p")
     labels = LabelRows(np.array([0, 1]), np.zeros(2, np.int64), np.array([7.0, 6.0]), np.array([EXACT, BELOW], np.int8))
-    joined = MergedPredictions(
-        LabelPredictions(labels, np.array([8.0, 6.0])), np.zeros(2), *np.array([[7.0, np.nan], [9.0, np.nan]]), None
-    )
+    bounds = np.array([[7.0, np.nan], [9.0, np.nan]])
+    joined = MergedPredictions(LabelPredictions(labels, np.array([8.0, 6.0])), np.zeros(2), *bounds, None)
     predictions_file.write(tmp_path / "p.csv", [("test", [of], [joined])], "protein {}".format)
     assert list(csv.reader((tmp_path / "p.csv").open())) == [
         list(predictions_file.COLUMNS),
@@ -277,9 +268,8 @@ def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baselin
     labels = Labels(np.arange(5), np.zeros(4, np.int32), np.array([0, 1, 1, 0], np.float32), None, positions)
     parts = PartRecords(np.arange(0, 3), np.zeros(0, np.int64), np.arange(3, 4))
     contacts = objective("binary", classes=2, level="pair")
-    found = dict(
-        fit_baselines(contacts, labels, parts, ["A" * 9] * 4, NO_VECTORS, of_beside.time.monotonic(), pytest.fail)
-    )
+    began = of_beside.time.monotonic()
+    found = dict(fit_baselines(contacts, labels, parts, ["A" * 9] * 4, NO_VECTORS, began, pytest.fail))
     prevalence = found[CONSTANT]
     assert isinstance(prevalence, TaskBaseline)
     assert prevalence.predictions.prediction.tolist() == [pytest.approx(2 / 3)]

@@ -128,21 +128,15 @@ def test_clusters_are_named_only_where_there_were_clusters() -> None:
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (
-            CorpusProgress(7, 0.5),
-            "Trained on 1,024 tokens of 7 distinct proteins, 0.50 passes, in 10 steps (3 s this time).",
-        ),
-        (
-            CorpusProgress(7, 5400.2),
-            "Trained on 1,024 tokens of 7 distinct proteins, 5,400 passes, in 10 steps (3 s this time).",
-        ),
-        (CorpusProgress(7, None), "Trained on 1,024 tokens of 7 distinct proteins in 10 steps (3 s this time)."),
-        (CorpusProgress(None, 1.5), "Trained on 1,024 tokens, 1.50 passes, in 10 steps (3 s this time)."),
-        (None, "Trained on 1,024 tokens in 10 steps (3 s this time)."),
+        (CorpusProgress(7, 0.5), " of 7 distinct proteins, 0.50 passes, in 10 steps (3 s this time)."),
+        (CorpusProgress(7, 5400.2), " of 7 distinct proteins, 5,400 passes, in 10 steps (3 s this time)."),
+        (CorpusProgress(7, None), " of 7 distinct proteins in 10 steps (3 s this time)."),
+        (CorpusProgress(None, 1.5), ", 1.50 passes, in 10 steps (3 s this time)."),
+        (None, " in 10 steps (3 s this time)."),
     ],
 )
 def test_what_was_seen_is_said_where_it_is_known(seen: CorpusProgress | None, said: str) -> None:
-    assert words(seen=seen).splitlines()[1].strip() == said
+    assert words(seen=seen).splitlines()[1].strip() == f"Trained on 1,024 tokens{said}"
 
 
 def test_diverged_perplexities_keep_the_table_readable() -> None:

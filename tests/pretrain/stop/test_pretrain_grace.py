@@ -11,7 +11,7 @@ from zymogen.processes import signals
 from zymogen.processes.signals import Interrupted
 
 
-@pytest.mark.parametrize("before", ["heard_s", "received"])
+@pytest.mark.parametrize("before", ["seconds_since_signal", "first_signal"])
 def test_a_signal_that_comes_while_it_is_asked_counts_the_next_time(
     before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,7 +236,7 @@ def test_an_estimate_of_a_run_imports_no_torch(tmp_path: Path) -> None:
 PODS = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "PET_NNODES": "2"}
 """What Kubeflow's training operator sets in each pod, for whatever is started there."""
 _OF_ONE_PROCESS = re.compile(
-    r"^main = (?:comparing\(|main_of\([^=]*is_alone=True)|answered\(lambda.*is_alone=True", re.MULTILINE
+    r"^main = (?:make_compare_main\(|make_main\([^=]*is_alone=True)|run_and_report\(lambda.*is_alone=True", re.MULTILINE
 )
 OF_ONE_PROCESS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
