@@ -40,7 +40,13 @@ def test_case_names_are_unique() -> None:
     assert len(set(NAMES)) == len(NAMES)
 
 
-@pytest.mark.parametrize("case", CASES, ids=NAMES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.slow] if number % 2 else [])
+        for number, (case, name) in enumerate(zip(CASES, NAMES, strict=True))
+    ],
+)
 def test_table_is_understood(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,10 +110,16 @@ CASES: dict[str, tuple[Callable[[Rows], Rows], tuple[str, str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("what", CASES)
+LONG = "weights that do not exist"
+"""These are looked for after relatives were searched for."""
+
+
+@pytest.mark.parametrize(
+    "what", [*(name for name in CASES if name != LONG), pytest.param(LONG, marks=pytest.mark.slow)]
+)
 def test_bad_input_is_one_line_and_leaves_nothing(refused: Refused, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     change, in_recipe, said = CASES[what]
-    if what != "weights that do not exist":  # of a large table the search for relatives takes minutes
+    if what != LONG:  # of a large table the search for relatives takes minutes
         monkeypatch.setattr(Assays, "audited", lambda *_: pytest.fail("relatives were searched first"))
     error = refused(change, in_recipe)
     print(error)

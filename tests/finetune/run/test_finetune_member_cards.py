@@ -43,6 +43,7 @@ def value_of(results: dict[str, object]) -> float:
     return scores["tasks"][0]["value"]
 
 
+@pytest.mark.slow
 def test_each_card_has_the_score_of_its_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without MMseqs2
     run = trained(tmp_path, "fractions = [0.5, 0.25, 0.25]", 2)

@@ -31,6 +31,7 @@ def column(words: str) -> list[str | None]:
     return [{"r": "train", "v": "valid", "t": "test"}[word] for word in words]
 
 
+@pytest.mark.slow
 def test_whole_clusters_of_training_validate(tmp_path: Path) -> None:
     sequences = [letters + "A" * (number % 3) for number, letters in enumerate(families(20, 5))]
     records = protein_records(tmp_path, sequences, set=column("r" * 80 + "t" * 20))

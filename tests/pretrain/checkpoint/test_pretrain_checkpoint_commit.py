@@ -136,6 +136,7 @@ def test_killed_at_random_times(tmp_path: Path) -> None:
     assert_same(everything(model, restored), everything(uninterrupted, optimizer))
 
 
+@pytest.mark.slow
 def test_killed_at_every_change_of_the_disk(tmp_path: Path) -> None:
     """A commit and the deletion of the one before, killed before the n-th system call, for every n."""
     calls = ("mkdir", "fsync", "rename", "unlink", "rmdir")

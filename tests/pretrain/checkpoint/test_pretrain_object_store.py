@@ -171,6 +171,7 @@ def test_a_request_that_is_repeated_is_no_conflict(bucket: CheckpointBucket) -> 
     assert bucket._objects.read("a") == b"1"
 
 
+@pytest.mark.slow
 def test_a_save_stores_what_is_new_of_the_metrics(
     bucket: CheckpointBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,6 +219,7 @@ def test_a_disk_that_is_full_for_a_while(recipe_in, tmp_path: Path) -> None:
     assert [line["exit"] for line in lines(out / "attempts.jsonl") if "exit" in line] == ["finished"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_at_a_start_and_ends_no_run_at_its_first_step(
     recipe_in, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -339,11 +339,11 @@ def test_a_setting_that_does_not_exist_is_refused() -> None:
 @pytest.mark.parametrize(
     ("preset", "mode"),
     [
-        ("modern_60k", "layer"),
+        ("esm2_60k", "none"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (
-                ("esm2_60k", "none"),
+                ("modern_60k", "layer"),
                 ("esm2_60k", "selective"),
                 ("esm2_60k", "layer"),
                 ("modern_60k", "none"),

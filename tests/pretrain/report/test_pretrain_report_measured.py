@@ -52,6 +52,7 @@ def test_every_value_is_drawn(root: Path) -> None:
     assert "Frozen set 0123456789ab." in page
 
 
+@pytest.mark.slow
 def test_names_of_files_are_drawn_as_text(root: Path) -> None:
     r"""A formula's beginning, markup, or what a terminal or XML does not take."""
     name = "$\\frac$ <b>&\x1b[31m\x7f"
@@ -123,6 +124,7 @@ def test_contacts_without_what_stands_beside_them_cost_their_picture_alone(root:
     assert read(root).contacts is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

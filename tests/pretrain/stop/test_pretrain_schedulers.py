@@ -115,6 +115,7 @@ def test_the_container_ends_as_the_run_did(tmp_path: Path, end: str, status: int
         assert shell.wait(30) == status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "status"), ENDS)
 def test_a_job_is_requeued_where_the_run_may_go_on(tmp_path: Path, end: str, status: int) -> None:
     with submitted(tmp_path, WAITS, end) as shell:

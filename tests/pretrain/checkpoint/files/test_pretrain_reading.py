@@ -203,6 +203,7 @@ def test_an_export_and_a_start_in_any_world_read_a_checkpoint_once(
                 assert counts.opened <= len(stored) + 2 * world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["rows", "partitions"])
 def test_a_start_in_the_world_that_saved_sends_nothing(
     tmp_path: Path, cut: str, monkeypatch: pytest.MonkeyPatch
