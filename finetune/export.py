@@ -4,7 +4,7 @@
     python -m finetune.export runs/mine/bundle -o adapter --adapter EsmModel
 
 In: a bundle. Out: a folder that `AutoModelForSequenceClassification` or `AutoModelForTokenClassification` loads without
-this project, or that `peft.PeftModel` does; exit status 0; 78 for a mistake in the input, 70 for anything else.
+this project, or that `peft.PeftModel` does; exit status 0; 78 for a mistake in the input, others as in docs/runs.md.
 """
 
 import argparse

@@ -4,7 +4,7 @@
     accelerate launch --config_file accelerate_configs/ddp.yaml -m finetune.predict runs/mine in.fasta -o out.csv
 
 In: a bundle, or a run with one or several of them; a table of proteins. Out: the table with further columns, exit
-status 0; 78 for a mistake in the input, 70 for anything else. The output appears whole or not at all.
+status 0; 78 for a mistake in the input, others as in docs/runs.md. The output appears whole or not at all.
 """
 
 import argparse

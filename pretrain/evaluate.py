@@ -6,7 +6,8 @@
 
 In: a run, a checkpoint, an export, a folder of transformers' or a Hub name, with an ESM-2 or ESM C; a run whose
 held-out proteins are scored, or proteins of any source. Out: a table, with `-o` a file of JSON, which appears whole or
-not at all. Exit status 0; 78 for a mistake in the input, 70 for anything else. docs/evaluation.md says what is scored.
+not at all. Exit status 0; 78 for a mistake in the input, others as in docs/runs.md. docs/evaluation.md says what is
+scored.
 """
 
 import argparse

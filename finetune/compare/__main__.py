@@ -4,8 +4,8 @@
     python -m finetune.compare runs/first/bundle runs/second/bundle --task affinity
 
 In: two runs that have come to their end, or their bundles, with one split. Out: a table; with `-o` a file of JSON. Exit
-status 0 where no task is worse, 1 where one is worse beyond its paired interval, 78 for a mistake in the input,
-70 for whatever else prevented it.
+status 0 where no task is worse, 1 where one is worse beyond its paired interval, 78 for a mistake in the input, others
+as in docs/runs.md.
 """
 
 import argparse

@@ -4,8 +4,8 @@
     accelerate launch --config_file accelerate_configs/ddp.yaml -m finetune.embed runs/mine in.fasta.gz out.parquet
 
 In: a model, a file of proteins. Out: a Parquet file with a row for each record, in the order of the file; exit status
-0; 78 for a mistake in the input, 70 for anything else. Kept: beside it, until it is whole, `.NAME.embedding` with the
-finished parts; after an interruption the same command continues from them.
+0; 78 for a mistake in the input, others as in docs/runs.md. Kept: beside it, until it is whole, `.NAME.embedding` with
+the finished parts; after an interruption the same command continues from them.
 """
 
 import argparse

@@ -5,7 +5,7 @@
 
 In: ProteinGym's reference file, the folder of its assays, models. Out: a column for each model and scheme in the table
 of each assay, and their figures as ProteinGym averages them, with `-o` those of each assay as a table. Exit status 0;
-78 for a mistake in the input, 70 for anything else.
+78 for a mistake in the input, others as in docs/runs.md.
 """
 
 import argparse

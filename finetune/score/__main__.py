@@ -4,7 +4,8 @@
     python -m finetune.score runs/mine variants.csv --wild-type targets.fasta --scheme masked-marginal-joint -o out.csv
 
 In: a model; a table of variants; what they are variants of. Out: the table with a column for each scheme and one of
-notes, and exit status 0; 78 for a mistake in the input, 70 for anything else. The output appears whole or not at all.
+notes, and exit status 0; 78 for a mistake in the input, others as in docs/runs.md. The output appears whole or not at
+all.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 In: a recipe, and settings that change it. Out: a table of scores on the proteins that the recipe holds out, with `-o`
 everything as JSON. Kept: token stores, as a run of the recipe keeps them. Exit status 0; 78 for a mistake in the input,
-70 for anything else. docs/evaluation.md says what each predictor is.
+others as in docs/runs.md. docs/evaluation.md says what each predictor is.
 """
 
 import argparse

@@ -5,8 +5,7 @@
 
 In: two models (run, checkpoint, export, folder of transformers' or Hub name); proteins, without which those that the
 run of B held out are scored. Out: a table; with `-o` a file of JSON. Exit status 0 where B is better or cannot be told
-from A, 1 where it is worse beyond the paired interval, 78 for a mistake in the input, 70 for whatever else prevents
-an answer.
+from A, 1 where it is worse beyond the paired interval, 78 for a mistake in the input, others as in docs/runs.md.
 """
 
 import argparse

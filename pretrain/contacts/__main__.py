@@ -5,7 +5,7 @@
 
 In: a run, an export, a folder of transformers' or a Hub name, with an ESM-2 or ESM C; structures as mmCIF or PDB, plain
 or gzipped. Out: a table of precisions at long range, with `-o` everything as JSON; with `--write` the export predicts
-contacts. Exit status 0; 78 for a mistake in the input, 70 for anything else.
+contacts. Exit status 0; 78 for a mistake in the input, others as in docs/runs.md.
 """
 
 import argparse
