@@ -47,8 +47,9 @@ def _has_cache(folder: Path, ended: Launched) -> None:
     assert (folder / "tmp" / "zymogen-0").stat().st_mode & 0o777 == 0o700
 
 
-def _has_no_cache(folder: Path, ended: Launched) -> None:
+def _has_another_cache(folder: Path, ended: Launched) -> None:
     assert not list((folder / "zymogen-0").rglob("*"))
+    assert list((folder / "zymogen-0-2").rglob("*.nbi"))
 
 
 def _require_no_store(folder: Path) -> None:
@@ -95,7 +96,7 @@ ROWS = [
         shell=WITHOUT_HOME,
         words=BUILD,
         says=(r"records +60\n",),
-        check=_has_no_cache,
+        check=_has_another_cache,
     ),
     Row(
         fault=2,

@@ -96,15 +96,20 @@ def use_short_sockets() -> None:
 
 
 def _own_folder() -> Path | None:
-    """A folder in the temporary folder that belongs to this user alone, as libraries run code of their caches."""
-    try:
-        folder = Path(tempfile.gettempdir()) / f"zymogen-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        about = folder.lstat()
-    except OSError:
-        return None
-    is_ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077
-    return folder if is_ours else None
+    """A folder in the temporary folder that belongs to this user alone, as libraries run code of their caches.
+
+    Its name gets a number where somebody else has a folder of the first name.
+    """
+    name = f"zymogen-{os.getuid()}"
+    for folder in (Path(tempfile.gettempdir()) / each for each in (name, *(f"{name}-{n}" for n in range(2, 10)))):
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            about = folder.lstat()
+        except OSError:
+            continue
+        if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077:
+            return folder
+    return None
 
 
 def _is_writable(place: str) -> bool:
