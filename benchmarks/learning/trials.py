@@ -150,7 +150,7 @@ def _begin(chosen: dict[str, float]) -> None:
         unigram.append(unigram_losses(job.corpora))
         return built(job, described)
 
-    for name in ("first_weights", "neighbours_first"):
+    for name in ("initial_weights", "local_attention_init"):
         setattr(build, name, changed(getattr(build, name)))
     masked_language_job.MaskedLanguageJob.build = counted  # type: ignore
 

@@ -138,7 +138,7 @@ def test_killed_at_ten_points_it_goes_on_to_the_same_bytes(
         (EmbeddingParts, "write", 1, False),
         (EmbeddingParts, "write", 1, True),
         ("finetune.embed.parts", "flush", 3, False),
-        ("finetune.embed.parts", "write_whole", 2, False),
+        ("finetune.embed.parts", "write_atomic", 2, False),
         (jobs.Embedder, "_vectors", 2, True),
         (jobs, "write_table", 1, False),
         (tables, "_vectors", 2, True),

@@ -346,7 +346,7 @@ def test_bf16_computes_in_bf16_and_keeps_float32(
     def losses(name: str, precision: str) -> list[float]:
         computed.clear()
         no_launcher.setenv("ACCELERATE_MIXED_PRECISION", precision)
-        for function in ("logits_of", "require_same"):  # which compute in float32
+        for function in ("reference_logits", "require_same"):  # which compute in float32
             no_launcher.setattr(f"pretrain.ship.export.{function}", lambda *_: None)
         assert main([str(recipe_in(tmp_path / name)), "schedule.total_tokens=5_000"]) == 0
         metrics = lines(tmp_path / name / "run/metrics.jsonl")

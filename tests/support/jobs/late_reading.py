@@ -13,7 +13,7 @@ from pretrain.step import InFlightSteps, StepFlags
 
 def told_by_reading() -> AbstractContextManager[Any]:
     """Ranks learn of a signal from the results of a step alone, as they do on GPUs."""
-    return mock.patch.object(pretrain.step, "stop", SimpleNamespace(obey=lambda words: None))
+    return mock.patch.object(pretrain.step, "signals", SimpleNamespace(raise_if_flagged=lambda words: None))
 
 
 @contextmanager
