@@ -115,6 +115,7 @@ def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.Monkey
     assert contents(tmp_path / "store4") == contents(tmp_path / "store1")
 
 
+@pytest.mark.slow
 def test_a_few_processes_read_many_sources_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zymogen.processes.resources.resources", lambda: Resources(8, 1, 1, ""))
     started: list[object] = []

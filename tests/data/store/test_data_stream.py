@@ -205,6 +205,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert journal.num_read == 300
 
 
+@pytest.mark.slow
 def test_a_corpus_of_files(tmp_path: Path) -> None:
     for n in range(2):
         (tmp_path / f"{n}.fasta").write_text("".join(f">p{n}{i}\n{'MKT' * (i + 1)}\n" for i in range(30)))

@@ -61,6 +61,7 @@ def test_a_fold_without_labels_tests_nothing(tmp_path: Path, monkeypatch: pytest
     assert [task["labels"] for task in scores["scores"]["tasks"]] == [36]
 
 
+@pytest.mark.slow
 def test_a_test_part_without_labels_is_scored_by_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     split = 'by = "column"\ncolumn = "side"\ntrain = ["a", "b", "c"]\ntest = ["d"]'
     recipe = recipe_of(tmp_path, "abc", split)

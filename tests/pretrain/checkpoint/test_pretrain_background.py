@@ -210,6 +210,7 @@ def test_steps_continue_while_the_disk_does_not_answer(
     assert all(0 <= line["stall_s"] <= line["checkpoint_s"] for line in metrics if "checkpoint_s" in line)
 
 
+@pytest.mark.slow
 def test_a_disk_that_never_answers_ends_the_run(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the time that saves may fail for; nothing waits for the thread that hangs."""
     disk = Blocked(2, monkeypatch)

@@ -102,6 +102,7 @@ def whole(recipe_in, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return Whole(recipe.parent / "run", content(recipe.parent / "run"))
 
 
+@pytest.mark.slow
 def test_the_best_outlives_the_newest_and_training_ends_without_a_better_one(whole: Whole) -> None:
     run, found = whole.run, scores(whole.run)
     assert list(found) == [2, 4, 6, 8, 10, 12, 14, 16]

@@ -34,6 +34,7 @@ def damage(run: Path, file: str, newest: int = 1) -> list[Path]:
     return damaged
 
 
+@pytest.mark.slow
 def test_a_start_uses_the_checkpoint_before_a_damaged_one(
     recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_traceback_in_a_record_holds_no_secret(
     assert secrets_in(tmp_path, text=said.out + said.err) == []
 
 
+@pytest.mark.slow
 def test_a_process_that_builds_gets_the_whole_url(site: Site, tmp_path: Path) -> None:
     corpus = CorpusSettings(sources=(f"{site.url}?{SIGNED}",))
     store = GrowingStore(start_builder(corpus, "refuse", IngestSettings(), tmp_path))

@@ -177,6 +177,7 @@ def test_on_a_cpu_it_is_one(recipe_in, tmp_path: Path, capfd: pytest.CaptureFixt
     assert line.startswith("bins a forward pass: 1, as more gain hardly anything on a CPU; ")
 
 
+@pytest.mark.slow
 def test_weights_that_are_published_have_the_shape_that_counts(
     of_bins: Callable[[int], Path], recipe_in, tmp_path: Path, room: Callable[[float], None]
 ) -> None:

@@ -188,6 +188,7 @@ def test_a_table_that_lacks_a_record(command: Command) -> None:
     command.works(f"data.clusters={table}")
 
 
+@pytest.mark.slow
 def test_the_directory_of_another_run(command: Command) -> None:
     command.works()
     end = end_of(command.run)
@@ -387,6 +388,7 @@ def test_a_start_that_died_while_it_described_itself_is_no_obstacle(command: Com
     command.works()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_not_continued(command: Command) -> None:
     other = f"run.directory={command.folder}/other"
     command.works()

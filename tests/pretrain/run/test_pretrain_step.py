@@ -240,6 +240,7 @@ def test_skipped_steps_are_counted_and_their_tokens_too(recipe_in, tmp_path: Pat
     assert not torch.equal(a.tensors["encoder.embedding.weight"], b.tensors["encoder.embedding.weight"])
 
 
+@pytest.mark.slow
 def test_three_skipped_steps_in_a_row_end_the_run(
     recipe_in, tmp_path: Path, poisoned: set[int], capsys: pytest.CaptureFixture
 ) -> None:
