@@ -188,7 +188,6 @@ def test_a_table_that_lacks_a_record(command: Command) -> None:
     command.works(f"data.clusters={table}")
 
 
-@pytest.mark.slow
 def test_the_directory_of_another_run(command: Command) -> None:
     command.works()
     end = end_of(command.run)
@@ -388,7 +387,6 @@ def test_a_start_that_died_while_it_described_itself_is_no_obstacle(command: Com
     command.works()
 
 
-@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_not_continued(command: Command) -> None:
     other = f"run.directory={command.folder}/other"
     command.works()
