@@ -31,12 +31,12 @@ STAND_INS = {
 while [[ $1 == --* ]]; do shift; done
 SLURM_NODEID=0 setsid "$@" &
 task=$!
-trap 'echo "srun: forcing job termination" >&2; kill -KILL -- "-$task"' TERM
+trap 'interrupted=1; echo "srun: forcing job termination" >&2; kill -KILL -- "-$task"' TERM
 echo "$task" >"$SLURM_STAND_IN/task"
 while :; do
-    status=0
+    interrupted= status=0
     wait "$task" || status=$?
-    kill -0 "$task" 2>/dev/null || break
+    [[ $interrupted && $status == 143 ]] || break  # 143: SIGTERM interrupted the wait, and the task's status follows
 done
 rm "$SLURM_STAND_IN/task"
 exit "$status"
