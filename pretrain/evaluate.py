@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from data.order.settings import bin_tokens_on
 from pretrain.evaluation.figures import IDENTITY, LENGTH, EvaluationResult, buckets
-from pretrain.evaluation.options import add_test_set_options
+from pretrain.evaluation.options import add_evaluation_set_options
 from zymogen.command_line.command import add_output_option, importing_torch, make_main, require_free, write_output
 from zymogen.command_line.parser import CommandParser, positive
 from zymogen.console.progress import ProgressBar
@@ -54,7 +54,7 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> EvaluationResult:
     """Everything that is found; collective."""
     from pretrain.evaluation.evaluate import unigram_losses
     from pretrain.evaluation.finished import figures_of, scored_by
-    from pretrain.evaluation.opened import TestSetOptions, corpora_of, open_test_set, run_of_name
+    from pretrain.evaluation.opened import EvaluationSetOptions, corpora_of, open_evaluation_set, run_of_name
     from pretrain.model.weights.source import require_place
     from pretrain.ship.source import masked_language_model, open_trained_model
 
@@ -65,7 +65,7 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> EvaluationResult:
             f"--data is missing: {options.model} is no run and lies in none, whose held-out proteins could be scored; "
             "name a run or proteins with --data"
         )
-    asked = TestSetOptions(
+    asked = EvaluationSetOptions(
         data=data,
         max_sequences=options.sequences,
         crop_tokens=options.crop_tokens,
@@ -77,12 +77,12 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> EvaluationResult:
         model = masked_language_model(source, engine.device)
         name, origin, weights = source.name, source.origin, source.content_hash()
         del source  # and its copy of the weights, where the model is on another device
-    opened = open_test_set(asked, engine)
+    opened = open_evaluation_set(asked, engine)
     training = None if options.training == ["none"] else run_of_name(options.training, options.model)
     against = opened.corpora
     if training and training != data:
         against, _, _ = corpora_of(
-            TestSetOptions(data=training, store_dir=options.store_dir, unknown_letters="count"), engine
+            EvaluationSetOptions(data=training, store_dir=options.store_dir, unknown_letters="count"), engine
         )
     bin_tokens = options.bin_tokens or bin_tokens_on(engine.device.type)
     with ProgressBar(f"scoring {len(opened.scored.samples):,} proteins", after_s=2.0, speaks=engine.is_main):
@@ -128,7 +128,7 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> EvaluationResult:
 def _options(parser: CommandParser) -> None:
     add = parser.add_argument
     add("model", help="run, checkpoint, export, folder of transformers' or Hub name")
-    add_test_set_options(parser)
+    add_evaluation_set_options(parser)
     add("--training", nargs="+", metavar="WHAT", help="a run or sources that the model trained on; or 'none'")
     add("--bin-tokens", type=positive, metavar="N", help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
     add("--unknown-letters", choices=["refuse", "count"], help="letters outside the alphabet: an error, or <unk>")

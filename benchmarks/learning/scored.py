@@ -18,7 +18,7 @@ from benchmarks.learning.around import as_trained
 from pretrain.engine.launch import launch
 from pretrain.evaluation.evaluate import unigram_losses
 from pretrain.evaluation.finished import LAUNCH, scored_by
-from pretrain.evaluation.opened import TestSetOptions, open_test_set
+from pretrain.evaluation.opened import EvaluationSetOptions, open_evaluation_set
 from pretrain.ship.source import masked_language_model, open_trained_model
 from zymogen.files.durable import replacing_file
 
@@ -70,12 +70,14 @@ def score(run: Path, model: str, data: tuple[str, ...] = ()) -> Scored:
         data: proteins; empty for those that it held out.
     """
     with launch(LAUNCH) as engine:
-        own = open_test_set(TestSetOptions(data=(str(run),), max_sequences=_MOST), engine)
+        own = open_evaluation_set(EvaluationSetOptions(data=(str(run),), max_sequences=_MOST), engine)
         opened = own
         if data:
             store_dir = str(run.parent / "stores")
-            asked = TestSetOptions(data=data, max_sequences=_MOST, crop_tokens=own.crop_tokens, store_dir=store_dir)
-            opened = open_test_set(asked, engine)
+            asked = EvaluationSetOptions(
+                data=data, max_sequences=_MOST, crop_tokens=own.crop_tokens, store_dir=store_dir
+            )
+            opened = open_evaluation_set(asked, engine)
         source = open_trained_model(model)
         opened_model = as_trained(masked_language_model(source, engine.device), Path(model))
         sums = scored_by(opened_model, source.origin, opened, engine, unigram_losses(own.corpora))["mask_all"]

@@ -1,6 +1,6 @@
 """Two runs on the same tested labels: the difference of each task's ranking metric, with its paired interval.
 
-In: two `TestPredictions`. Out: a `ModelComparison` with a `ModelDifference` for each task that both define. Kept:
+In: two `ComparedPredictions`. Out: a `ModelComparison` with a `ModelDifference` for each task that both define. Kept:
 nothing.
 
 Both models are scored on the same labels whenever a cluster of relatives is left out, so what makes a cluster hard for
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from finetune.compare.predicted import LabelPrediction, TestPredictions
+from finetune.compare.predicted import ComparedPredictions, LabelPrediction
 from finetune.labels.labels import ABOVE, BELOW, EXACT
 from finetune.metrics.ranking import ranking_metric
 from finetune.metrics.resampling import SHARED_TRAINING, difference_interval, jackknife
@@ -23,7 +23,7 @@ from pretrain.compare.comparison import ModelComparison, ModelDifference
 _CENSORING = {"<": BELOW, ">": ABOVE}
 
 
-def compare(first: TestPredictions, second: TestPredictions, decide: Sequence[str] = ()) -> ModelComparison:
+def compare(first: ComparedPredictions, second: ComparedPredictions, decide: Sequence[str] = ()) -> ModelComparison:
     """Compare two runs on all tasks that both define, with sentences about the others.
 
     Args:
@@ -65,7 +65,7 @@ def compare(first: TestPredictions, second: TestPredictions, decide: Sequence[st
     )
 
 
-def _difference(name: str, first: TestPredictions, second: TestPredictions) -> ModelDifference:
+def _difference(name: str, first: ComparedPredictions, second: ComparedPredictions) -> ModelDifference:
     theirs, ours = first.tasks[name], second.tasks[name]
     differing = [key for key, cell in theirs.items() if key not in ours or ours[key].truth != cell.truth]
     differing += [key for key in ours if key not in theirs]
@@ -97,7 +97,7 @@ def _difference(name: str, first: TestPredictions, second: TestPredictions) -> M
     )
 
 
-def _objective(name: str, run: TestPredictions) -> Task:
+def _objective(name: str, run: ComparedPredictions) -> Task:
     found = [objective for objective in run.objectives if name in objective.outputs]
     if len(found) != 1:
         raise ValueError(f"{run.root} has {len(found)} tasks that are called {name!r}; tasks are compared by name")

@@ -1,6 +1,6 @@
 """What a finished run predicted of its tested part, read back from predictions.csv, split.csv and its bundle.
 
-In: a run, or a bundle that lies in one. Out: `TestPredictions`. Kept: nothing. Numbers have the seven digits of the
+In: a run, or a bundle that lies in one. Out: `ComparedPredictions`. Kept: nothing. Numbers have the seven digits of the
 file.
 """
 
@@ -30,7 +30,7 @@ class LabelPrediction(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TestPredictions:
+class ComparedPredictions:
     """The tested labels of a run, and what it predicted of them."""
 
     root: Path
@@ -45,7 +45,7 @@ class TestPredictions:
     """Digest -> id."""
 
 
-def read(path: Path) -> TestPredictions:
+def read(path: Path) -> ComparedPredictions:
     """What a run predicted.
 
     Args:
@@ -67,7 +67,7 @@ def read(path: Path) -> TestPredictions:
     lines = split_file.lines_of(root / split_file.FILE)
     tasks = _tasks(root / predictions_file.FILE, {name: line.digest for name, line in lines.items()})
     clusters = {line.digest: line.cluster for line in lines.values()}
-    return TestPredictions(
+    return ComparedPredictions(
         root, results, objectives, tasks, clusters, {line.digest: name for name, line in lines.items()}
     )
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from pretrain.compare.comparison import ModelComparison, make_compare_main
-from pretrain.evaluation.options import add_test_set_options
+from pretrain.evaluation.options import add_evaluation_set_options
 from zymogen.command_line.command import importing_torch
 from zymogen.command_line.parser import CommandParser
 
@@ -24,8 +24,8 @@ def _compare(options: argparse.Namespace) -> ModelComparison:
             raise ValueError(f"{name} is a fine-tuned model: python -m finetune.compare takes two of these")
     with importing_torch():
         from pretrain.compare.models import compare_models
-        from pretrain.evaluation.opened import TestSetOptions
-    asked = TestSetOptions(
+        from pretrain.evaluation.opened import EvaluationSetOptions
+    asked = EvaluationSetOptions(
         data=tuple(options.data or ()),
         max_sequences=options.sequences,
         crop_tokens=options.crop_tokens,
@@ -39,7 +39,7 @@ def _options(parser: CommandParser) -> None:
         "a", metavar="A", help="current model: run, checkpoint, export, folder of transformers' or Hub name"
     )
     parser.add_argument("b", metavar="B", help="candidate model, named in the same ways")
-    add_test_set_options(parser)
+    add_evaluation_set_options(parser)
 
 
 main = make_compare_main("pretrain.compare", str(__doc__), _options, _compare)

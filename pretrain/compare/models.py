@@ -15,7 +15,7 @@ from pretrain.engine.launch import launch
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.evaluate import Row, intervals
 from pretrain.evaluation.finished import LAUNCH, Compute, scored_by
-from pretrain.evaluation.opened import TestSet, TestSetOptions, open_test_set, run_of_name
+from pretrain.evaluation.opened import EvaluationSet, EvaluationSetOptions, open_evaluation_set, run_of_name
 from pretrain.ship.source import TrainedModel, masked_language_model, open_trained_model
 from zymogen.console.progress import ProgressBar
 
@@ -23,7 +23,7 @@ _JUDGED_BY = "mask_all"
 """The corruption under which nothing can be copied."""
 
 
-def compare_models(a: str, b: str, asked: TestSetOptions, compute: Compute = "float32") -> ModelComparison:
+def compare_models(a: str, b: str, asked: EvaluationSetOptions, compute: Compute = "float32") -> ModelComparison:
     """Compare two models in this process. One of them is in memory at a time.
 
     Args:
@@ -40,7 +40,7 @@ def compare_models(a: str, b: str, asked: TestSetOptions, compute: Compute = "fl
         raise ValueError(f"neither {a} nor {b} lies in a run, whose held-out proteins could be scored; name proteins")
     with launch(LAUNCH) as engine:
         sources = [open_trained_model(each) for each in (a, b)]
-        opened = open_test_set(replace(asked, data=data), engine)
+        opened = open_evaluation_set(replace(asked, data=data), engine)
         first, second = (_sums(source, opened, engine, compute) for source in sources)
         scored = opened.scored
         groups, drawn = opened.groups()
@@ -54,7 +54,7 @@ def compare_models(a: str, b: str, asked: TestSetOptions, compute: Compute = "fl
         )
 
 
-def _sums(source: TrainedModel, opened: TestSet, engine: Engine, compute: Compute) -> dict[str, list[Row]]:
+def _sums(source: TrainedModel, opened: EvaluationSet, engine: Engine, compute: Compute) -> dict[str, list[Row]]:
     with ProgressBar(f"scoring {source.origin}", after_s=2.0, speaks=engine.is_main):
         model = masked_language_model(source, engine.device)
         bin_tokens = bin_tokens_on(engine.device.type)

@@ -1,6 +1,6 @@
 """Scoring of finished models: the same frozen set for a run of ours and for a model that others published.
 
-In: a `TrainedModel`'s model, a `TestSet`. Out: sums of each protein, and `EvaluationRow`s of all of them and of
+In: a `TrainedModel`'s model, an `EvaluationSet`. Out: sums of each protein, and `EvaluationRow`s of all of them and of
 buckets. Nothing is kept.
 """
 
@@ -20,7 +20,7 @@ from pretrain.engine.engine import Engine
 from pretrain.engine.settings import InferenceSettings
 from pretrain.evaluation.evaluate import Row, evaluation_of, loss_sums, merged, unigram_losses
 from pretrain.evaluation.figures import ALL, EvaluationRow
-from pretrain.evaluation.opened import TestSet
+from pretrain.evaluation.opened import EvaluationSet
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.run.settings import RunSettings
 
@@ -32,7 +32,7 @@ LAUNCH = InferenceSettings(run=RunSettings(directory="."), data=DataSettings(sou
 def scored_by(
     model: MaskedLanguageModel,
     origin: str,
-    opened: TestSet,
+    opened: EvaluationSet,
     engine: Engine,
     unigram: NDArray[np.float64] | None = None,
     *,
@@ -79,7 +79,7 @@ def scored_by(
 
 def figures_of(
     sums: Mapping[str, list[Row]],
-    opened: TestSet,
+    opened: EvaluationSet,
     groups: NDArray[np.integer],
     by: Mapping[str, tuple[Sequence[str], Sequence[str]]],
 ) -> tuple[EvaluationRow, ...]:
@@ -88,7 +88,7 @@ def figures_of(
     Args:
         sums: from `scored_by`.
         opened: what was scored.
-        groups: (documents,) from `TestSet.groups`.
+        groups: (documents,) from `EvaluationSet.groups`.
         by: what proteins are divided by -> names of the buckets in order, and the (documents,) bucket of each protein.
     """
     fingerprint = opened.scored.fingerprint()

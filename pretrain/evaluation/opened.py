@@ -30,7 +30,7 @@ _RELATIVES = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestSetOptions:
+class EvaluationSetOptions:
     """What is to be scored, in the words of a command line."""
 
     data: tuple[str, ...]
@@ -45,10 +45,10 @@ class TestSetOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestSet:
+class EvaluationSet:
     """What is scored, opened."""
 
-    asked: TestSetOptions
+    asked: EvaluationSetOptions
     corpora: Corpora
     scored: FrozenSet
     held_out: HeldOutUnit | None
@@ -93,7 +93,7 @@ class TestSet:
         return np.where(is_searchable | (found > 0), found, -1.0), search_method()
 
 
-def open_test_set(asked: TestSetOptions, engine: Engine) -> TestSet:
+def open_evaluation_set(asked: EvaluationSetOptions, engine: Engine) -> EvaluationSet:
     """Open what is to be scored; collective.
 
     Raises:
@@ -107,14 +107,14 @@ def open_test_set(asked: TestSetOptions, engine: Engine) -> TestSet:
         max_sequences = asked.max_sequences or described.recipe["run"]["validation_sequences"]
         held_out = HeldOutUnit.of(described.corpus) or HeldOutUnit.NOTHING
     scored = frozen_set(corpora.shelves, corpora.validation, crop_tokens, max_sequences)
-    return TestSet(asked=asked, corpora=corpora, scored=scored, held_out=held_out, crop_tokens=crop_tokens)
+    return EvaluationSet(asked=asked, corpora=corpora, scored=scored, held_out=held_out, crop_tokens=crop_tokens)
 
 
-def corpora_of(asked: TestSetOptions, engine: Engine) -> tuple[Corpora, DataSettings, RunDirectory | None]:
+def corpora_of(asked: EvaluationSetOptions, engine: Engine) -> tuple[Corpora, DataSettings, RunDirectory | None]:
     """The corpora of a run, or of sources, of which nothing is held out; collective.
 
     Raises:
-        ValueError: as `open_test_set`.
+        ValueError: as `open_evaluation_set`.
     """
     run = RunDirectory(Path(asked.data[0])) if (Path(asked.data[0]) / "run.json").is_file() else None
     settings = _of_sources(asked) if run is None else _of_run(run, asked)
@@ -124,13 +124,13 @@ def corpora_of(asked: TestSetOptions, engine: Engine) -> tuple[Corpora, DataSett
     return corpora, settings, run
 
 
-def _of_sources(asked: TestSetOptions) -> DataSettings:
+def _of_sources(asked: EvaluationSetOptions) -> DataSettings:
     changed: dict[str, Any] = {"store_dir": asked.store_dir, "unknown_letters": asked.unknown_letters}
     given = {name: value for name, value in changed.items() if value is not None}
     return DataSettings(sources=asked.data, validation_fraction=0.0, **given)
 
 
-def _of_run(run: RunDirectory, asked: TestSetOptions) -> DataSettings:
+def _of_run(run: RunDirectory, asked: EvaluationSetOptions) -> DataSettings:
     if len(asked.data) > 1:
         raise ValueError(f"{run.root} is a run, whose held-out proteins are scored, and stands alone; give it alone")
     if "architecture" not in run.read().model:

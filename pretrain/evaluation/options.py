@@ -8,7 +8,7 @@ import argparse
 from zymogen.command_line.parser import positive
 
 
-def add_test_set_options(parser: argparse.ArgumentParser) -> None:
+def add_evaluation_set_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which proteins are scored, and in which type."""
     add = parser.add_argument
     add("--data", nargs="+", metavar="WHAT", help="a run, whose held-out proteins are scored, or sources of proteins")

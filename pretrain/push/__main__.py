@@ -152,10 +152,12 @@ def _is_better(folder: Path, options: argparse.Namespace) -> bool:
             "status 1 where B is worse, so that && can go before the push"
         )
     from pretrain.compare.models import compare_models
-    from pretrain.evaluation.opened import TestSetOptions
+    from pretrain.evaluation.opened import EvaluationSetOptions
     from pretrain.evaluation.verdict import Judgement
 
-    found = compare_models(options.only_if_better_than, str(folder), TestSetOptions(data=tuple(options.data or ())))
+    found = compare_models(
+        options.only_if_better_than, str(folder), EvaluationSetOptions(data=tuple(options.data or ()))
+    )
     print(redacted(found.line()), flush=True)
     return found.judgement is Judgement.BETTER
 

@@ -12,7 +12,7 @@ import pytest
 
 from finetune.compare.__main__ import main
 from finetune.compare.paired import compare
-from finetune.compare.predicted import LabelPrediction, TestPredictions, read
+from finetune.compare.predicted import ComparedPredictions, LabelPrediction, read
 from finetune.metrics.scores import TaskScores
 from finetune.results.results import Results
 from finetune.tasks.objective import Task
@@ -28,14 +28,14 @@ NUMBER = 60
 
 def predicted(
     cells: Sequence[LabelPrediction], groups: Sequence[int], name: str = "a", **task: object
-) -> TestPredictions:
+) -> ComparedPredictions:
     """A run with one task, whose i-th label is of protein i."""
     settings = TaskSettings(**{"name": "t", **task})
     classes = settings.classes
     counts = np.ones((1, len(classes)), np.int64)
     objective = Task(settings, ("t",), classes, np.zeros(1), np.ones(1), counts)
     labels = {(str(n), ""): cell for n, cell in enumerate(cells)}
-    return TestPredictions(
+    return ComparedPredictions(
         Path(name), RESULTS, (objective,), {"t": labels}, {str(n): str(g) for n, g in enumerate(groups)}
     )
 
@@ -47,7 +47,7 @@ def numbers(truth: np.ndarray, guess: np.ndarray, bounds: str = "") -> list[Labe
     ]
 
 
-def only(first: TestPredictions, second: TestPredictions) -> ModelDifference:
+def only(first: ComparedPredictions, second: ComparedPredictions) -> ModelDifference:
     comparison = compare(first, second)
     (found,) = comparison.differences
     assert not comparison.notes
@@ -125,7 +125,7 @@ def test_classes_are_compared_by_the_ranking_metric_of_their_scores() -> None:
     ids=["split", "part", "labels", "tasks"],
 )
 def test_what_cannot_be_compared_is_refused(
-    change: Callable[[TestPredictions], TestPredictions], expected: str
+    change: Callable[[ComparedPredictions], ComparedPredictions], expected: str
 ) -> None:
     cells = numbers(np.arange(NUMBER), np.arange(NUMBER))
     first, second = (predicted(cells, range(NUMBER), name, type="regression") for name in "ab")

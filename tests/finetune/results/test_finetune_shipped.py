@@ -17,7 +17,7 @@ from sklearn.metrics import (
 
 from finetune.bundle.columns import task_columns
 from finetune.compare.paired import compare
-from finetune.compare.predicted import TestPredictions, _tasks
+from finetune.compare.predicted import ComparedPredictions, _tasks
 from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
@@ -111,10 +111,10 @@ def test_scores_are_those_of_predictions_csv_and_of_compare(kind: str, folds: bo
     assert difference.values[0] == pytest.approx(task.value, abs=1e-6)
 
 
-def _run(folder: Path, of: Task, task: TaskScore) -> TestPredictions:
+def _run(folder: Path, of: Task, task: TaskScore) -> ComparedPredictions:
     results = Results("test", TaskScores((task,)), None, (), (), (), (), (), "random", "5" * 32, None)
     tasks = _tasks(folder / "predictions.csv", {str(number): str(number) for number in range(5000)})
-    return TestPredictions(folder, results, (of,), tasks, {name: name for name, _ in tasks["t"]})
+    return ComparedPredictions(folder, results, (of,), tasks, {name: name for name, _ in tasks["t"]})
 
 
 @pytest.mark.parametrize("kind", list(CLASSES))

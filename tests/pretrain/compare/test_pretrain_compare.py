@@ -12,7 +12,7 @@ from pretrain.compare.__main__ import main
 from pretrain.compare.comparison import ModelComparison, ModelDifference
 from pretrain.compare.models import compare_models, differences
 from pretrain.evaluation.evaluate import Row
-from pretrain.evaluation.opened import TestSetOptions
+from pretrain.evaluation.opened import EvaluationSetOptions
 from pretrain.evaluation.verdict import Judgement
 from support.jobs.finished_runs import SHAPE, finished_run, model_of, settings_of
 from zymogen.settings.json_file import as_json
@@ -53,7 +53,7 @@ def judged(found: ModelComparison) -> ModelDifference:
 
 def test_the_later_checkpoint_is_better_and_swapped_it_is_worse(run: Path) -> None:
     first = str(run / "checkpoints/step-000000001")
-    asked = TestSetOptions(data=())
+    asked = EvaluationSetOptions(data=())
     found = compare_models(first, str(run), asked)
     assert found.judgement is Judgement.BETTER
     assert 0 < judged(found).low < judged(found).gain < judged(found).high
@@ -64,7 +64,7 @@ def test_the_later_checkpoint_is_better_and_swapped_it_is_worse(run: Path) -> No
         assert other.gain == -one.gain
         assert (other.low, other.high) == pytest.approx((-one.high, -one.low), rel=1e-12)
         assert other.values == one.values[::-1]
-    itself = compare_models(first, first, TestSetOptions(data=(str(run),)))
+    itself = compare_models(first, first, EvaluationSetOptions(data=(str(run),)))
     assert all((each.gain, each.low, each.high) == (0, 0, 0) for each in itself.differences)
     assert itself.judgement is Judgement.UNDECIDED
     assert "cannot be told from" in itself.line()

@@ -24,7 +24,7 @@ from pretrain.evaluation.evaluate import evaluate, unigram_losses
 from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, EvaluationResult, buckets
 from pretrain.evaluation.finished import scored_by
 from pretrain.evaluation.frozen import frozen_set
-from pretrain.evaluation.opened import TestSet, TestSetOptions, open_test_set, run_of_name
+from pretrain.evaluation.opened import EvaluationSet, EvaluationSetOptions, open_evaluation_set, run_of_name
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.ship import source
@@ -48,8 +48,8 @@ def engine() -> Engine:
 
 
 @pytest.fixture(scope="module")
-def opened(run: Path, engine: Engine) -> TestSet:
-    return open_test_set(TestSetOptions(data=(str(run),)), engine)
+def opened(run: Path, engine: Engine) -> EvaluationSet:
+    return open_evaluation_set(EvaluationSetOptions(data=(str(run),)), engine)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def written(run: Path, families_files: tuple[Path, Path], tmp_path_factory: pyte
 # One figure ---------------------------------------------------------------------------------------
 
 
-def test_the_figure_is_that_of_the_validation_of_a_run(run: Path, opened: TestSet, engine: Engine) -> None:
+def test_the_figure_is_that_of_the_validation_of_a_run(run: Path, opened: EvaluationSet, engine: Engine) -> None:
     """The same targets and sums as inside the loop, whatever the size of a bin."""
     corpora, settings = opened.corpora, opened.corpora.settings
     inside = evaluate(model_of(), corpora, opened.scored, settings, engine, unigram_losses(corpora))
@@ -82,7 +82,7 @@ def test_the_figure_is_that_of_the_validation_of_a_run(run: Path, opened: TestSe
 
 @pytest.mark.parametrize("shape", [SHAPE, MODERN], ids=["ESM-2", "ESM C"])
 def test_packed_is_padded_through_transformers(
-    shape: EsmShape, opened: TestSet, engine: Engine, tmp_path: Path
+    shape: EsmShape, opened: EvaluationSet, engine: Engine, tmp_path: Path
 ) -> None:
     """The whole set as one padded batch of transformers' own class, loss by hand."""
     model = model_of(shape, 3)
@@ -122,7 +122,7 @@ def frozen_one(scored, own: slice):
 
 @pytest.mark.parametrize(("shape", "size"), [(SHAPE, 33), (MODERN, 64)], ids=["ESM-2", "ESM C"])
 def test_uniform_logits_have_the_size_of_the_vocabulary(
-    shape: EsmShape, size: int, opened: TestSet, engine: Engine
+    shape: EsmShape, size: int, opened: EvaluationSet, engine: Engine
 ) -> None:
     model = model_of(shape)
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_uniform_logits_have_the_size_of_the_vocabulary(
         assert np.exp(losses[:, 0].sum() / losses[:, 2].sum()) == pytest.approx(size, rel=1e-6)
 
 
-def test_weights_that_are_no_numbers_are_one_error(opened: TestSet, engine: Engine) -> None:
+def test_weights_that_are_no_numbers_are_one_error(opened: EvaluationSet, engine: Engine) -> None:
     model = model_of()
     model.encoder.final_norm.bias.data[3] = math.nan
     with pytest.raises(ValueError, match=r"^own gives a loss that is no finite number for \d+ of \d+ proteins"):
@@ -143,11 +143,11 @@ def test_weights_that_are_no_numbers_are_one_error(opened: TestSet, engine: Engi
 # The frozen set -----------------------------------------------------------------------------------
 
 
-def test_the_hash_is_of_proteins_crops_and_targets(opened: TestSet, run: Path, engine: Engine) -> None:
+def test_the_hash_is_of_proteins_crops_and_targets(opened: EvaluationSet, run: Path, engine: Engine) -> None:
     scored, corpora = opened.scored, opened.corpora
     every = scored.fingerprint()
     assert len(every) == 32
-    assert open_test_set(TestSetOptions(data=(str(run),)), engine).scored.fingerprint() == every
+    assert open_evaluation_set(EvaluationSetOptions(data=(str(run),)), engine).scored.fingerprint() == every
     others = [
         frozen_set(corpora.shelves, corpora.validation, 59, 2000),
         frozen_set(corpora.shelves, corpora.validation, 60, 10),
@@ -158,7 +158,7 @@ def test_the_hash_is_of_proteins_crops_and_targets(opened: TestSet, run: Path, e
     assert len(hashes | {every}) == 5
 
 
-def test_one_hidden_residue_more_is_another_set(opened: TestSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_hidden_residue_more_is_another_set(opened: EvaluationSet, monkeypatch: pytest.MonkeyPatch) -> None:
     before = opened.scored.fingerprint()
     monkeypatch.setattr("pretrain.evaluation.frozen.SEED", 1)
     assert opened.scored.fingerprint() != before
@@ -213,7 +213,7 @@ def test_a_checkpoint_and_an_export_belong_to_their_run(
 
 @pytest.mark.parametrize("installed", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["words", "MMseqs2"])
 def test_identity_is_that_to_the_nearest_training_protein(
-    opened: TestSet, engine: Engine, tmp_path: Path, installed: bool, monkeypatch: pytest.MonkeyPatch
+    opened: EvaluationSet, engine: Engine, tmp_path: Path, installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of three proteins one is a training protein, one a copy with few changes, and one is of another family;
     a fourth has one letter, of which no search finds relatives."""
@@ -227,7 +227,7 @@ def test_identity_is_that_to_the_nearest_training_protein(
     held_out = fasta_of(corpora.parts[0].store.residues(int(corpora.validation[0])))
     fasta = tmp_path / "three.fasta"
     fasta.write_text(f">same\n{letters}\n>near\n{changed}\n>far\n{held_out}\n>low\n{'Q' * 60}\n")
-    three = open_test_set(TestSetOptions(data=(str(fasta),), store_dir=str(tmp_path / "stores")), engine)
+    three = open_evaluation_set(EvaluationSetOptions(data=(str(fasta),), store_dir=str(tmp_path / "stores")), engine)
     identities, _ = three.identities(corpora)
     assert identities[0] == 1
     assert 0.5 < identities[1] < 1
