@@ -1,6 +1,7 @@
 """The benchmarks of checkpoints: they run to their last lines, and both sides save as much."""
 
 import json
+import re
 
 import pytest
 
@@ -20,8 +21,9 @@ def test_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
         "8m: stall",
     ]
     assert all(row["ratio"] > 0 for row in found["rows"])
-    # Weights and two moments of 7.5 million parameters, float32; ours with hashes and digests.
-    assert "90.3 MB; save_state" in said
+    # Weights and two moments of 7,512,353 parameters in float32 are 90.15 MB; hashes, digests and indexes come on top.
+    (stated,) = re.findall(r" ([\d.]+) MB; save_state", said)
+    assert 90.1 < float(stated) < 90.5
     assert "90.2 MB\n" in said
 
 
