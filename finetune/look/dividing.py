@@ -1,6 +1,6 @@
 """The split that is proposed: the most honest one that the table allows, tried out before it is written.
 
-In: what was opened, roles. Out: `ProposedSplit`: settings of `[split]`, the reason, what was found about relatives.
+In: a `DraftData`, column roles. Out: `ProposedSplit`: settings of `[split]`, the reason, findings about relatives.
 Kept: what `data.homology` keeps of clusters beside the store, which the run uses too.
 """
 

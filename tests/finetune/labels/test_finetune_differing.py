@@ -49,7 +49,7 @@ def test_the_ceiling_is_of_labels_whose_rows_are_replicates() -> None:
     mixed = replicate_agreement(read({"y": list(cells)}, records).labels, 0, np.ones(80, bool))
     assert mixed is not None
     assert mixed[2] < 0.9
-    assert replicate_agreement(labels, 0, np.arange(80) < 29) is None  # of 29 labels nothing is said
+    assert replicate_agreement(labels, 0, np.arange(80) < 29) is None  # too few labels
 
 
 def test_a_median_beside_a_bound_leaves_the_ceiling_finite() -> None:

@@ -33,7 +33,7 @@ def model_of(overrides: tuple[str, ...]) -> list[str]:
 
 
 DEALT = [Cell(engine, n, "none", "modern_60k", "muon") for engine in ("ddp", "fsdp2", "hsdp") for n in (2, 3, 4)]
-"""Every world over whose ranks Muon's maps are dealt: three in each landing, beside those of the covering array."""
+"""Every world over whose ranks Muon's maps are dealt: `.ci/run` has three, besides those of the covering array."""
 SHOWN = [DEALT[1], DEALT[3], DEALT[8]]
 
 

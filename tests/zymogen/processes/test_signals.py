@@ -1,4 +1,4 @@
-"""Signals to this process: they raise one `Interrupted`, and what is said of them is true wherever they come."""
+"""Signals to this process: they raise one `Interrupted`, with a correct message wherever they arrive."""
 
 import os
 import subprocess
