@@ -19,10 +19,12 @@ words) and `export` (the command that exports a run, by `ship`).
 
 import os
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
+_PATIENCE_S = 5.0
 
 
 def require_own(*names: str) -> None:
@@ -47,6 +49,8 @@ def require_own(*names: str) -> None:
             raise ImportError(text)
         if os.environ.get("RANK", "0") == "0":
             print(f"error: {text}", file=sys.stderr, flush=True)
+        else:
+            time.sleep(_PATIENCE_S)  # the launcher ends all ranks when the first has ended, be it before rank 0 spoke
         sys.exit(78)
 
 

@@ -58,6 +58,7 @@ class Trained:
         program: str = PROGRAM,
     ) -> None:
         self._pool, self._recipe_in, self._folders, self._program = pool, recipe_in, folders, program
+        self._stores = folders.mktemp("stores")  # one for all: a search for relatives takes longer than to train
         self._made: dict[tuple, Ended] = {}
 
     def __call__(
@@ -74,7 +75,7 @@ class Trained:
         key = (engine, processes, *map(tuple, (overrides, length, flags)), fault)
         if key not in self._made:
             folder = self._folders.mktemp(f"{engine}{processes}")
-            words = [self._recipe_in(folder), *length, *overrides]
+            words = [self._recipe_in(folder), f'data.store_dir="{self._stores}"', *length, *overrides]
             done = self._pool.run(processes, config(engine), words, fault=fault, flags=flags, program=self._program)
             assert done.status == 0, done.output
             losses = [line["loss"] for line in lines(folder / "run/metrics.jsonl") if "loss" in line]

@@ -1,12 +1,13 @@
 """A `data.py` of the user's in the working directory is one error of every command that can notice it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.launching import command, environment, run
+from support.launching import command, environment
 
 
 def started(folder: Path, *words: str, **variables: str) -> tuple[int, str]:
@@ -18,7 +19,7 @@ def started(folder: Path, *words: str, **variables: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     return done.returncode, done.stdout
 
@@ -54,8 +55,15 @@ def test_a_plain_folder_named_data_hides_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.launch
-def test_ranks_say_it_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [0, 1])
+def test_ranks_say_it_once(late: int, tmp_path: Path) -> None:
+    """Whichever rank comes last."""
     (tmp_path / "data.py").touch()
-    done = run(command(["x.fasta"], 2), tmp_path)
-    assert done.status != 0
-    assert done.output.count("hides the package 'data'") == 1
+    starts = tmp_path / "starts"
+    starts.mkdir()
+    waits = f"import os, time\nif os.environ.get('RANK') == '{late}':\n    time.sleep(2)\n"
+    (starts / "sitecustomize.py").write_text(waits)
+    path = os.pathsep.join([str(starts), environment()["PYTHONPATH"]])
+    status, said = started(tmp_path, *command(["x.fasta"], 2)[1:], PYTHONPATH=path)
+    assert status != 0
+    assert said.count("hides the package 'data'") == 1
