@@ -210,7 +210,7 @@ def test_labels_are_those_of_an_independent_reading(tmp_path_factory: pytest.Tem
     check(case, tmp_path_factory.getbasetemp())
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @MANY
 @given(case=cases())
 def test_labels_of_a_thousand_tables(tmp_path_factory: pytest.TempPathFactory, case: Case) -> None:

@@ -58,7 +58,7 @@ CANARY = (("zero3", 2), ("single", 1))
 
 
 def in_its_tier(pair: tuple[Spread, Spread]) -> object:
-    rest = [pytest.mark.slow if pair in OTHER_WORLDS[::2] else pytest.mark.prove]
+    rest = [pytest.mark.slow if pair in OTHER_WORLDS[::3] else pytest.mark.prove]
     marks = [pytest.mark.canary] if pair == CANARY else [] if pair in FAST else rest
     (a, m), (b, n) = pair
     return pytest.param(*pair, id=f"{a}-{m}-to-{b}-{n}", marks=marks)

@@ -97,12 +97,11 @@ CELLS = [
     ("zero2", 2, (), MATRICES),
 ]
 SLOW_CELLS = [
-    ("hsdp", 4, (), SECOND),
     ("fsdp2", 3, (MUON,), SECOND),
     ("ddp", 2, (CONTEXT,), SECOND),
-    ("zero3", 2, (), OTHER),
 ]
 REST = [
+    ("hsdp", 4, (), SECOND),
     *((engine, 2, (), SECOND) for engine in ("zero2", "zero3")),
     ("fsdp2", 2, (BY_LAYER,), SECOND),
     ("fsdp2", 2, (CONTEXT,), SECOND),

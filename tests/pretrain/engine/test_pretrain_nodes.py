@@ -79,7 +79,7 @@ def test_nodes_with_other_files_do_not_train(recipe_in, tmp_path: Path, nodes: t
     ("engine", "processes", "overrides"),
     [
         pytest.param("hsdp", 4, (), marks=pytest.mark.prove),
-        pytest.param("zero3", 2, (), marks=pytest.mark.slow),
+        pytest.param("zero3", 2, (), marks=pytest.mark.prove),
         pytest.param("fsdp2", 4, ("parallel.context=2",), marks=pytest.mark.prove),
     ],
     ids=["hsdp", "zero3", "fsdp2-context"],

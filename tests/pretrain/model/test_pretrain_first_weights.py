@@ -121,16 +121,16 @@ def said(done: Ended) -> list[str]:
     ("engine", "processes", "preset"),
     [
         ("fsdp2", 3, "esm2_60k"),  # rows that do not divide
+        ("ddp", 2, "modern_60k"),
+        ("zero3", 2, "modern_60k"),
         *(
-            pytest.param(*cell, marks=pytest.mark.slow)
+            pytest.param(*cell, marks=pytest.mark.prove)
             for cell in (
                 ("single", 1, "esm2_60k"),
-                ("ddp", 2, "modern_60k"),
                 ("fsdp2", 2, "modern_60k"),
                 ("hsdp", 4, "esm2_60k"),
                 ("zero1", 2, "esm2_60k"),
                 ("zero2", 3, "modern_60k"),
-                ("zero3", 2, "modern_60k"),
                 ("zero3", 3, "esm2_60k"),
             )
         ),

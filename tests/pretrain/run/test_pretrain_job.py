@@ -38,7 +38,7 @@ from support.rank_pool import RankPool
 
 PROGRAM = length_job.__name__
 TWO = ("parallel.context=2",)
-SPREADS = [("ddp", ()), ("ddp", TWO), ("fsdp2", TWO)]
+SPREADS = [("ddp", ()), pytest.param("ddp", TWO, marks=pytest.mark.prove), ("fsdp2", TWO)]
 BINS = 7
 
 

@@ -86,7 +86,8 @@ def twice(pids: list[int]) -> None:
     ("sends", "in_a_save"),
     [
         (twice, True),
-        *(pytest.param(*how, marks=pytest.mark.slow) for how in [(one, False), (every, False), (one, True)]),
+        pytest.param(one, False, marks=pytest.mark.slow),
+        *(pytest.param(*how, marks=pytest.mark.prove) for how in [(every, False), (one, True)]),
     ],
 )
 def test_sigterm_ends_all_at_one_step_which_is_saved(scheduled: Callable, sends: Callable, in_a_save: bool) -> None:

@@ -16,7 +16,7 @@ from support.places import ROOT
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 
-STEPS_60 = ("schedule.total_tokens=44_000",)
+STEPS_36 = ("schedule.total_tokens=26_400",)
 ALONE = [sys.executable, "-m", "pretrain"]
 SINGLE = ROOT / "accelerate_configs/single.yaml"
 
@@ -39,20 +39,20 @@ def blocks(pid: int, by: signal.Signals) -> bool:
 def assert_goes_on(words: list[str], root: Path, trained: Trained, processes: int) -> None:
     """From the step that was saved last, to the end of a run that nobody stopped."""
     last = max(line["step"] for line in lines(root / "metrics.jsonl"))
-    assert last < 60
+    assert last < 36
     done = run(words)
     assert done.status == 0, done.output
     starts = [line for line in lines(root / "attempts.jsonl") if "cause" in line]
     assert starts[1]["base_step"] == last
     assert starts[1]["cause"].endswith(f"at step {last}")
-    reference = trained("ddp" if processes > 1 else "single", processes, length=STEPS_60).end
+    reference = trained("ddp" if processes > 1 else "single", processes, length=STEPS_36).end
     assert end_of(root).chain == reference.chain
     assert bit_equal(end_of(root), reference)
 
 
 def test_control_c_at_a_terminal(recipe_in, trained: Trained, tmp_path: Path) -> None:
     """It reaches the workers of the loader, too, without which the step could not be finished."""
-    words = [*ALONE, str(recipe_in(tmp_path)), *STEPS_60, "data.workers=2"]
+    words = [*ALONE, str(recipe_in(tmp_path)), *STEPS_36, "data.workers=2"]
     root, log = tmp_path / "run", tmp_path / "log"
     with started(words, log) as process:
         until(lambda: at_step(root, 5), log)
@@ -73,7 +73,7 @@ def test_control_c_at_a_terminal(recipe_in, trained: Trained, tmp_path: Path) ->
 
 def test_a_signal_to_save_that_all_processes_get(recipe_in, tmp_path: Path) -> None:
     """As `scancel --signal=USR1` sends it: no worker of the loader ends by it, nor the server that forks them."""
-    words = [*ALONE, str(recipe_in(tmp_path)), *STEPS_60, "data.workers=1", "run.checkpoint_every=1000"]
+    words = [*ALONE, str(recipe_in(tmp_path)), *STEPS_36, "data.workers=1", "run.checkpoint_every=1000"]
     root, log = tmp_path / "run", tmp_path / "log"
     with started(words, log) as process:
         for step in (5, 10, 15):
@@ -92,7 +92,7 @@ def test_a_signal_to_save_that_all_processes_get(recipe_in, tmp_path: Path) -> N
 @pytest.mark.prove
 def test_the_launcher_of_one_process_is_ended(recipe_in, trained: Trained, tmp_path: Path) -> None:
     """It passes no signal on, and the program stops nevertheless."""
-    words = command([recipe_in(tmp_path), *STEPS_60], 1, SINGLE)
+    words = command([recipe_in(tmp_path), *STEPS_36], 1, SINGLE)
     root, log = tmp_path / "run", tmp_path / "log"
     with started(words, log) as launcher:
         until(lambda: at_step(root, 5), log)
@@ -109,7 +109,7 @@ def test_the_launcher_of_one_process_is_ended(recipe_in, trained: Trained, tmp_p
     "by", [pytest.param(SIGINT, marks=pytest.mark.prove), pytest.param(SIGTERM, marks=pytest.mark.slow)]
 )
 def test_the_launcher_of_two_processes(recipe_in, trained: Trained, tmp_path: Path, by: signal.Signals) -> None:
-    words = command([recipe_in(tmp_path), *STEPS_60, "data.workers=1"], 2)
+    words = command([recipe_in(tmp_path), *STEPS_36, "data.workers=1"], 2)
     root, log = tmp_path / "run", tmp_path / "log"
     with started(words, log) as launcher:
         until(lambda: at_step(root, 5), log)
