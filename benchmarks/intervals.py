@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
 from finetune.labels.labels import ABOVE, EXACT
-from finetune.metrics import concordance, weighted
+from finetune.metrics import weighted
 from finetune.metrics.calibration import conformal_half_width
 from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.resampling import SHARED_TRAINING, difference_interval, jackknife, score_interval
 from finetune.metrics.weighted import Statistic
 from finetune.results.joined import joined_predictions
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings, TaskType
+from finetune.tasks.task import Task
 
 Floats = NDArray[np.float64]
 Rng = np.random.Generator
@@ -79,7 +79,7 @@ def metric(kind: TaskType, predictions: LabelPredictions) -> tuple[Statistic, fl
     """The ranking metric of weighted rows, its lowest value, and the classes of the rows if they have some."""
     truth, ranks = predictions.rows.truth, predictions.ranking(objective(kind))
     if predictions.rows.censoring is not None:
-        return concordance.statistic(truth, predictions.rows.censoring, ranks), 0.0, None
+        return weighted.statistic(truth, predictions.rows.censoring, ranks), 0.0, None
     if kind == "regression":
         return weighted.spearman(truth, ranks), -1.0, None
     if kind == "ordinal":

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from data.alphabet import CLS, EOS, PAD, STANDARD_IDS
 from data.batches.batch import IGNORED, Batch
-from data.batches.collate import collate
-from data.batches.filling import FilledBin
+from data.batches.collate import FilledBin, collate
 from data.batches.masking import corrupt
 from data.batches.settings import MaskSettings
 from data.order.packing import pack

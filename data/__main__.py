@@ -13,7 +13,7 @@ from importlib import import_module
 
 from data.commands.arguments import forget_options, parsers
 from zymogen.console.safe_text import log, log_error
-from zymogen.files.disk_error import CLOSED, FULL, one_line
+from zymogen.files.durable import CLOSED, FULL, one_line
 from zymogen.processes.environment import use_standard_streams, use_writable_caches
 
 

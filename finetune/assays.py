@@ -33,15 +33,14 @@ from finetune.recipe import AssaySettings, Recipe
 from finetune.splits.audit import SplitAudit, audit
 from finetune.splits.deal import balance_groups
 from finetune.splits.divide import Split, split_records
-from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, SplitParts
-from finetune.splits.records import SplitRecords
+from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, SplitParts, SplitRecords
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import of_rows
 from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.table import Table, concatenate_tables
 from finetune.tasks.columns import columns_of
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.engine.engine import Engine
 from zymogen import keyed_random
 from zymogen.console.progress import ProgressBar

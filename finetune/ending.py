@@ -54,7 +54,7 @@ from finetune.splits.audit import SplitAudit
 from finetune.splits.groups import resampling_units
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
 from finetune.splits.words import format_split
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.load import newest_valid, unreadable
 from pretrain.run.directory import RunDirectory

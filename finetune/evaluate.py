@@ -22,7 +22,7 @@ from finetune.losses.loss import TaskLoss
 from finetune.metrics.predictions import LabelPredictions, LabelRows, concatenate
 from finetune.metrics.scores import TaskScores
 from finetune.metrics.validation import FineTuneScores, ranked
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.engine.engine import Engine
 
 

@@ -20,7 +20,7 @@ from zymogen.console.progress import ProgressBar
 
 if TYPE_CHECKING:
     from finetune.bundle.folder import Bundle
-    from finetune.tasks.objective import Task
+    from finetune.tasks.task import Task
 
 _DIVERGED = "the training diverged: train again with a lower schedule.peak_lr"
 

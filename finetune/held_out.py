@@ -22,9 +22,9 @@ from finetune.results.joined import MergedPredictions, average_seeds, with_calib
 from finetune.results.kept import ResultCache
 from finetune.results.results import EnsembleMemberFacts
 from finetune.splits.parts import TEST, VALIDATION
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.checkpoint.best import best_valid
-from pretrain.checkpoint.frozen import read_whole
+from pretrain.checkpoint.restore import read_whole
 from pretrain.run.directory import RunDirectory
 
 

@@ -18,14 +18,12 @@ from data.batches.batch import Batch
 from finetune.adaptation.features import CachedFeatures
 from finetune.heads.head import TaskHead
 from finetune.heads.inputs import InputScale
-from finetune.heads.pooling import Pooling, first_slots, rows_of
+from finetune.heads.pooling import Pooling, context_max, first_slots, rows_of
 from finetune.heads.settings import HeadSettings
-from finetune.heads.shares import context_max
 from finetune.labels.columns import LabelColumns
-from finetune.losses.balance import LearnedBalance
-from finetune.losses.loss import TaskLoss
+from finetune.losses.loss import LearnedBalance, TaskLoss
 from finetune.losses.settings import LossSettings
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.model.attention.choice import Request
 from pretrain.model.encoder import Encoder
 from pretrain.model.presets import EsmShape

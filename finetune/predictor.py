@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from data.batches.collate import BinTargets, FilledBin, fill_bin
 from data.batches.contents import Contents
-from data.batches.filling import BinTargets, FilledBin, fill_bin
 from data.batches.packed import BinSize, TokenArrays, packed, token_ids
 from data.order.plan import SPECIAL_TOKENS, Bin
 from data.order.settings import BinSettings, bin_tokens_on
@@ -25,7 +25,7 @@ from finetune.heads.predicted import activate
 from finetune.metrics.weighted import Floats
 from finetune.model import FineTuneModel
 from finetune.tables.proteins import TableProteins
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 
 
 class _AllTargets(Contents):

@@ -16,8 +16,7 @@ from pretrain.run.directory import RunDirectory
 from pretrain.run.due import IntervalSchedule
 from pretrain.screen import Console, StepMetrics, report_of
 from pretrain.step import Reading
-from pretrain.telemetry.memory import most_bytes
-from pretrain.telemetry.speed import Throughput, Timer
+from pretrain.telemetry.memory import Throughput, Timer, most_bytes
 from zymogen.console.safe_text import log
 from zymogen.settings.section import settings_of
 

@@ -24,7 +24,6 @@ from pretrain.checkpoint.manifest import CONSUMED, CONTACT_HEAD
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.evaluate import (
     evaluate,
     require_targets,
@@ -33,7 +32,7 @@ from pretrain.evaluation.evaluate import (
     with_floor,
 )
 from pretrain.evaluation.predictions import predict
-from pretrain.evaluation.scores import HeldOutUnit, MaskedLanguageScores, Prediction, ProteinPredictions
+from pretrain.evaluation.scores import CORRUPTIONS, HeldOutUnit, MaskedLanguageScores, Prediction, ProteinPredictions
 from pretrain.job import Job, LossTerm, ModelBundle
 from pretrain.model.build import build_meta, initializers
 from pretrain.model.flops import training_flops

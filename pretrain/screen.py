@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from data.order.extent import PlanSize, plan_size
 from data.order.plan import Plan
 from pretrain.evaluation.scores import format_number
-from pretrain.telemetry.speed import Throughput
+from pretrain.telemetry.memory import Throughput
 from zymogen.console.format import UNBROKEN, Row, aligned, count
 from zymogen.console.progress import ProgressLine, clock_time
 from zymogen.settings.interval import Interval

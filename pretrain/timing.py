@@ -20,7 +20,7 @@ from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
 from pretrain.job import Job, TrainingRecipe, ValidationScores
 from pretrain.masked_language_job import MaskedLanguageJob, in_bins
-from pretrain.optimizer.build import build_optimizer
+from pretrain.optimizer.groups import build_optimizer
 from pretrain.recipe import Recipe
 from pretrain.step import train_step
 

@@ -309,7 +309,7 @@ if typing.TYPE_CHECKING: import Bio
 """,
             "data/store/token_store.py": "import data.sources.fasta as fasta\ndef f():\n    import pandas\n",
             "data/sources/fasta.py": "from isal import igzip\n",
-            "data/order/permutation.py": "from data.store.token_store import f\n",
+            "data/order/sampler.py": "from data.store.token_store import f\n",
         },
     )
     assert hot_path_not_lean(root) == ["data.sources.fasta imports isal"]

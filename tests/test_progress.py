@@ -14,7 +14,7 @@ from queue import SimpleQueue
 import pytest
 
 from data.commands.arguments import parsers
-from data.homology import program
+from data.homology import mmseqs
 from finetune.embed import job as embedding
 from pretrain.inspect.__main__ import _parser as inspect_parser
 from support.assays import small_run
@@ -155,7 +155,7 @@ def test_the_longest_work_of_every_command_has_a_line(
     monkeypatch.setattr(BuildProgress, "told_from_s", 0.0)
     monkeypatch.setattr(embedding, "_EVERY_S", -1.0)
     terminal = Terminal(monkeypatch) if place_of_lines == "a terminal" else None
-    has_mmseqs = program.is_installed()
+    has_mmseqs = mmseqs.is_installed()
 
     def run(command: str, words: str) -> str:
         module, _, more = command.partition(" ")
@@ -171,7 +171,7 @@ def test_the_longest_work_of_every_command_has_a_line(
         for command, (words, line) in PHASES.items():
             store = next(iter(sorted(Path("stores").glob("*/store.json"))), Path("x/y")).parent
             needs_mmseqs = command == "data decontaminate"
-            monkeypatch.setattr(program, "is_installed", lambda needs=needs_mmseqs: needs)  # words are faster
+            monkeypatch.setattr(mmseqs, "is_installed", lambda needs=needs_mmseqs: needs)  # words are faster
             if needs_mmseqs and not has_mmseqs:
                 continue
             said = run(command, words.format(store=store))

@@ -16,8 +16,7 @@ from data.settings import DataSettings
 from data.sources.resolve import ResolvedSources, resolve
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer.build import build_optimizer, learning_rate
-from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.groups import build_optimizer, learning_rate, parameter_groups
 from pretrain.recipe import Recipe
 from support.inputs.whole_models import build_model
 from support.places import ROOT

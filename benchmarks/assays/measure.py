@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from data.homology import program
+from data.homology import mmseqs
 from finetune.__main__ import main
 from finetune.look.sizes import FROZEN_BELOW
 from finetune.recipe import Recipe
@@ -40,18 +40,18 @@ class _Aligned:
 @contextmanager
 def _mmseqs_timed() -> Iterator[_Aligned]:
     """Counts the time that MMseqs2 takes meanwhile."""
-    run, aligned = program.run, _Aligned()
+    run, aligned = mmseqs.run, _Aligned()
 
     def timed(work: Path, *arguments: str) -> None:
         began = time.perf_counter()
         run(work, *arguments)
         aligned.seconds += time.perf_counter() - began
 
-    program.run = timed
+    mmseqs.run = timed
     try:
         yield aligned
     finally:
-        program.run = run
+        mmseqs.run = run
 
 
 def measure(path: Path, overrides: Sequence[str]) -> Outcome:

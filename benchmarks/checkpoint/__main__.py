@@ -7,7 +7,7 @@ In: models of presets with the moments of AdamW, drawn bins. Out: a table and th
 Kept: nothing; both sides write to the temporary directory.
 
 A round takes a step alone, begins a save, takes steps beside it until it is published, and saves by Accelerate's
-`save_state`, all of whose time is a stall. Ours is what a run does: `checkpoint.staging` in the main thread,
+`save_state`, all of whose time is a stall. Ours is what a run does: `checkpoint.writer` in the main thread,
 `checkpoint.commit` in a `checkpoint.writer`, buffers made ready before the first save, which is counted. `save_state`
 neither flushes what it writes to the disk nor hashes it; it has a round that warms it up. On a GPU the copy goes
 through the bus, which is not measured here: the share printed for one is computed, from 20 GB/s.
@@ -34,8 +34,7 @@ from pretrain.checkpoint.load import unreadable, verify
 from pretrain.checkpoint.manifest import CheckpointManifest, Topology, TrainerState
 from pretrain.checkpoint.pace import optimal_interval
 from pretrain.checkpoint.restore import restore
-from pretrain.checkpoint.staging import StagingBuffer
-from pretrain.checkpoint.writer import BackgroundWrite
+from pretrain.checkpoint.writer import BackgroundWrite, StagingBuffer
 from pretrain.engine.named_state import TorchState
 from pretrain.engine.ranks import Ranks
 from pretrain.run.settings import RunSettings

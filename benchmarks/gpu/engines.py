@@ -36,8 +36,7 @@ from benchmarks.training import initial
 from data.batches.batch import Batch
 from data.order.plan import SPECIAL_TOKENS
 from pretrain.model.masked_language_model import MaskedLanguageModel
-from pretrain.optimizer.build import build_optimizer
-from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.groups import build_optimizer, parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 
 if TYPE_CHECKING:
@@ -201,8 +200,8 @@ def prepared_by(kind: Kind, model: nn.Module) -> tuple["Engine", nn.Module, Any]
     os.environ.update(VARIABLES[kind])
     from accelerate import Accelerator
 
-    from pretrain.engine.cpu import sharding_on_a_cpu
     from pretrain.engine.engine import Engine
+    from pretrain.engine.launch import sharding_on_a_cpu
 
     of_engine: type[Engine]
     if kind == "FSDP2":

@@ -30,7 +30,7 @@ def save(place: Place) -> Iterator[Finding]:
 
 def of_a_rank(place: Place) -> Iterator[Finding]:
     """Types of what the layers compute with, then bytes and seconds of a save's copy."""
-    from pretrain.checkpoint.staging import StagingBuffer
+    from pretrain.checkpoint.writer import StagingBuffer
     from pretrain.engine.engine import layer_weights
 
     preset, slots = DRY if place.dry else (PRESET, SLOTS)

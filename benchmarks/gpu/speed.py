@@ -24,7 +24,7 @@ from benchmarks.training import Side, activation_bytes, autocast, copied, on_dev
 from data.batches.batch import Batch
 from data.order.plan import SPECIAL_TOKENS
 from pretrain.model.attention.layout import layout_of
-from pretrain.model.attention.varlen import varlen
+from pretrain.model.attention.sdpa import varlen
 from pretrain.model.compilation import compile_layers
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.flops import training_flops

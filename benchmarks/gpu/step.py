@@ -24,8 +24,7 @@ from benchmarks.training import initial
 from data.batches.batch import Batch
 from pretrain.model.compute import configure
 from pretrain.model.settings import ComputeSettings
-from pretrain.optimizer.build import build_optimizer
-from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.groups import build_optimizer, parameter_groups
 from pretrain.optimizer.muon import Muon
 from pretrain.optimizer.settings import OptimizerSettings
 

@@ -32,7 +32,7 @@ from pretrain.model import build
 from pretrain.model.initial import WEIGHT_STD, FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
-from pretrain.optimizer import build as optimizers
+from pretrain.optimizer import groups as optimizers
 from pretrain.ship import export
 
 LAYERS = "encoder.layers."

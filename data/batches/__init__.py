@@ -2,5 +2,5 @@
 
 In: bins as `data.order.plan` gives them, and the folders of the stores. Out: `loader.Step`s of `batch.Batch`es. Kept:
 the cursor of the last step. Of the rooms of `data`, this one alone imports torch. Begin with `batch`, then `contents`
-(what a job puts into bins), `filling` (a bin that a worker has filled), `masking`, `collate`, `loader`.
+(what a job puts into bins), `masking`, `collate` (filled bins to a batch), `loader`.
 """

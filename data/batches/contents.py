@@ -7,8 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from data.batches.batch import Batch
-from data.batches.collate import collate
-from data.batches.filling import FilledBin, ResidueReader, fill_bin
+from data.batches.collate import FilledBin, ResidueReader, collate, fill_bin
 from data.batches.masking import corrupt
 from data.batches.settings import MaskSettings
 from data.order.plan import Bin

@@ -27,14 +27,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from data.batches.batch import Batch
+from data.batches.collate import FilledBin
 from data.batches.contents import Contents
-from data.batches.filling import FilledBin
 from data.order.dealing import attention_cost, balance, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.order.settings import forward_bins
 from zymogen import keyed_random
-from zymogen.files.disk_error import describe
-from zymogen.processes import group_signals
+from zymogen.files.durable import describe
+from zymogen.processes import signals
 from zymogen.processes.environment import use_short_sockets
 
 _PREFETCH = 4
@@ -115,7 +115,7 @@ class Loader:
             multiprocessing_context=_forkserver(workers) if workers else None,
         )
         resource_tracker.ensure_running()  # it unblocks the signals, where it starts
-        with group_signals.blocked():  # also in the server that forks the workers
+        with signals.blocked():  # also in the server that forks the workers
             self._filled = iter(filled)
 
     def __iter__(self) -> Iterator[Step]:
@@ -220,10 +220,10 @@ def _belong_to_the_trainer(worker: int) -> None:
     """Put a worker into a group of its own, where only the training process ends it, also by being killed."""
     threading.Thread(target=_end_with_the_trainer, name="parent", daemon=True).start()
     os.setsid()
-    for each in group_signals.TO_END:
+    for each in signals.TO_END:
         before = signal.signal(each, signal.SIG_IGN)  # drops one that came by now
         signal.signal(each, before or signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, group_signals.TO_END)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.TO_END)
 
 
 def _end_with_the_trainer() -> None:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS, LETTER_IDS, REFUSED, UNK
 from data.batches.batch import Batch
-from data.batches.collate import collate
+from data.batches.collate import FilledBin, collate, fill_bin
 from data.batches.contents import Contents
-from data.batches.filling import FilledBin, fill_bin
 from data.order.packing import BinMembers, pack
 from data.order.plan import Bin
 from data.order.settings import BIN_TOKENS, BinSettings
@@ -54,7 +53,7 @@ def token_ids(letters: str) -> NDArray[np.uint8]:
 
 
 class TokenArrays:
-    """Documents whose token ids are in memory (a `data.batches.filling.ResidueReader`): sample i is the i-th array.
+    """Documents whose token ids are in memory (a `data.batches.collate.ResidueReader`): sample i is the i-th array.
 
     Args:
         documents: ``(tokens,)`` uint8 each, begin and end token included where they have them.

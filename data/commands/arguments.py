@@ -10,7 +10,7 @@ from typing import get_args, get_type_hints
 
 from data.settings import DataSettings, IngestSettings
 from zymogen.command_line.parser import PathParser
-from zymogen.settings.option import use_options
+from zymogen.settings.origin import use_options
 from zymogen.settings.section import format_setting
 
 

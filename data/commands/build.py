@@ -1,13 +1,24 @@
-"""`python -m data build`: sources to a token store."""
+"""`python -m data build`: sources to a token store; and how each command opens, or builds, the store that it names."""
 
 import argparse
+from dataclasses import fields
 
-from data.commands.opening import ingest_of
-from data.settings import CorpusSettings
+from data.corpus.stores import open_store
+from data.settings import CorpusSettings, IngestSettings
 from data.sources.resolve import STANDARD_INPUT, resolve
 from data.store.build import build_into, format_rejected, open_or_build
-from data.store.token_store import REJECTED
+from data.store.token_store import REJECTED, TokenStore
 from zymogen.console.progress import BuildProgress
+
+
+def store_of(options: argparse.Namespace) -> TokenStore:
+    """The store of a command with the options for reading."""
+    return open_store(options.sources, options.unknown_letters, ingest_of(options), options.store_dir)
+
+
+def ingest_of(options: argparse.Namespace) -> IngestSettings:
+    """The options for reading, as settings of a recipe."""
+    return IngestSettings(**{f.name: getattr(options, f.name) for f in fields(IngestSettings)})
 
 
 def run(options: argparse.Namespace) -> int:

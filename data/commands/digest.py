@@ -18,10 +18,9 @@ from typing import Any
 
 from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
-from data.order.chain import GENESIS, extend
-from data.order.plan import Cursor, Plan, next_cursor
+from data.order.plan import GENESIS, Cursor, Plan, extend, next_cursor
 from data.settings import DataSettings
-from data.store import derived_json
+from data.store import derived
 from zymogen.console.progress import ProgressBar
 from zymogen.settings.origin import SettingOrigin
 from zymogen.settings.section import SettingClass, require, seed_setting
@@ -130,7 +129,7 @@ def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
     path = Path(settings.store_dir) / "plans" / f"{key}.json"
     index: dict[str, Any] = {"of": identity, "windows": [[0, 0, 0, 0]]}
     if path.exists():
-        index = derived_json.read(path, index, path)
+        index = derived.read_json(path, index, path)
         if index["of"] != identity:
             raise ValueError(f"{path} is not of this plan; delete it, it is written again")
     windows: list[list[int]] = index["windows"]  # pass, window, tokens before, bins before
@@ -146,7 +145,7 @@ def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
         )
         windows.append([after.pass_index, after.window, after.tokens_before_window, bins_before + len(bins or ())])
     if len(windows) > known:
-        derived_json.write(path, json.dumps(index))
+        derived.write_json(path, json.dumps(index))
     pass_index, window, tokens, bins_before = next(w for w in reversed(windows) if w[3] <= wanted)
     return Cursor(pass_index=pass_index, window=window, bin=wanted - bins_before, tokens_before_window=tokens)
 

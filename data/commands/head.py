@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from data.alphabet import FASTA_LETTERS
-from data.commands.opening import store_of
-from data.homology.record_names import names
+from data.commands.build import store_of
+from data.homology.name_table import names
 from data.store.token_store import TokenStore
 from zymogen.console.progress import ProgressBar
 from zymogen.settings.section import require

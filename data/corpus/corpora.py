@@ -1,6 +1,6 @@
 """The corpora of a run: stores, splits and what is drawn from them.
 
-In: open stores, clusters and splits (`data.corpus.prepare` opens them). Out: the plan, the validation side, the
+In: open stores, clusters and splits (`data.corpus.stores` opens them). Out: the plan, the validation side, the
 description for run.json. Kept: nothing.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from data.batches.contents import MaskedContents
 from data.corpus.shelves import CorpusReader
 from data.homology.clusters import ClusterMembers, Clusters
-from data.homology.record_names import names
+from data.homology.name_table import names
 from data.homology.split import CorpusSplit
 from data.order.plan import CorpusProgress, Cursor, Plan
 from data.order.sampler import CORPUS_BITS, Epochs, Mixture, Sampler

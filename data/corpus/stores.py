@@ -10,7 +10,8 @@ from pathlib import Path
 
 from data.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
 from data.sources.synthetic import Families
-from data.store.checked import check
+from data.store.derived import verify_tables
+from data.store.growing import GrowingStore
 from data.store.token_store import FACTS, TokenStore
 from zymogen.console.safe_text import is_redacted
 
@@ -59,7 +60,7 @@ def open_store(
 def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> PreparedCorpus:
     from data.sources.resolve import is_remote, names_of, resolve
     from data.store.build import find_built, open_or_build  # imported here, so that reading a store needs no parser
-    from data.store.growing import GrowingStore, start_builder
+    from data.store.growing import start_builder
 
     store_dir, remote = Path(settings.store_dir), [s for s in corpus.sources if is_remote(s)]
     if not (fetches or store_dir.is_dir()):
@@ -67,7 +68,7 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> P
     if any(map(is_redacted, remote)) or (remote and not fetches):
         kept = find_built(names_of(corpus), store_dir, settings.unknown_letters, settings.ingest)
         if kept is not None:
-            check(TokenStore(kept), store_dir)
+            verify_tables(TokenStore(kept), store_dir)
             return PreparedCorpus(kept, Path(corpus.clusters).expanduser() if corpus.clusters else None, None)
         if not fetches:
             raise ValueError(
@@ -77,7 +78,7 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> P
     if corpus.streaming:
         folder = start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir)
         if (folder / FACTS).exists():
-            check(GrowingStore(folder), store_dir)
+            verify_tables(GrowingStore(folder), store_dir)
         return PreparedCorpus(folder, None, None)
     source = resolve(corpus, settings.unknown_letters, settings.ingest, store_dir)
     if source.store is not None:
@@ -89,5 +90,5 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> P
             )
     else:
         folder = open_or_build(source.sources, store_dir, settings.unknown_letters, settings.ingest).folder
-    check(TokenStore(folder), store_dir)
+    verify_tables(TokenStore(folder), store_dir)
     return PreparedCorpus(folder, source.clusters, source.families)

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology import name_table
-from data.homology.record_names import names
-from data.store import derived_array, derived_json
+from data.homology.name_table import names
+from data.store import derived
 from data.store.derived import cache_dir, remedy
 from data.store.token_store import UINT64, hash_of, new_hash
 from zymogen.console.progress import ProgressBar
@@ -82,14 +82,14 @@ class Clusters:
     def _opened(self) -> tuple[dict[str, Any], NDArray[np.uint64]]:
         assert self.folder is not None
         path = self.folder / "clusters.json"
-        facts = derived_json.read(path, ("format", "fingerprint"), self.folder)
+        facts = derived.read_json(path, ("format", "fingerprint"), self.folder)
         if facts["format"] != FORMAT:
             raise ValueError(
                 f"{path}: the format is {facts['format']!r}, this version reads {FORMAT!r}; {remedy(self.folder)}"
             )
         store = self.store
         of_records = self.folder / "of_records.bin"
-        return facts, derived_array.read(of_records, UINT64, facts["fingerprint"], store.num_records, store.store_dir)
+        return facts, derived.read_array(of_records, UINT64, facts["fingerprint"], store.num_records, store.store_dir)
 
     def blocks(self) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """First record and hashes of each block of `of_records`, of a finished store.
@@ -118,10 +118,10 @@ class Clusters:
         """The records of every cluster; the first use sorts the records by cluster and keeps the result."""
         name = f"{self.folder.name}/members" if self.folder else "members-of-equal-sequences"
         folder = cache_dir(self.store, name)
-        hashes = derived_json.kept(folder / _MEMBERS_FACTS, _MEMBERS, partial(_write_members, self))
+        hashes = derived.kept_json(folder / _MEMBERS_FACTS, _MEMBERS, partial(_write_members, self))
 
         def read(name: str, dtype: str, count: int | None = None) -> NDArray[Any]:
-            return derived_array.read(folder / name, dtype, hashes[name], count, self.store.store_dir)
+            return derived.read_array(folder / name, dtype, hashes[name], count, self.store.store_dir)
 
         clusters = read("clusters.bin", UINT64)
         offsets = read("offsets.bin", UINT64, len(clusters) + 1)
@@ -180,7 +180,7 @@ def excluded(store: "TokenStore", table: Path) -> NDArray[np.int64]:
             is in the store.
     """
     folder = cache_dir(store, f"excluded-{_stamp(table, 'data.exclude', EXCLUDED_FORMAT)}")
-    facts = derived_json.kept(
+    facts = derived.kept_json(
         folder / "excluded.json", (*name_table.MATCHES, "hash"), partial(_write_excluded, store, table)
     )
     if facts["unknown"] and facts["unknown"] == facts["names"]:
@@ -197,7 +197,7 @@ def excluded(store: "TokenStore", table: Path) -> NDArray[np.int64]:
             "it: where only some are meant, give every record a first word of its own",
             stacklevel=2,
         )
-    return derived_array.read(folder / "records.bin", INT64, facts["hash"])
+    return derived.read_array(folder / "records.bin", INT64, facts["hash"])
 
 
 def _write_excluded(store: "TokenStore", table: Path, building: Path) -> dict[str, Any]:

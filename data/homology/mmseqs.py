@@ -1,19 +1,22 @@
 """Homology by MMseqs2: clusters at a sequence identity, and the training sequences similar to a held-out set.
 
-In: stores. Out: `Clusters`; a table for data.exclude. Kept: the clusters and how they were made, in a folder
-``clusters-mmseqs-IDENTITY-VERSION`` at the place that `data.store.derived` gives; files that MMseqs2 writes meanwhile
-are removed.
+In: stores. Out: `Clusters`; a table for data.exclude; whether the program is installed, its version, one run of it.
+Kept: the clusters and how they were made, in a folder ``clusters-mmseqs-IDENTITY-VERSION`` at the place that
+`data.store.derived` gives; files that MMseqs2 writes meanwhile are removed.
 
-MMseqs2: Steinegger and Soeding 2017, doi:10.1038/nbt.3988. Clusters are connected components of the pairs that it
-finds similar: greedy clusters would cut a chain of relatives. Up to `EXHAUSTIVE` sequences are searched all against all
-in one step, as MMseqs2's cascades miss some pairs. docs/decisions.md has the figures. Peptides are compared by position
+MMseqs2: Steinegger and Soeding 2017, doi:10.1038/nbt.3988. Clusters are connected components of the pairs that it finds
+similar: greedy clusters would cut a chain of relatives. Up to `EXHAUSTIVE` sequences are searched all against all in
+one step, as MMseqs2's cascades miss some pairs. docs/decisions.md has the figures. Peptides are compared by position
 besides (`data.homology.peptides`), where they are few enough.
 """
 
 import heapq
 import re
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Container, Iterator
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,18 +24,84 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology import name_table, peptides, program
+from data.alphabet import FASTA_LETTERS
+from data.homology import name_table, peptides
 from data.homology.clusters import ClusterMembers, Clusters, open_clusters, write_clustering
-from data.homology.record_names import names
+from data.homology.name_table import names
 from data.store.derived import cache_dir, find
 from data.store.token_store import UINT64
 from zymogen.console.progress import ProgressBar
-from zymogen.files.disk_error import write_error
-from zymogen.files.durable import new_dir, replacing_file, workspace
+from zymogen.files.durable import new_dir, replacing_file, workspace, write_error
+from zymogen.processes import parent
+from zymogen.processes.resources import resources
 from zymogen.settings.section import require
 
 if TYPE_CHECKING:
     from data.store.token_store import TokenStore
+
+INSTALL = "apt install mmseqs2, or conda install -c conda-forge -c bioconda mmseqs2"
+LEAST_MB = 1200
+"""Memory that it must have: with less than 1.1 GB version 14 refuses to search one sequence for itself."""
+
+
+def is_installed() -> bool:
+    """Whether there is a program 'mmseqs'."""
+    return shutil.which("mmseqs") is not None
+
+
+def why_not_installed() -> str:
+    """Why MMseqs2 cannot run here; empty where it can."""
+    return _memory_obstacle() if is_installed() else "MMseqs2 is not installed"
+
+
+@cache  # one answer for one process, which says it in several places
+def _memory_obstacle() -> str:
+    here = resources()
+    if here.available_bytes >> 20 >= LEAST_MB:
+        return ""
+    limits = f" (limits of this container or job: {here.limits})" if here.limits else ""
+    return f"MMseqs2 needs {LEAST_MB / 1000} GB of memory, and {here.available_bytes / 1e9:.1f} GB are free{limits}"
+
+
+def version(asked_by: str) -> str:
+    """Version of the MMseqs2 that is installed.
+
+    Raises:
+        ValueError: it is not installed, or has too little memory.
+    """
+    if reason := why_not_installed():
+        remedy = "raise the limit, or end other programs" if is_installed() else INSTALL
+        raise ValueError(f"{asked_by} needs MMseqs2, and {reason}: {remedy}")
+    said = subprocess.run(["mmseqs", "version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+    return said.stdout.decode().strip().replace("/", "-")
+
+
+def write_fasta(store: "TokenStore", path: Path, records: Iterator[tuple[int, int]]) -> int:
+    """Append sequences to a FASTA file from pairs (number for its header, record); return how many."""
+    count = 0
+    with path.open("ab", buffering=1 << 20) as file:
+        for number, record in records:
+            file.write(b">%d\n%s\n" % (number, FASTA_LETTERS[store.residues(record)].tobytes()))
+            count += 1
+    return count
+
+
+def run(work: Path, *arguments: str) -> None:
+    """Run MMseqs2 in a folder, on all cores and at most half of the memory that is free, or `LEAST_MB`.
+
+    Raises:
+        ValueError: it failed; the message has the end of its output.
+    """
+    here = resources()
+    memory = max(here.available_bytes // 2 >> 20, LEAST_MB)
+    # Left to guess, it takes a few sequences of A, C, G and T for nucleotides, whose index alone needs some 8 GB.
+    kind = ("--dbtype", "1")
+    limits = (*kind, "--threads", str(here.cores), "--split-memory-limit", f"{memory}M", "-v", "1")
+    done = parent.run(["mmseqs", *arguments, *limits], work)
+    if done.returncode:
+        said = done.stdout.decode("utf-8", "replace").strip()[-1500:] or "it printed nothing; did memory run out?"
+        raise ValueError(f"mmseqs {arguments[0]} ended with status {done.returncode}: {said}")
+
 
 COVERAGE = 0.8
 """Share of both sequences that an alignment must cover to put them in one cluster, as in UniRef."""
@@ -68,9 +137,9 @@ def cluster_by_identity(store: "TokenStore", min_identity: float) -> Clusters:
             return clusters
     distinct, (num_peptides, comparisons) = open_clusters(store, None).members, peptides.count(store)
     has_longer = num_peptides < store.num_records
-    version = program.version("data.split_identity") if has_longer else "position"
-    folder = cache_dir(store, f"{name}{version}")
-    tool = f"MMseqs2 {version}" if has_longer else peptides.NAME
+    installed = version("data.split_identity") if has_longer else "position"
+    folder = cache_dir(store, f"{name}{installed}")
+    tool = f"MMseqs2 {installed}" if has_longer else peptides.NAME
     are_few = comparisons <= peptides.MOST_COMPARISONS
     if num_peptides and has_longer:
         tool += f"; {peptides.NAME}" if are_few else f"; {num_peptides:,} peptides are too many to be compared"
@@ -85,8 +154,8 @@ def cluster_by_identity(store: "TokenStore", min_identity: float) -> Clusters:
     ):
         of_distinct = np.asarray(distinct.clusters)
         if has_longer:
-            program.write_fasta(store, Path(work) / "in.fasta", enumerate(_firsts(distinct)))
-            program.run(Path(work), "easy-cluster", "in.fasta", "out", "tmp", *options)
+            write_fasta(store, Path(work) / "in.fasta", enumerate(_firsts(distinct)))
+            run(Path(work), "easy-cluster", "in.fasta", "out", "tmp", *options)
             of_distinct = _representatives(Path(work), distinct.clusters)
         if num_peptides and are_few:
             pairs = peptides.links(store, np.fromiter(_firsts(distinct), np.int64), min_identity)
@@ -135,7 +204,7 @@ def decontaminate(
     if not output.parent.is_dir():
         raise ValueError(f"{output.parent} is no folder; create it, or write elsewhere")
     _require_replaceable(output)
-    program.version("python -m data decontaminate")
+    version("python -m data decontaminate")
     equal = list(_equal(store, against))
     with workspace(output, _ELSEWHERE) as work, write_error(output, _ELSEWHERE):
         known = frozenset(record for record, *_ in equal)
@@ -213,13 +282,13 @@ def _search(
 ) -> Iterator[_Match]:
     """The best match of each record that MMseqs2 aligns well enough, by rising record; those of `known` left out."""
     others = ((record, record) for record in range(store.num_records) if record not in known)
-    if not program.write_fasta(store, work / "training.fasta", others):
+    if not write_fasta(store, work / "training.fasta", others):
         return
-    program.write_fasta(against, work / "heldout.fasta", ((record, record) for record in range(against.num_records)))
+    write_fasta(against, work / "heldout.fasta", ((record, record) for record in range(against.num_records)))
     # Training sequences are the queries: MMseqs2 keeps a limited number of matches a query, and one is enough here.
     text = f"searching for relatives of {against.num_records:,} sequences with MMseqs2, at identity {min_identity}"
     with ProgressBar(text, after_s=0.0):
-        program.run(
+        run(
             work,
             *("easy-search", "training.fasta", "heldout.fasta", "out.tsv", "tmp", *_SENSITIVE),
             *("--min-seq-id", str(min_identity), "--format-output", "query,target,fident,qcov,tcov"),

@@ -1,7 +1,8 @@
 """Tables that name records: joined with the headers of a store, sorted, in bounded memory.
 
-In: a store and a TSV. Out: rising keys ``2 * record + place of the name``, with what the table lists for them. Kept:
-nothing; DuckDB (https://duckdb.org) reads the table, joins and sorts; the session removes the folder it spills into.
+In: a store and a TSV. Out: rising keys ``2 * record + place of the name``, with what the table lists for them. A record
+is named by the first word of its header, or by the accession in that word. Kept: nothing; DuckDB (https://duckdb.org)
+reads the table, joins and sorts; the session removes the folder it spills into.
 """
 
 import gzip
@@ -14,11 +15,33 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology.record_names import names
 from data.transport.compression import compression
 
 if TYPE_CHECKING:
     from data.store.token_store import TokenStore
+
+_ACCESSION_FIELD = {
+    **dict.fromkeys((b"sp", b"tr"), 1),  # UniProt
+    **dict.fromkeys((b"bbm", b"bbs", b"cl", b"dbj", b"emb", b"gb", b"gim", b"gpp", b"lcl", b"nat", b"pdb", b"ref"), 1),
+    **dict.fromkeys((b"tpd", b"tpe", b"tpg"), 1),
+    **dict.fromkeys((b"gnl", b"pat", b"pgp", b"pir", b"prf"), 2),
+    b"gi": 3,
+}
+"""Which field of an identifier with bars is the accession, by the first field: data bases of NCBI and UniProt (NCBI C++
+Toolkit, FASTA sequence ID format). ``1ABC_1|Chains A, B`` of the PDB has none."""
+
+
+def names(header: bytes) -> tuple[bytes, ...]:
+    """The header's first word, and the accession inside it if it has one; one or two names.
+
+    ``sp|P12345|NAME_HUMAN`` has the accession P12345, ``gi|1234|gb|AAP56351.2|`` has AAP56351.2; MMseqs2's tables give
+    the accession alone. A blank header has the one name ``b""``.
+    """
+    word = (header.split(maxsplit=1) or [b""])[0]
+    fields = word.split(b"|")
+    field = _ACCESSION_FIELD.get(fields[0], len(fields))
+    return (word, fields[field]) if field < len(fields) and fields[field] else (word,)
+
 
 TableLayout = Literal["pairs", "idmapping", "names"]
 """``pairs``: cluster, member. ``idmapping``: UniProt's idmapping_selected.tab. ``names``: a name, then any columns."""

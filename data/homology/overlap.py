@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from data.homology.clusters import INT64, open_clusters, write_array
 from data.homology.split import CorpusSplit, fingerprint_of, restrict_to
-from data.store import derived_array, derived_json
+from data.store import derived
 from data.store.derived import cache_dir
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ def _disjoint(split: CorpusSplit, everywhere: Sequence[str], digests: Callable[[
     key = json.dumps([FORMAT, split.fingerprint, everywhere])
     folder = cache_dir(split.clusters.store, f"overlap-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}")
     fields = ("fingerprint", "copies_of_validation", "copies_of_excluded", "copies_hash")
-    facts = derived_json.kept(folder / "overlap.json", fields, lambda building: _write(building, split, *digests()))
+    facts = derived.kept_json(folder / "overlap.json", fields, lambda building: _write(building, split, *digests()))
     count = facts["copies_of_validation"] + facts["copies_of_excluded"]
     return replace(
         split,
         num_training=split.num_training - count,
         fingerprint=facts["fingerprint"],
-        copies=derived_array.read(folder / "copies.bin", INT64, facts["copies_hash"], count),
+        copies=derived.read_array(folder / "copies.bin", INT64, facts["copies_hash"], count),
         copies_of_validation=facts["copies_of_validation"],
         copies_of_excluded=facts["copies_of_excluded"],
     )

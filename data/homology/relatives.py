@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology import kmers, name_table, peptides, program
+from data.homology import kmers, mmseqs, name_table, peptides
 from data.homology.linked import find_components
 from data.homology.mmseqs import COVERAGE, cluster_by_identity
 from data.store.derived import cache_dir, find
@@ -91,11 +91,11 @@ def related(store: "TokenStore", min_identity: float) -> Clustering:
     Peptides are compared by position (`data.homology.peptides`).
     """
     records = np.arange(store.num_records)
-    is_long = not program.why_not_installed() or store.num_residues(records) >= peptides.SHORT
-    if not program.why_not_installed() or find(store, f"clusters-mmseqs-{min_identity!r}-") or not np.any(is_long):
+    is_long = not mmseqs.why_not_installed() or store.num_residues(records) >= peptides.SHORT
+    if not mmseqs.why_not_installed() or find(store, f"clusters-mmseqs-{min_identity!r}-") or not np.any(is_long):
         clusters = cluster_by_identity(store, min_identity)
         return Clustering(np.asarray(clusters.of_records), clusters.description, False)
-    description = f"{kmers.NAME}: identity {min_identity}; {program.why_not_installed()}"
+    description = f"{kmers.NAME}: identity {min_identity}; {mmseqs.why_not_installed()}"
     hashes = kmers.clusters(store, min_identity)
     return Clustering(
         peptides.cluster_peptides(hashes, hashes[peptides.links(store, records, min_identity)]), description, True
@@ -123,18 +123,18 @@ def cluster_within(
     """
     if not len(records):
         return {each: np.zeros(0, np.int64) for each in identities}
-    if program.why_not_installed():
+    if mmseqs.why_not_installed():
         return {each: np.unique(related(store, each).hashes[records], return_inverse=True)[1] for each in identities}
     distinct, of_distinct = np.unique(np.asarray(store.digests)[records], return_inverse=True)
     first = np.zeros(len(distinct), np.int64)
     first[of_distinct[::-1]] = records[::-1]
     with tempfile.TemporaryDirectory(prefix="zymogen-mmseqs-") as folder:
         work = Path(folder)
-        program.write_fasta(store, work / "in.fasta", enumerate(first.tolist()))
+        mmseqs.write_fasta(store, work / "in.fasta", enumerate(first.tolist()))
         least = ("--min-seq-id", str(min(identities)))
         with ProgressBar(f"comparing {len(first):,} sequences that have relatives with each other", after_s=2.0):
             what = ("easy-search", "in.fasta", "in.fasta", "out.tsv", "tmp", *_WITHIN, *least)
-            program.run(work, *what, "--format-output", "query,target,fident")
+            mmseqs.run(work, *what, "--format-output", "query,target,fident")
         rows = np.loadtxt(work / "out.tsv", ndmin=2).reshape(-1, 3)
     found = {}
     for identity in identities:
@@ -148,9 +148,9 @@ def cluster_within(
 
 def search_method() -> str:
     """What `nearest` searches with on this machine."""
-    if program.why_not_installed():
+    if mmseqs.why_not_installed():
         return f"{kmers.NAME}; {peptides.NAME}"
-    return f"MMseqs2 {program.version('a search')} easy-search {' '.join(SEARCH)}; {peptides.NAME}"
+    return f"MMseqs2 {mmseqs.version('a search')} easy-search {' '.join(SEARCH)}; {peptides.NAME}"
 
 
 def nearest(
@@ -247,7 +247,7 @@ def _of_longer(
     """The pairs of queries that are no peptides."""
     if not len(records):
         return _typed(np.zeros((6, 0)))
-    if not program.why_not_installed():
+    if not mmseqs.why_not_installed():
         if store.folder != against.folder or store.num_records > _TOGETHER:
             return _aligned(store, records, against, targets)
         everything = np.arange(store.num_records)
@@ -302,13 +302,13 @@ def _aligned(
     own = 0 if store.folder == against.folder and np.array_equal(records, targets) else count
     with tempfile.TemporaryDirectory(prefix="zymogen-mmseqs-") as folder:
         work = Path(folder)
-        program.write_fasta(store, work / "queries.fasta", enumerate(records.tolist()))
-        program.write_fasta(against, work / "targets.fasta", enumerate(targets.tolist()))
+        mmseqs.write_fasta(store, work / "queries.fasta", enumerate(records.tolist()))
+        mmseqs.write_fasta(against, work / "targets.fasta", enumerate(targets.tolist()))
         if own:
-            program.write_fasta(store, work / "targets.fasta", enumerate(records.tolist(), own))
+            mmseqs.write_fasta(store, work / "targets.fasta", enumerate(records.tolist(), own))
         text = f"searching for relatives of {len(records):,} sequences among {len(targets):,} with MMseqs2"
         with ProgressBar(text, after_s=0.0):
-            program.run(
+            mmseqs.run(
                 work,
                 *("easy-search", "queries.fasta", "targets.fasta", "out.tsv", "tmp", *SEARCH),
                 *("--format-output", "query,target,fident,qcov,bits"),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology.clusters import INT64, Clusters, write_array
-from data.store import derived_array, derived_json
+from data.store import derived
 from data.store.derived import cache_dir
 from data.store.token_store import new_hash
 from zymogen import keyed_random
@@ -92,13 +92,13 @@ def open_split(
     key = [FORMAT, store.fingerprint, clusters.fingerprint, float(validation_fraction).hex(), _content(excluded)]
     folder = cache_dir(store, f"split-{hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()}")
     fields = ("fingerprint", "training", *(name + of for name in ("validation", "excluded") for of in ("", "_hash")))
-    facts = derived_json.kept(
+    facts = derived.kept_json(
         folder / "split.json",
         fields,
         lambda building: _write(building, store, clusters, validation_fraction, excluded),
     )
     validation, left_out = (
-        derived_array.read(folder / f"{name}.bin", INT64, facts[f"{name}_hash"], facts[name])
+        derived.read_array(folder / f"{name}.bin", INT64, facts[f"{name}_hash"], facts[name])
         for name in ("validation", "excluded")
     )
     return CorpusSplit(clusters, validation_fraction, facts["training"], facts["fingerprint"], validation, left_out)

@@ -1,7 +1,7 @@
 """The order of training: which sequence, crop and bin come when, by integer arithmetic in NumPy alone.
 
 In: the number of records of each corpus, their lengths, the settings, a seed and a position. Out: bins, and the rank
-that takes each. Kept: nothing; the whole state is a `plan.Cursor`. Begin with `permutation` (the order of records),
-`sampler` (which corpus is next), `shares` (groups by their number of draws), `packing` (documents to bins), `plan`
+that takes each. Kept: nothing; the whole state is a `plan.Cursor`. Begin with `sampler` (the order of records,
+and which corpus is next), `shares` (groups by their number of draws), `packing` (documents to bins), `plan`
 (bins of a step), `dealing` (bins to ranks).
 """

@@ -1,22 +1,57 @@
 """The plan: which documents are in which bin, as a pure function of the corpora, the identity settings and the seed.
 
-In: a sampler, lengths of its samples, settings, seed, a cursor. Out: `Bin`s, one after the other, without end. Kept:
-only the plan of the current window, which can be made again from its number. World size, workers and restarts do not
-change it.
+In: a sampler, lengths of its samples, settings, seed, a cursor. Out: `Bin`s, one after the other, without end; the
+sample chain, one hash that proves which bins, in which order, trained a model. Kept: only the plan of the current
+window, which can be made again from its number. World size, workers and restarts do not change it. The value of a
+setting that has stages depends on the tokens seen so far, and on nothing else.
 """
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
 from data.order.sampler import Sampler, WindowSamples
 from data.order.settings import PackingSettings
 from zymogen import keyed_random
+
+
+def stage_value(stages: Sequence[tuple[int, int]], final: int, tokens_seen: int) -> int:
+    """The value of the first stage that has not ended at `tokens_seen`; `final` once all have.
+
+    Args:
+        stages: (tokens at which the stage ends, value), by rising end.
+        final: value after the last stage.
+        tokens_seen: tokens of all earlier bins, pad tokens not counted.
+    """
+    return next((value for end, value in stages if tokens_seen < end), final)
+
+
+def stage_end(stages: Sequence[tuple[int, int]], tokens_seen: int) -> int | None:
+    """The tokens at which the stage of `stage_value` ends; None for the last value, which holds without end."""
+    return next((end for end, _ in stages if tokens_seen < end), None)
+
+
+GENESIS = "0" * 64
+"""The chain before the first step."""
+
+
+def extend(chain: str, digests: Sequence[int]) -> str:
+    """The chain after one more step.
+
+    Args:
+        chain: the chain before the step, 64 hex digits.
+        digests: the 64-bit digest of each bin of the step (`Batch.digests`), in global bin order.
+    """
+    content = hashlib.blake2b(bytes.fromhex(chain), digest_size=32)
+    for digest in digests:
+        content.update((digest & (1 << 64) - 1).to_bytes(8, "little"))
+    return content.hexdigest()
+
 
 SPECIAL_TOKENS = 2
 """Number of special tokens of a whole protein: begin and end token."""

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data.order.permutation import Permutation
-from data.order.sampler import WindowSamples
+from data.order.sampler import Permutation, WindowSamples
 from zymogen import keyed_random
 
 

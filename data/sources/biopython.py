@@ -19,9 +19,8 @@ from data.sources.block import START, RecordBlock, SourcePosition
 from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta_text import MAX_LINE_BYTES
 from data.sources.protein import RejectionReason, shown
-from data.transport.broken_stream import StreamError
-from data.transport.byte_stream import ByteStream, SingleFileSource
-from data.transport.chunk_file import ChunkFile
+from data.transport.byte_stream import ByteStream, ChunkFile, SingleFileSource
+from data.transport.retries import StreamError
 
 Format = Literal["uniprot-xml", "swiss", "genbank", "stockholm"]
 

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import Any, Literal
 
 from data.sources.fasta_text import MAX_LINE_BYTES
-from data.transport.chunk_file import ChunkFile
+from data.transport.byte_stream import ChunkFile
 
 _FIRST_ROWS = 100
 _LETTERS = re.compile(r"\s*[A-Za-z]+\*?\s*")

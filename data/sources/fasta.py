@@ -27,8 +27,8 @@ from data.sources.fasta_text import (
     within_line_cap,
 )
 from data.sources.protein import MAX_HEADER_BYTES, MAX_RESIDUES, WHITESPACE, letters_of, rejection, shown, token_ids
-from data.transport.broken_stream import ConnectionLostError, StreamError
 from data.transport.byte_stream import STANDARD_INPUT, ByteStream, SingleFileSource
+from data.transport.retries import ConnectionLostError, StreamError
 from zymogen.compiled import compiled
 
 BLOCK_BYTES = 15 << 18

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from data.sources.protein import WHITESPACE, shown
-from data.transport.broken_stream import StreamError
+from data.transport.retries import StreamError
 
 MAX_LINE_BYTES = 64 << 20
 """Longest line of a text file: 64 of the longest proteins. A file that is no text may have no line end at all."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.settings import LetterPolicy, SourceContent
 from data.sources.block import Kind, RecordBlock
-from zymogen.settings.option import format_option
+from zymogen.settings.origin import format_option
 
 MAX_RESIDUES = 1_000_000
 """Longest protein; the longest known ones have some 45,000 residues, and a genome in one record has more."""

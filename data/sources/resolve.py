@@ -23,9 +23,9 @@ from data.sources.biopython import SUFFIXES, SeqIOSource
 from data.sources.block import Source
 from data.sources.synthetic import Families, write_corpus
 from data.sources.tables import DATASETS, TABLES, TableSource
-from data.transport.attempts import WEB
 from data.transport.byte_stream import STANDARD_INPUT as STANDARD_INPUT
 from data.transport.byte_stream import require_no_pipe
+from data.transport.retries import WEB
 from zymogen.console.safe_text import redact_later, unredacted
 from zymogen.files.suggestions import did_you_mean, format_list
 

@@ -26,10 +26,9 @@ from data.sources.delimited import DelimitedText, MalformedTableError
 from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta_text import within_line_cap
 from data.sources.protein import RejectionReason, shown
-from data.transport.attempts import ATTEMPTS, WEB
-from data.transport.broken_stream import StreamError
 from data.transport.byte_stream import ByteStream, SingleFileSource
 from data.transport.remote_file import RemoteFile
+from data.transport.retries import ATTEMPTS, WEB, StreamError
 from zymogen.console.safe_text import unredacted
 from zymogen.settings.section import expanded
 

@@ -19,17 +19,16 @@ from data.settings import IngestSettings, LetterPolicy
 from data.sources.block import JUDGED, RecordBlock, Source, num_bad
 from data.sources.protein import BEGINNING_RECORDS, shown, wrong_content
 from data.store.builder_process import MessageSender, UnusableStoreError, call
-from data.store.folder import discard, remove_journal
+from data.store.folder import discard, locked, remove_journal
 from data.store.journal import FAILED, BuildJournal
-from data.store.lock import locked
 from data.store.read_ahead import PartProgress, Prefetcher, ReadCounts, any_held
 from data.store.token_store import FACTS, FORMAT, REJECTED, StoreCounts, TokenStore, read_facts
 from data.store.writer import StoreWriter
-from data.transport.broken_stream import ConnectionLostError, SourceChangedError
 from data.transport.byte_stream import STANDARD_INPUT
+from data.transport.retries import ConnectionLostError, SourceChangedError
 from zymogen.console.progress import BuildProgress
 from zymogen.console.safe_text import log
-from zymogen.settings.option import format_option
+from zymogen.settings.origin import format_option
 
 Progress = Callable[[int, int, int, int | None], None]
 """Called with records, residues, stored bytes of the sources that were read, and all their bytes (None if unknown)."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from zymogen.console.safe_text import WHOLE, log_error
-from zymogen.files.disk_error import CLOSED, FULL, one_line
+from zymogen.files.durable import CLOSED, FULL, one_line
 from zymogen.processes.parent import end_with
 
 _PROGRAM = (

@@ -1,15 +1,28 @@
-"""The place of what is derived from a token store: splits, clusters, exclusions, pictures.
+"""What is derived from a token store: its place, and its arrays and JSON files, which are whole or not there.
 
-In: a store, and the name of what is derived. Out: a path. Kept: nothing.
+In: a store, and the name of what is derived; what fills it. Out: a path, or the content. Kept: splits, clusters,
+exclusions, pictures. Under data.store_dir, a file ``checked/HASH.json`` for each large file whose hash was right once:
+HASH covers its size, time of change, inode and hash, so that a changed file is read again.
 
 The place is the store's own folder if it can be written to. What is derived from a store that can only be read (on a
 shared disk, in a mounted archive) is kept in ``derived/HASH`` of data.store_dir, where HASH is the hash in the store's
 store.json, which covers the hashes of all its files.
 """
 
+import hashlib
+import json
 import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.store.token_store import hash_of
+from zymogen.files.durable import new_dir, replacing_file, write_error
 
 if TYPE_CHECKING:
     from data.store.token_store import TokenStore
@@ -70,3 +83,152 @@ def remedy(delete: Path) -> str:
 
 def _is_readable(path: Path) -> bool:
     return os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0))
+
+
+CHECKED = "checked"
+
+
+def verify_once(path: Path, content_hash: str, store_dir: Path | None, compare: Callable[[], None]) -> None:
+    """Compare a file with its hash, unless that was done before.
+
+    Args:
+        path: the file.
+        content_hash: the hash that `compare` expects.
+        store_dir: data.store_dir. If it is None, or nothing can be written there, the next call compares again.
+        compare: reads the file, and raises if it differs.
+
+    Raises:
+        ValueError: from `compare`.
+    """
+    if store_dir is None:
+        compare()
+        return
+    status = path.stat()
+    stamp = {
+        "file": str(path.resolve()),
+        "bytes": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "inode": status.st_ino,
+        "hash": content_hash,
+    }
+    # The path is left out, as a disk can be mounted at several places.
+    key = json.dumps([stamp[name] for name in ("bytes", "mtime_ns", "inode", "hash")])
+    stamp_path = store_dir / CHECKED / f"{hashlib.blake2b(key.encode(), digest_size=10).hexdigest()}.json"
+    if os.path.exists(stamp_path):
+        return
+    compare()
+    if path.stat().st_mtime_ns == status.st_mtime_ns:
+        with suppress(OSError, ValueError):
+            write_json(stamp_path, json.dumps(stamp, indent=1) + "\n")
+
+
+def verify_tables(store: "TokenStore", store_dir: Path) -> None:
+    """Compare offsets.bin and digests.bin of a finished store, 16 bytes a record, with their hashes; only once.
+
+    With wrong offsets a record would be another protein; with a wrong digest it could both train and validate.
+
+    Raises:
+        ValueError: one of them differs from what was written, or offsets do not rise.
+    """
+    for name in ("offsets.bin", "digests.bin"):
+        verify_once(store.folder / name, store.facts["files"][name]["hash"], store_dir, partial(store.verify, name))
+
+
+def read_array(
+    path: Path, dtype: str, content_hash: str, count: int | None = None, store_dir: Path | None = None
+) -> NDArray[Any]:
+    """All items of a file that this package wrote, in a folder that is derived again as a whole.
+
+    Args:
+        path: the file.
+        dtype: type of one item, with its byte order.
+        content_hash: the BLAKE2b hash of 16 bytes that it must have.
+        count: how many items it must have; None for any number.
+        store_dir: data.store_dir, to compare the hash only once; None to compare it each time.
+
+    Returns:
+        (items,) memory map; a plain array if there are no items.
+
+    Raises:
+        ValueError: it is missing, cannot be read, or was cut or changed; the message names the file and the remedy.
+    """
+    item = np.dtype(dtype).itemsize
+    try:
+        with path.open("rb") as file:
+            found = file.seek(0, 2)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; {remedy(path.parent)}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}; make it readable for this user") from None
+    if found % item or (count is not None and found != count * item):
+        wanted = f"a multiple of {item}" if count is None else count * item
+        raise ValueError(
+            f"{path} has {found} bytes, it must have {wanted}: it was cut short or written to; {remedy(path.parent)}"
+        )
+
+    def compare() -> None:
+        with path.open("rb", buffering=0) as file:
+            hashed = hash_of(file).hexdigest()
+        if hashed != content_hash:
+            raise ValueError(
+                f"{path} differs from what was written: its hash is {hashed}, it was {content_hash}; check the disk, "
+                f"and {remedy(path.parent)}"
+            )
+
+    verify_once(path, content_hash, store_dir, compare)
+    return np.memmap(path, dtype, "r") if found else np.zeros(0, dtype)
+
+
+def read_json(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:
+    """The content of a JSON file that this package wrote.
+
+    Args:
+        path: the file.
+        names: names of the fields that it must have.
+        delete: what to delete so that it is derived again: the folder that it describes, or the file itself.
+
+    Raises:
+        ValueError: it is missing, cannot be read, or was cut or changed; the message names the file and the remedy.
+    """
+    how = remedy(delete)
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; {how}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}; make it readable for this user") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no whole JSON ({error}): it was cut short or written to; {how}") from None
+    missing = [name for name in names if not isinstance(content, dict) or name not in content]
+    if missing:
+        raise ValueError(f"{path} has no {', '.join(missing)}: it is damaged, or of another version; {how}")
+    return dict(content)
+
+
+def kept_json(path: Path, names: Iterable[str], derive: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """The facts about what lies in a folder, which is derived if it is not there yet.
+
+    Args:
+        path: the file of the facts, in that folder.
+        names: names of the fields that it must have.
+        derive: fills a folder, which takes the place of the one of `path`, and returns the facts about it.
+
+    Raises:
+        ValueError: as of `read_json` and `write_json`, or `derive` raises it.
+    """
+    if not path.parent.is_dir():
+        with new_dir(path.parent) as building:
+            (building / path.name).write_text(json.dumps(derive(building), indent=1))
+    return read_json(path, names, path.parent)
+
+
+def write_json(path: Path, text: str) -> None:
+    """Write or replace a JSON file; its folder is made if it does not exist.
+
+    Raises:
+        ValueError: it cannot be written, for want of permission or space.
+    """
+    with write_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(path) as temporary:
+        temporary.write_text(text)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data.settings import CorpusSettings, IngestSettings, LetterPolicy
+from data.store.folder import is_held
 from data.store.journal import FAILED, failure, read_journal, write_failure
-from data.store.lock import is_held
 from data.store.token_store import FACTS, PATIENCE_S, StoreCounts, TokenStore
 
 if TYPE_CHECKING:  # what building needs is imported where a store is built, so that reading needs no parser
@@ -83,7 +83,7 @@ def serve(
 ) -> None:
     """Build the store of some sources unless it is finished, and `send` its folder."""
     from data.store.build import BuildInputs, build_exclusively, finished
-    from data.store.lock import locked
+    from data.store.folder import locked
 
     inputs = BuildInputs.of(sources, unknown_letters, ingest)
     folder = store_dir / inputs.key

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from data.sources.block import START, SourcePosition
-from data.store import derived_json
+from data.store import derived
 from data.store.token_store import FORMAT, REJECTED, StoreCounts, is_of_a_store
 from zymogen.console.safe_text import redacted
 from zymogen.files.durable import write_atomic
@@ -77,7 +77,7 @@ def write_journal(folder: Path, journal: BuildJournal) -> None:
 def failure(folder: Path) -> str | None:
     """Why the last build that others followed has failed; None if it has not."""
     path = folder / FAILED
-    return str(derived_json.read(path, ["error"], path)["error"]) if path.exists() else None
+    return str(derived.read_json(path, ["error"], path)["error"]) if path.exists() else None
 
 
 def write_failure(folder: Path, message: str) -> None:

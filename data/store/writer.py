@@ -35,8 +35,7 @@ from data.store.token_store import (
     hash_of,
     new_hash,
 )
-from zymogen.files.disk_error import FULL, describe
-from zymogen.files.durable import write_atomic
+from zymogen.files.durable import FULL, describe, write_atomic
 
 COMMIT_S = 1.0
 """The longest time between a block and its commit."""
@@ -57,7 +56,7 @@ class _PendingWrite(NamedTuple):
 
 
 class StoreWriter:
-    """One store that is being written, by one process at a time (`data.store.lock`).
+    """One store that is being written, by one process at a time (`data.store.folder`).
 
     Args:
         folder: folder of the store. What an earlier build committed there is kept; what it wrote after that is cut off.

@@ -1,6 +1,7 @@
 """Bytes of a source, decompressed, in chunks: from a local file, standard input, or any URL that fsspec opens.
 
-In: a location. Out: chunks of about 1 MB. Kept: how many stored bytes were read, for the progress line.
+In: a location. Out: chunks of about 1 MB; the same as a binary file, for readers that take nothing else (Biopython, the
+csv module). Kept: how many stored bytes were read, for the progress line.
 
 Compression is recognized by the first bytes, never by the name: none, gzip (bgzip is a gzip of many members) or zstd.
 The decompressed size has a limit, and memory holds only a few chunks at a time.
@@ -12,11 +13,46 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from data.transport.broken_stream import StreamError
 from data.transport.compression import DECOMPRESS, HEAD_BYTES, UNPACK, CompressedStream, compression, in_pieces
 from data.transport.remote_file import RemoteFile
+from data.transport.retries import StreamError
 from zymogen.files.suggestions import did_you_mean
+
+
+class ChunkFile(io.RawIOBase):
+    """A raw file that holds what an iterator gives.
+
+    Args:
+        chunks: bytes in order.
+    """
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+        self.failure: ValueError | None = None
+        """The error of the source, for a caller whose parser replaces it with an error of its own."""
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` from the current chunk, and return how many bytes were written; 0 at the end.
+
+        Raises:
+            ValueError: the source of the chunks raised it.
+        """
+        try:
+            self._rest = self._rest or memoryview(next(self._chunks, b""))
+        except ValueError as error:
+            self.failure = error
+            raise
+        count = min(len(self._rest), len(buffer))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
 
 STANDARD_INPUT = "-"
 _READ_BYTES = 1 << 18

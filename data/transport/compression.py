@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from data.transport.broken_stream import StreamError
+from data.transport.retries import StreamError
 
 if sys.version_info >= (3, 14):
     from compression import zstd

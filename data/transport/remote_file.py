@@ -2,7 +2,7 @@
 
 In: a URL of the web, or another that fsspec opens. Out: size, version, bytes. Kept: nothing.
 
-A connection that fails is opened again, and reading continues at the byte that was reached (`data.transport.attempts`).
+A connection that fails is opened again, and reading continues at the byte that was reached (`data.transport.retries`).
 What was read before must belong to the same file as what comes after. If the server gives a version (a strong ETag or
 Last-Modified; for an object store what its library knows), the versions must agree. If it gives none, or sends the file
 from its beginning, what was read before is read again and compared.
@@ -16,8 +16,16 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data.transport.attempts import SILENCE_S, WEB, log_once, refusal, retry_delay, retrying
-from data.transport.broken_stream import SourceChangedError, StreamError
+from data.transport.retries import (
+    SILENCE_S,
+    WEB,
+    SourceChangedError,
+    StreamError,
+    log_once,
+    refusal,
+    retry_delay,
+    retrying,
+)
 from zymogen.console.safe_text import redact_later, unredacted
 
 if TYPE_CHECKING:

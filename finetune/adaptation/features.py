@@ -23,11 +23,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.batches.filling import ResidueReader
+from data.batches.collate import ResidueReader
 from data.batches.packed import PlainContents, split_by_tokens
 from data.order.plan import SPECIAL_TOKENS
 from data.order.settings import BinSettings
-from data.store import derived_array, derived_json
+from data.store import derived
 from data.store.derived import remedy
 from data.store.token_store import hash_of
 from finetune.adaptation.vectors import Embedder, Pooling, windows_of
@@ -190,11 +190,11 @@ def _facts(start: TrainedModel, weights: str, documents: EncoderInputs, pooling:
 
 
 def _opened(place: Path, facts: dict[str, Any]) -> NDArray[np.float32]:
-    said = derived_json.read(place / _FACTS, ("hash",), place)
+    said = derived.read_json(place / _FACTS, ("hash",), place)
     if said != facts | {"hash": said["hash"]}:
         raise ValueError(f"{place / _FACTS} describes other features; {remedy(place)}")
     count = facts["rows"] * facts["width"]
-    rows = derived_array.read(place / _ARRAY, "<f4", said["hash"], count, place.parent)
+    rows = derived.read_array(place / _ARRAY, "<f4", said["hash"], count, place.parent)
     return rows.reshape(facts["rows"], facts["width"])
 
 

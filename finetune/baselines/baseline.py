@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from finetune.labels.labels import Labels
 from finetune.metrics.predictions import LabelPredictions, LabelRows, by_output, is_exact, label_rows
 from finetune.metrics.weighted import Floats
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 
 Records = NDArray[np.int64]
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology.program import why_not_installed
+from data.homology.mmseqs import why_not_installed
 from data.homology.relatives import SearchHits
 from finetune.baselines.baseline import PartRecords, Records, TaskBaseline, by_labelled, constant, to_predictions
 from finetune.baselines.features import letters, of_one_length
 from finetune.labels.labels import Labels
 from finetune.metrics.predictions import LabelPredictions, by_output, label_rows
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 
 Search = Callable[[Records, Records], SearchHits]
 """Asked records, training records -> pairs of relatives, such as `data.homology.relatives.hits` of one store."""

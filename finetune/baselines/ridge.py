@@ -21,7 +21,7 @@ from finetune.labels.labels import Labels
 from finetune.metrics.predictions import LabelPredictions, LabelRows, label_rows
 from finetune.metrics.scores import NO_VALIDATION
 from finetune.metrics.weighted import Floats
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from zymogen import keyed_random
 
 ALPHAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)

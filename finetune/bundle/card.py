@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult
 from finetune.bundle.manifest import BundleManifest
 from finetune.metrics.scores import TITLES
 from finetune.results import sections
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.card.text import (
     FOLDER,
     NOT_STATED,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from finetune.metrics.weighted import Floats
 from finetune.results.calibrated import Calibration
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)

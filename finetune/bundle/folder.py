@@ -21,8 +21,7 @@ from finetune.results.results import Ensemble, Results
 from finetune.splits import split_file
 from finetune.splits.parts import SplitParts
 from pretrain.ship.checksums import is_unchanged, replace_dir, sha256_of
-from zymogen.files.disk_error import write_error
-from zymogen.files.durable import workspace
+from zymogen.files.durable import workspace, write_error
 from zymogen.settings.json_file import as_json, read_bytes
 
 _REMEDY = "get the right to write there"

@@ -17,7 +17,7 @@ from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
 from finetune.results.results import Ensemble, Results
 from finetune.tables.settings import TableSettings
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.model.presets import EsmShape
 from zymogen.settings import json_file
 from zymogen.settings.section import IDENTITY, setting

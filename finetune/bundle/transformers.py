@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from finetune.bundle.card import CARD, export_card, write_pictures
 from finetune.bundle.manifest import BundleManifest
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.model.build import build_meta
 from pretrain.model.weights import io as transformers_io
 

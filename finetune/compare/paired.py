@@ -13,11 +13,10 @@ import numpy as np
 
 from finetune.compare.predicted import ComparedPredictions, LabelPrediction
 from finetune.labels.labels import ABOVE, BELOW, EXACT
-from finetune.metrics.ranking import ranking_metric
 from finetune.metrics.resampling import SHARED_TRAINING, difference_interval, jackknife
 from finetune.metrics.scores import TITLES
-from finetune.metrics.weighted import Statistic, of_all
-from finetune.tasks.objective import Task
+from finetune.metrics.weighted import Statistic, of_all, ranking_metric
+from finetune.tasks.task import Task
 from pretrain.compare.comparison import ModelComparison, ModelDifference
 
 _CENSORING = {"<": BELOW, ">": ABOVE}

@@ -15,7 +15,7 @@ from finetune.bundle.places import bundles_at
 from finetune.results import predictions_file
 from finetune.results.results import FILE, Results
 from finetune.splits import split_file
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from zymogen.files.suggestions import did_you_mean
 
 _TEST = "test"

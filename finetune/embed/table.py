@@ -1,16 +1,26 @@
 """The table of an embedding: Parquet, a row for each record of the input, in its order.
 
-In: the plan, the parts. Out: a Parquet file. Kept: nothing; memory holds one row group. Its columns are
+In: the plan, vectors of consecutive sequences. Out: a Parquet file. Kept: nothing, once it is whole; memory holds one
+row group. Its columns are
 
     id            string               the first word of the header
     residues      int32                how many the sequence has
     layer_6       list of numbers      (D,), or (residues, D): one column for each layer
 
-and its metadata hold, under ``zymogen.embedding``, what it was made of.
+and its metadata hold, under ``zymogen.embedding``, what it was made of. Until it is whole, a folder beside it holds
+
+    part-000012.bin     float16 or float32, little-endian: ``(rows, layers, D)``
+    part-000012.json    its rows, and the hash of part-000012.bin; written last, so that a part is whole or not there
+
+A row of a part is a sequence, or a residue. A part whose bytes are not those that were written counts as not there.
 """
 
+import fcntl
 import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,9 +29,80 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.packed import split_by_tokens
-from finetune.embed.parts import EmbeddingParts
+from data.store.token_store import hash_of, new_hash
 from finetune.embed.plan import EmbeddingPlan, id_of
-from zymogen.files.durable import replacing_file
+from zymogen.files.durable import flush, is_locked, replacing_file, write_atomic, write_then_rename
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingParts:
+    """A folder of parts of one embedding."""
+
+    folder: Path
+    row: tuple[int, int]
+    """(layers, D)."""
+    dtype: np.dtype[np.floating]
+    """Little-endian."""
+
+    def is_whole(self, number: int, rows: int) -> bool:
+        """Whether a part of so many rows is there with the bytes that were written; reads it once."""
+        path = self._array(number)
+        try:
+            said = json.loads(self._facts(number).read_text(encoding="utf-8"))
+            with path.open("rb", buffering=0) as file:
+                is_written = said == {"rows": rows, "hash": hash_of(file).hexdigest()}
+                return is_written and path.stat().st_size == rows * self.row[0] * self.row[1] * self.dtype.itemsize
+        except (OSError, ValueError):
+            return False
+
+    def write(self, number: int, vectors: NDArray[np.floating]) -> None:
+        """Write a part, in the place of one that is not whole.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path, content = self._array(number), vectors.astype(self.dtype).tobytes()
+        new = write_then_rename(path)
+        with new.open("wb") as file:  # the error of `tofile` on a full disk does not say that it is full
+            file.write(content)
+        flush(new)
+        os.replace(new, path)
+        facts = {"rows": len(vectors), "hash": new_hash(content).hexdigest()}
+        write_atomic(self._facts(number), json.dumps(facts) + "\n")
+
+    def read(self, number: int, first: int, count: int) -> NDArray[np.floating]:
+        """Some rows of a part: ``(count, layers, D)``; not mapped, so that memory holds these alone."""
+        size = self.row[0] * self.row[1]
+        offset = first * size * self.dtype.itemsize
+        found = np.fromfile(self._array(number), self.dtype, count * size, offset=offset)
+        return found.reshape(count, *self.row)
+
+    def _array(self, number: int) -> Path:
+        return self.folder / f"part-{number:06d}.bin"
+
+    def _facts(self, number: int) -> Path:
+        return self.folder / f"part-{number:06d}.json"
+
+
+@contextmanager
+def held(work: Path, out: Path) -> Iterator[None]:
+    """Hold the folder in which a table is prepared, so that two commands do not write one table.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    descriptor = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            is_locked(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{out}: another process is writing it; wait until that has ended, or give another name"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
 
 FORMAT = "zymogen.embedding/1"
 KEY = b"zymogen.embedding"

@@ -3,20 +3,58 @@
 In: vectors of slots. Out: vectors of documents. Kept: the parameters of attention pooling.
 
 Neither begin, end nor pad tokens are pooled, nor a linker between joined chains. So a sequence's vector is the same
-alone, beside others, and padded.
+alone, beside others, and padded. Where several ranks hold a document, what each found in its own slots is put together:
+every rank of a context-parallel group calls this in the same order. A rank's loss is of its own labels, so the gradient
+of a sum over ranks is the sum of the ranks' gradients.
 
 Shapes: S slots of a batch, s of them this rank's, D documents, W width of a vector.
 """
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from data.alphabet import CLS, EOS, PAD
 from data.batches.batch import PackedSequences
+from finetune.heads.head import OutputMap
 from finetune.heads.inputs import InputScale
-from finetune.heads.output import OutputMap
-from finetune.heads.shares import context_max, context_sum
 from pretrain.model.context import ContextShard
+
+
+def context_sum(own: Tensor, context: ContextShard | None) -> Tensor:
+    """Elementwise sum over the ranks that share a batch; its gradient is summed over them too."""
+    if context is None:
+        return own
+    total: Tensor = _ContextSum.apply(own, context)  # type: ignore[no-untyped-call]
+    return total
+
+
+def context_max(own: Tensor, context: ContextShard | None) -> Tensor:
+    """Elementwise maximum over the ranks that share a batch, without a gradient."""
+    if context is None:
+        return own.detach()
+    found = own.detach().clone()
+    dist.all_reduce(found, dist.ReduceOp.MAX, group=context.group)
+    return found
+
+
+class _ContextSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, context: ContextShard) -> Tensor:
+        ctx.group = context.group
+        return _reduced(own, context.group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _reduced(gradient, ctx.group), None
+
+
+def _reduced(own: Tensor, group: dist.ProcessGroup) -> Tensor:
+    total = own.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
 
 
 def first_slots(batch: PackedSequences, first: int = 0, end: int | None = None) -> Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 
 
 def activate(objective: Task, numbers: Tensor, outputs: Tensor) -> NDArray[np.float64]:

@@ -1,7 +1,8 @@
-"""Conditions of measurements: one output of an objective for each distinct value of some columns, such as a pH.
+"""Columns that become several outputs: a condition such as a pH, and cells that list labels (``Membrane; Nucleus``).
 
-In: the columns of a task with their labels, columns of conditions. Out: names of outputs, the output of each label.
-Kept: nothing.
+In: the columns of a task with their labels, columns of conditions. Out: names of outputs, the output of each label; of
+lists, a column of yes and no for each label. A label that a cell does not list is negative; a row whose cell is missing
+has no label at all. Kept: nothing.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,38 @@ from finetune.labels.differing import find_conflicts
 from finetune.labels.placed import ColumnCells
 from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
-from finetune.tasks.cells import NonEmptyCells, written
+from finetune.tasks.cells import NonEmptyCells, items, written
 from finetune.tasks.settings import TaskSettings
+
+SIGNS = ";|,"
+"""Signs between labels of a cell that is no JSON list: the first one that it has."""
+
+
+def outputs_by_label(
+    columns: Sequence[ColumnCells], settings: TaskSettings
+) -> tuple[tuple[str, ...], list[ColumnCells]]:
+    """Names of the outputs, in alphabetical order, and what each row says of each.
+
+    Args:
+        columns: of the task.
+        settings: of the task, whose columns are lists.
+    """
+    read = [column.cells.without(settings.missing) for column in columns]
+    listed = [[{each for each in items(text, SIGNS) if each} for text in cells.texts] for cells in read]
+    outputs = tuple(sorted(set().union(*(labels for of_column in listed for labels in of_column))))
+    if not outputs:
+        raise ValueError(f"tasks: {settings.name!r} has no label: every cell of its column is missing")
+    found = []
+    for column, cells, of_column in zip(columns, read, listed, strict=True):
+        for number, label in enumerate(outputs):
+            has = np.array([label in labels for labels in of_column], np.int64)
+            found.append(
+                ColumnCells(
+                    column.rows, column.name, number, NonEmptyCells(cells.rows, has[cells.which], ("no", "yes"))
+                )
+            )
+    return outputs, found
+
 
 _MOST = 5000
 _NOT_GIVEN = "not given"

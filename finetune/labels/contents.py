@@ -7,8 +7,8 @@ columns. Kept: nothing.
 import numpy as np
 from numpy.typing import NDArray
 
+from data.batches.collate import BinTargets, FilledBin, ResidueReader, fill_bin
 from data.batches.contents import Contents
-from data.batches.filling import BinTargets, FilledBin, ResidueReader, fill_bin
 from data.order.plan import Bin
 from data.order.settings import BinSettings
 from finetune.labels.store import LabelStore

@@ -16,8 +16,8 @@ from finetune.tables.mutations import are_of_nucleotides, substitutions_or
 from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
 from finetune.tasks.cells import NonEmptyCells, written
-from finetune.tasks.molecules import canonical_smiles, is_molecules
-from zymogen.settings.option import format_option
+from finetune.tasks.classes import canonical_smiles, is_molecules
+from zymogen.settings.origin import format_option
 
 _NO_CONDITION = re.compile(
     r"(?:^|[\s_.-])(?:id|ids|name|date|day|time|year|rep\w*|batch|plate|well|run|sample|experiment|index|row|comments?"

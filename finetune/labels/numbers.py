@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.placed import ColumnCells
-from finetune.tables.numbers import EXACT, Decimal, MixedColumnError, ParsedNumbers, parse
-from finetune.tables.units import MOLAR, molar, molar_factor
-from finetune.tasks.bounds import censoring_of
-from finetune.tasks.cells import NonEmptyCells, written
-from finetune.tasks.scale import Scale
+from finetune.tables.numbers import EXACT, MOLAR, Decimal, MixedColumnError, ParsedNumbers, molar, molar_factor, parse
+from finetune.tasks.cells import NonEmptyCells, censoring_of, written
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Scale
 
 _NOISE, _MOST_MERGED = 1e-12, 0.1
 _LARGEST = float(np.finfo(np.float32).max)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from finetune.labels.labels import EXACT, Labels
 from finetune.labels.reading import TaskLabels
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 
 
 def objectives(tasks: Sequence[TaskLabels], training: NDArray[np.bool_]) -> tuple[Task, ...]:

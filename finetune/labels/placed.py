@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from finetune.labels.differing import UnusedColumns
 from finetune.tables.proteins import TableProteins
 from finetune.tables.table import Table
-from finetune.tasks.cells import NonEmptyCells
-from finetune.tasks.residues import listed, pair_labels, residue_labels
+from finetune.tasks.cells import NonEmptyCells, listed, pair_labels, residue_labels
 from finetune.tasks.settings import TaskSettings
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.conditions import outputs_by_condition
+from finetune.labels.conditions import outputs_by_condition, outputs_by_label
 from finetune.labels.labels import Labels
-from finetune.labels.lists import outputs_by_label
 from finetune.labels.numbers import numbers_of
 from finetune.labels.placed import ColumnCells, TableRows, locate_labels
 from finetune.labels.replicates import Replicates, merge_replicates

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.store import derived_array, derived_json
+from data.store import derived
 from data.store.derived import cache_dir, remedy
 from data.store.token_store import TokenStore, new_hash
 from finetune.labels.labels import EXACT, Labels, ranges
@@ -107,7 +107,7 @@ class LabelStore:
 
     def __init__(self, folder: Path, tokens: Path, store_dir: Path | None = None) -> None:
         self.folder, self._tokens, self._store_dir = folder, tokens, store_dir
-        facts = derived_json.read(folder / FACTS, ("format", "fingerprint", "tokens", "files"), folder)
+        facts = derived.read_json(folder / FACTS, ("format", "fingerprint", "tokens", "files"), folder)
         stated = {name: value for name, value in facts.items() if name != "fingerprint"}
         if facts["format"] != FORMAT or new_hash(json.dumps(stated).encode()).hexdigest() != facts["fingerprint"]:
             raise ValueError(
@@ -119,7 +119,7 @@ class LabelStore:
         self._facts = facts
         self._maps = {
             name: np.asarray(
-                derived_array.read(
+                derived.read_array(
                     folder / name, of_file["dtype"], of_file["hash"], int(np.prod(of_file["shape"])), store_dir
                 )
             ).reshape(of_file["shape"])

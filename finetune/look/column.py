@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.look.words import NOT_MEASURED, SCALES
-from finetune.tables.numbers import MISSING, Decimal, MixedColumnError, ParsedNumbers, is_number, parse
+from finetune.tables.numbers import MISSING, Decimal, MixedColumnError, ParsedNumbers, is_number, name_and_unit, parse
 from finetune.tables.table import Table
-from finetune.tables.units import name_and_unit
 from finetune.tasks.cells import NonEmptyCells, written
 
 _NUMBERS = 0.8

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology import peptides, program
+from data.homology import mmseqs, peptides
 from data.homology.relatives import related
 from data.store.derived import find
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
@@ -141,7 +141,7 @@ def clustering_seconds(opened: DraftData) -> float:
     """Time in which relatives are found, as it is expected; 0 where they are known or shared words find them."""
     store, count = opened.store, opened.proteins.num_records
     by_position = peptides.count(store)[1] / peptides.COMPARISONS_A_SECOND
-    if program.why_not_installed():
+    if mmseqs.why_not_installed():
         return by_position if count <= _MOST_BY_WORDS else math.inf
     if find(store, f"clusters-mmseqs-{IDENTITIES[0]!r}-"):
         return 0.0

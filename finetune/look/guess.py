@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_RESIDUES
-from finetune.labels.lists import SIGNS
+from finetune.labels.conditions import SIGNS
 from finetune.look import words
 from finetune.look.column import ColumnProfile
-from finetune.tables.numbers import MISSING, is_number
-from finetune.tables.units import molar, name_and_unit
-from finetune.tasks.cells import items
+from finetune.tables.numbers import MISSING, is_number, molar, name_and_unit
+from finetune.tasks.cells import items, residue_labels
 from finetune.tasks.classes import POLARITY
-from finetune.tasks.residues import residue_labels
 
 _MOST_CLASSES = 50
 _MOST_OF_RESIDUES = 20

@@ -22,7 +22,7 @@ from finetune.labels.differing import UnusedColumns
 from finetune.labels.placed import TableRows
 from finetune.labels.reading import TaskLabels, read_task
 from finetune.look.guess import InferredTask
-from finetune.splits.records import SplitRecords
+from finetune.splits.parts import SplitRecords
 from finetune.tables.numbers import MISSING
 from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.settings import TableSettings

@@ -31,10 +31,9 @@ from finetune.look.columns.relations import (
 )
 from finetune.look.guess import InferredTask, infer_task, is_per_residue
 from finetune.tables.fasta import ID, PREFIX
-from finetune.tables.numbers import MISSING
+from finetune.tables.numbers import MISSING, molar
 from finetune.tables.table import SOURCE_TABLE
-from finetune.tables.units import molar
-from finetune.tasks.bounds import USUAL, normalize
+from finetune.tasks.cells import USUAL, normalize
 
 _WEAK = ("group", "condition", "descriptor", "count", "note")
 """Roles by names, of which the first that holds labels is learned where nothing else is."""

@@ -1,6 +1,6 @@
 """Losses: for each type of task, the sum over its targets.
 
 In: what a head gives each target, labels, a `Task`. Out: sums, float32. Kept: the parameters of learned weights.
-A label that is missing has no target, so nothing here knows of masks. Begin with `loss`; `regression`, `classes` and
-`ordinal` hold a function for each type, `balance` weighs objectives by what they leave unexplained.
+A label that is missing has no target, so nothing here knows of masks. `loss` holds a function for each type, and
+weights of tasks that are learned.
 """

@@ -1,16 +1,128 @@
-"""The loss of one objective: a sum over its targets, which the step divides, once, by their number in all processes.
+"""The loss of one task: a sum over its targets, which the step divides, once, by their number in all processes.
 
-In: numbers of a head, labels, columns of targets. Out: a sum, () float32. Kept: constants of the objective, by device.
+In: numbers of a head, labels, columns of targets. Out: a sum, () float32. Kept: constants of the task, by device;
+where weights are learned, a log-variance for each task (Kendall et al., 2018, arXiv:1705.07115).
+
+Numbers: squared errors in standard deviations of the training labels, bounds among them. Classes: nats. Ordered
+classes: cumulative logits, or proportional odds (McCullagh, 1980). Shapes: n targets, C classes.
 """
 
-from torch import Tensor
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from finetune.labels.columns import LabelColumns
-from finetune.losses.classes import balanced, binary, focal, multiclass
-from finetune.losses.ordinal import cumulative
-from finetune.losses.regression import squared
 from finetune.tasks.constants import DeviceConstants
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
+
+SCALE = 0.5
+"""Error that is expected of a prediction, in standard deviations of the training labels. It decides only how wide the
+region is between a bound that is kept and one that is broken."""
+
+
+def squared(predicted: Tensor, labels: Tensor, censoring: Tensor) -> Tensor:
+    """Squared error, or where a label is a bound, what corresponds to it; ``(n,)``.
+
+    With a Gaussian error of standard deviation `SCALE`, the squared error is ``2 SCALE²`` times the negative
+    log-likelihood of an exact label, apart from a constant. A bound's is ``-log Phi(side (predicted - bound) / SCALE)``
+    (Tobin, 1958, doi:10.2307/1907382), and it is multiplied by the same factor. So a prediction that is far on the
+    wrong side of a bound pays the squared distance to it, one far on the right side nothing.
+
+    Args:
+        predicted: ``(n,)`` z-scores.
+        labels: ``(n,)`` z-scores of labels or bounds.
+        censoring: ``(n,)`` integers: 0 exact, -1 the true value is below the label, 1 it is above.
+    """
+    error = predicted - labels
+    # In float64: the float32 gradient of log_ndtr is wrong by whole numbers from 1e4 scales on.
+    inside = torch.special.log_ndtr((censoring * error / SCALE).double()).to(error.dtype)
+    return torch.where(censoring == 0, error.square(), -2 * SCALE**2 * inside)
+
+
+_NEAREST = 1e-6
+"""Distance below which two logits count as this far apart: scores of 1e4 round thresholds to one number."""
+
+
+def cumulative(logits: Tensor, labels: Tensor) -> Tensor:
+    """Negative log-likelihood of each class, ``(n,)``.
+
+    A class lies above threshold k - 1 and not above threshold k, with logits a > b of the two events. Its probability
+    is ``sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a))``, of which each factor has a stable
+    logarithm. The lowest class has no a, the highest no b.
+
+    Args:
+        logits: ``(n, C - 1)``, descending.
+        labels: ``(n,)`` indices of classes.
+    """
+    classes = labels.long()
+    has_lower, has_upper = classes > 0, classes < logits.shape[1]
+    lower = logits.gather(1, (classes - 1).clamp(min=0)[:, None])[:, 0]
+    upper = logits.gather(1, classes.clamp(max=logits.shape[1] - 1)[:, None])[:, 0]
+    # A class with one threshold alone has one logit for both; the clamp keeps the gradient finite there too.
+    between = torch.log(-torch.expm1(-(lower - upper).clamp(min=_NEAREST)))
+    zero = torch.zeros_like(lower)
+    return (
+        torch.where(has_lower, F.softplus(-lower), zero)
+        + torch.where(has_upper, F.softplus(upper), zero)
+        - torch.where(has_lower & has_upper, between, zero)
+    )
+
+
+def binary(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of a logit ``(n,)`` of yes and labels ``(n,)``, 0 or 1; each column of a multilabel task has it."""
+    return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+
+
+def multiclass(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy over all classes of logits ``(n, C)`` and labels ``(n,)``, indices of classes.
+
+    A class without training labels stays in the softmax, and learns that it is never right. Were it taken out, a label
+    of that class outside of the training part would have an infinite loss, and a program that takes the largest of the
+    exported logits would choose the class by chance.
+    """
+    return F.cross_entropy(logits, labels.long(), reduction="none")
+
+
+def focal(losses: Tensor) -> Tensor:
+    """Negative log-likelihoods, each times ``(1 - p)²`` of its likelihood p (Lin et al., arXiv:1708.02002, gamma 2)."""
+    return torch.expm1(-losses).square() * losses
+
+
+def balanced(class_counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Weight of each class of each task, ``(O, C)``, by its inverse frequency among the training labels.
+
+    All labels of a class weigh together as much as those of another, and a label weighs 1 on average, so that no task
+    counts more because it is uneven. Of two classes, the ratio of weights is what torch calls `pos_weight`. A class
+    without training labels weighs 1.
+    """
+    counts = class_counts.astype(np.float64)
+    classes, total = (counts > 0).sum(1, keepdims=True), counts.sum(1, keepdims=True)
+    weights = total / (np.maximum(classes, 1) * np.where(counts > 0, counts, 1))
+    return np.where(counts > 0, weights, 1.0)
+
+
+class LearnedBalance(nn.Module):
+    """``exp(-s) S + n s / 2`` for an objective with loss sum S over n targets and learned s.
+
+    Both terms carry n, so that after the step's division by all targets they are ``exp(-s)`` times the mean loss, plus
+    ``s / 2``. An objective without a target in the step adds neither: were the second term added for it too, s would
+    fall without end.
+    """
+
+    def __init__(self, objectives: int) -> None:
+        """Every weight is 1 until it is learned."""
+        super().__init__()
+        self.log_variance = nn.Parameter(torch.zeros(objectives))
+
+    def forward(self, sums: Tensor, counts: Sequence[int]) -> Tensor:
+        """Loss sums ``(objectives,)`` and their numbers of targets to weighted sums ``(objectives,)``."""
+        s = self.log_variance.to(sums.dtype)
+        halves = [one * (count / 2) for one, count in zip(s.unbind(), counts, strict=True)]
+        return torch.exp(-s) * sums + torch.stack(halves)
 
 
 class TaskLoss:

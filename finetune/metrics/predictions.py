@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import EXACT, Labels, ranges
-from finetune.metrics.ranking import expected_class
-from finetune.tasks.objective import Task
+from finetune.metrics.weighted import expected_class
+from finetune.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import ABOVE, BELOW, EXACT
-from finetune.metrics import concordance, weighted
+from finetune.metrics import weighted
 from finetune.metrics.calibration import expected_calibration_error
 from finetune.metrics.enrichment import bedroc, enrichment, random_bedroc, top_gain, top_recall
 from finetune.metrics.predictions import LabelPredictions, by_output, is_exact
-from finetune.metrics.ranking import ranking_metric
 from finetune.metrics.resampling import FEWEST_CLUSTERS, SHARED_TRAINING, jackknife, score_interval
 from finetune.metrics.scores import CHANCE, TaskScore, TaskScores
-from finetune.metrics.weighted import Floats, Statistic, of_all
-from finetune.tasks.objective import Task
-from finetune.tasks.scale import Scale
+from finetune.metrics.weighted import Floats, Statistic, of_all, ranking_metric
+from finetune.tasks.task import Scale, Task
 
 FEWEST_LABELS = 10
 """A task with fewer labels in a part is not scored there."""
@@ -174,7 +172,7 @@ def _regression(
         undefined = f"all {len(truth)} labels are equal"
     value, pairs = 0.0, 0
     if not undefined and censored:
-        value, pairs = concordance.concordance(truth, censoring, ranks)
+        value, pairs = weighted.concordance(truth, censoring, ranks)
         undefined = "" if pairs else f"no two of the {len(truth)} labels can be compared"
     if undefined:
         return made(metric, None, class_counts=counts, undefined=undefined)

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from finetune.metrics.predictions import LabelPredictions, by_output
-from finetune.metrics.ranking import ranking_metric
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import FEWEST_LABELS, untrained
-from finetune.metrics.weighted import of_all
-from finetune.tasks.objective import Task
+from finetune.metrics.weighted import of_all, ranking_metric
+from finetune.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from data.order.settings import bin_tokens_on
 from finetune.proteingym.figures import FIGURES, TITLES, Figures, means
 from finetune.proteingym.folder import AssayFolder, score
 from finetune.proteingym.reference import Assay, by_target, chosen, read_reference
-from finetune.score.schemes import SCHEMES, Scheme, column
-from finetune.score.windows import WINDOW_TOKENS
+from finetune.score.plan import SCHEMES, WINDOW_TOKENS, Scheme, column
 from zymogen.command_line.command import importing_torch, make_main, require_free
 from zymogen.command_line.parser import CommandParser, positive
 from zymogen.console.progress import ProgressBar

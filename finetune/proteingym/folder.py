@@ -17,8 +17,8 @@ import numpy as np
 from finetune.metrics.weighted import Floats
 from finetune.proteingym.figures import NAN, Figures, figures_of
 from finetune.proteingym.reference import Assay, by_target
+from finetune.score.plan import Scheme, Variant, column
 from finetune.score.rows import MUTATION, SEQUENCE, read_variants
-from finetune.score.schemes import Scheme, Variant, column
 from finetune.score.written import write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table

@@ -16,7 +16,7 @@ from finetune.results import sections, words
 from finetune.results.joined import MergedPredictions
 from finetune.results.results import Results
 from finetune.results.sections import with_interval
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.report import facts
 from pretrain.report.chart import Chart, ChartSeries
 from pretrain.report.figures import X_TITLE, column_chart, short

@@ -12,7 +12,7 @@ from finetune.metrics.predictions import is_exact
 from finetune.metrics.scores import TaskScores
 from finetune.metrics.weighted import Floats
 from finetune.results.joined import MergedPredictions
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.report.chart import Chart, ChartSeries
 
 MOST_TASKS = 6

@@ -13,7 +13,7 @@ from finetune.baselines.features import Features, sequence_features, windows
 from finetune.baselines.nearest import Search, nearest_neighbour
 from finetune.baselines.ridge import linear
 from finetune.labels.labels import Labels
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 
 MOST_S = 600.0
 """Seconds after which no further baseline of a run begins."""

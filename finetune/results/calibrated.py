@@ -21,7 +21,7 @@ from finetune.metrics.calibration import (
 from finetune.metrics.predictions import LabelPredictions, is_exact
 from finetune.metrics.scoring import FEWEST_LABELS
 from finetune.metrics.weighted import Floats
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 
 COVERAGE = 0.9
 """Share of the truth that an interval promises to hold."""

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from finetune.metrics.calibration import log_odds
 from finetune.metrics.predictions import LabelPredictions, LabelRows, concatenate
-from finetune.metrics.ranking import expected_class
-from finetune.metrics.weighted import Floats
+from finetune.metrics.weighted import Floats, expected_class
 from finetune.results.calibrated import Calibration, calibrated, fit_calibration, interval_ends
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)

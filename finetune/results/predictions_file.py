@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from finetune.labels.labels import BELOW, EXACT
 from finetune.results.joined import MergedPredictions, hard_prediction
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from zymogen.files.durable import write_csv
 
 FILE = "predictions.csv"

@@ -9,7 +9,7 @@ from pathlib import Path
 from finetune.metrics.scores import CHANCE, TITLES, TaskScore
 from finetune.results.results import Results
 from finetune.splits.audit import PRETRAINING, SplitAudit
-from pretrain.report.rows import IntervalPlot, IntervalRow
+from pretrain.report.drawings import IntervalPlot, IntervalRow
 from pretrain.report.section import NOT_MEASURED, ReportSection, ReportTable
 
 _MOST_DISTANCES = 12

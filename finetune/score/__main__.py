@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.order.settings import bin_tokens_on
+from finetune.score.plan import MARGINALS, SCHEMES, WINDOW_TOKENS, Scheme, column
 from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, TARGETS, VariantTable, read_target, read_variants
-from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
-from finetune.score.windows import WINDOW_TOKENS
 from finetune.score.written import free_name, require_place, write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table

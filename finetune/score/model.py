@@ -18,9 +18,7 @@ from data.batches.packed import BinSize, PlainContents, packed, token_ids
 from data.order.plan import Bin
 from data.order.settings import BIN_TOKENS
 from finetune.labels.labels import ranges
-from finetune.score.plan import ScoringPlan, chunks, plan_of
-from finetune.score.schemes import Scheme, Variant
-from finetune.score.windows import WINDOW_TOKENS
+from finetune.score.plan import WINDOW_TOKENS, Scheme, ScoringPlan, Variant, chunks, plan_of
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.ship.source import masked_language_model, open_trained_model
 from zymogen.console.progress import ProgressBar
@@ -118,7 +116,7 @@ class VariantScorer:
 
 
 class _Documents:
-    """The documents of a plan, masked (a `data.batches.filling.ResidueReader`): sample i is its i-th document."""
+    """The documents of a plan, masked (a `data.batches.collate.ResidueReader`): sample i is its i-th document."""
 
     def __init__(self, plan: ScoringPlan) -> None:
         self.plan = plan

@@ -1,20 +1,87 @@
-"""The forward passes that the scores of variants need, each once.
+"""The schemes of scores, and the forward passes that the scores of variants need, each once.
 
 In: a target, its variants, a scheme. Out: a `ScoringPlan`: documents, tokens that are read in them, and which sums of
-these are the scores. Kept: nothing. A model is not needed to make one, so it says beforehand what scoring takes.
+these are the scores. Kept: nothing. A model is not needed to make one, so it says beforehand what scoring takes. Of a
+long sequence the model sees the optimal window around what is scored, as ProteinGym defines it.
+
+With x the target, x' the variant, M the residues in which they differ, and p what the model gives a residue:
+
+- ``wt-marginal``: the sum over i in M of log p(x'_i | x) - log p(x_i | x). The model sees the whole wild type.
+- ``masked-marginal-wt-fill``: the sum over i in M of log p(x'_i | x without i) - log p(x_i | x without i). One residue
+  is masked at a time, and the others are those of the wild type. It is what ESM's and ProteinGym's programs call
+  ``masked-marginals``.
+- ``masked-marginal-joint``: the same with "x without M": all residues of M are masked at once. It is the formula of
+  Meier et al. 2021 (https://doi.org/10.1101/2021.07.09.450648), and equal to the former for a single mutation.
+- ``pseudo-likelihood``: the sum over all residues i of x' of log p(x'_i | x' without i), without the wild type's. It
+  scores insertions and deletions too. Longer sequences sum more terms.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS
 from data.order.plan import SPECIAL_TOKENS
-from finetune.score.schemes import Scheme, Variant
-from finetune.score.windows import WINDOW_TOKENS, common_window
+
+WINDOW_TOKENS = 1024
+"""Tokens of a window: 1,022 residues where begin and end token are among them."""
+
+
+def common_window(first: int, last: int, tokens: int, window_tokens: int = WINDOW_TOKENS) -> tuple[int, int] | None:
+    """The window around the middle of the tokens from `first` to `last`, unless the sequence ends nearer.
+
+    For one token it is ProteinGym's `get_optimal_window` over tokens, as its program for ESM calls it: the begin token
+    counts, and a window that does not reach an end of the sequence has no begin or end token.
+
+    Args:
+        first: of the tokens that are scored; residue i from 0 is token i + 1.
+        last: of them.
+        tokens: of the sequence.
+        window_tokens: of the window, even.
+
+    Returns:
+        The first token, and the one after the last; None if those that are scored do not fit into one window.
+    """
+    if tokens <= window_tokens:
+        return 0, tokens
+    if last - first >= window_tokens:
+        return None
+    start = min(max((first + last + 1) // 2 - window_tokens // 2, 0), tokens - window_tokens)
+    return start, start + window_tokens
+
+
+Scheme = Literal["wt-marginal", "masked-marginal-wt-fill", "masked-marginal-joint", "pseudo-likelihood"]
+
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+MARGINALS = SCHEMES[:3]
+"""Those that compare residues at one place, so that they score substitutions alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A protein that differs from its target."""
+
+    sequence: str
+    mutated: tuple[int, ...] | None
+    """Residues, from 0 and rising, that differ from the target's; None where the lengths differ."""
+
+
+def variant_of(target: str, sequence: str) -> Variant:
+    """The variant of `target` that has this sequence."""
+    if len(sequence) != len(target):
+        return Variant(sequence, None)
+    pairs = enumerate(zip(target, sequence, strict=True))
+    return Variant(sequence, tuple(at for at, (old, new) in pairs if old != new))
+
+
+def column(model: str, scheme: Scheme) -> str:
+    """Name of the column with the scores of a model under a scheme."""
+    return f"{model}:{scheme}"
+
 
 CHUNK_TOKENS = 1 << 24
 """Tokens of the documents of a chunk, about: what is known of them is in memory together."""

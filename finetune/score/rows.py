@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data.sources.protein import is_missing, letters_of, rejection
-from finetune.score.schemes import Variant, variant_of
+from finetune.score.plan import Variant, variant_of
 from finetune.tables.mutations import mutation_cells, variants
 from finetune.tables.table import Table
 from finetune.tables.wild_types import WildTypes

@@ -1,7 +1,8 @@
 """The audit: how much of the tested side is known from training, from validation, or from pretraining.
 
-In: parts, records, which of them have labels, what the model was initialized from. Out: `SplitAudit`: counts. Kept:
-nothing, but searches, which `data.homology.relatives` keeps beside the token store.
+In: parts, records, which of them have labels, what the model was initialized from (the token stores of the runs that it
+comes from). Out: `SplitAudit`: counts, and notes on what could not be looked at. Kept: nothing, but searches, which
+`data.homology.relatives` keeps beside the token store.
 
 The tested sequences are the queries, and an alignment must cover at least half of the query: a training protein that
 contains a tested domain is found, one of which a small piece resembles a part of a long tested protein is not. Local
@@ -11,19 +12,56 @@ all of which are relatives, it counts mutations instead.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.homology.mmseqs import why_not_installed
 from data.homology.peptides import SHORT
-from data.homology.program import why_not_installed
 from data.homology.relatives import equal, nearest, search_method
 from data.store.token_store import TokenStore
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, SplitParts
-from finetune.splits.pretrained import pretraining_stores
 from finetune.splits.settings import IDENTITIES
 from finetune.splits.variants import are_variants, to_nearest
+from pretrain.run.directory import RunDirectory, run_at
+
+_NOT_CHECKED = "overlap with pretraining was not checked"
+
+
+def pretraining_stores(init: str | None) -> tuple[list[TokenStore], list[str]]:
+    """The token stores of the run that an encoder comes from, and of those that this run comes from, as far as known.
+
+    Args:
+        init: the directory of a pretraining run, its export, one of its checkpoints, any other folder of weights, or a
+            Hub name; None for random weights.
+
+    Returns:
+        Stores; and a note for everything that cannot be looked at, so that without a note all was.
+    """
+    stores: list[TokenStore] = []
+    notes: list[str] = []
+    seen: set[str] = set()
+    while init is not None and init not in seen:
+        seen.add(init)
+        run = run_at(init) or Path(init)
+        name = run.name if run.exists() else init  # as a card says no folder of a machine
+        try:
+            record = RunDirectory(run).read()
+        except ValueError:
+            notes.append(f"{_NOT_CHECKED}: {name} lies in no run's directory with a run.json that can be read")
+            break
+        for part in record.corpus.get("mixture") or [record.corpus]:
+            try:
+                store = TokenStore(Path(part.get("store", "")))
+                _ = store.facts
+                stores.append(store)
+            except ValueError:
+                notes.append(f"{_NOT_CHECKED}: run.json of {name} names no token store that can be read")
+        init = record.recipe.get("model", {}).get("init")
+    return stores, notes
+
 
 COVERAGE = 0.5
 """Share of a tested sequence that an alignment must cover."""

@@ -1,16 +1,119 @@
-"""Parts that a column names: 'train', 'valid', 'test', or the words that the recipe gives.
+"""Parts that a column gives: 'train', 'valid', 'test' or the recipe's words, or a date or number to split at.
 
-In: records, settings. Out: the part of each record, the rows that are in it, and notes. Kept: nothing.
+In: records, settings. Out: the part of each record, the rows that are in it, and notes. Kept: nothing. By time, what
+was measured earlier trains, and what was measured later is tested.
 """
 
 import difflib
+import re
+from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.splits.parts import NAMES, TEST, TRAIN, UNUSED, VALIDATION
-from finetune.splits.records import SplitRecords
+from finetune.splits.parts import NAMES, TEST, TRAIN, UNUSED, VALIDATION, SplitRecords
 from finetune.splits.settings import SplitSettings
+from finetune.tables.numbers import number_of
+
+_TWO_NUMBERS_AND_A_YEAR = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})")
+_YEAR_AND_MONTH = re.compile(r"(\d{4})[/-](\d{1,2})")
+_YEAR_FIRST = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})")
+_DAY_S = 86_400.0
+_ADVICE = "write dates as 2021-04-03, or numbers that rise with time"
+
+
+def by_time(records: SplitRecords, settings: SplitSettings) -> tuple[NDArray[np.int8], NDArray[np.bool_], list[str]]:
+    """The part of each record by the time of its *last* row, so that no row that trains is later than a cut.
+
+    Rows of the record that are earlier than the beginning of its part give no label, nor do rows without a time.
+
+    Without `split.cuts`, times are cut where `split.fractions` come closest; records of one time stay together.
+
+    Returns:
+        (N,) parts, `UNUSED` for a record without a time; (rows,) whether a row is in the part of its record; and notes.
+
+    Raises:
+        ValueError: a cell is no date or number, or may be two dates; the message names its row.
+    """
+    texts = records.texts(settings.column, "split.column")
+    read = _TimeParser(records, settings.column, texts)
+    last, time = np.full(records.count, -np.inf), np.full(len(texts), -np.inf)
+    rows = np.array([row for row, text in enumerate(texts) if text and records.of_row[row] >= 0], np.int64)
+    time[rows] = [read(texts[row] or "", row) for row in rows.tolist()]
+    np.maximum.at(last, records.of_row[rows], time[rows])
+    timed = np.isfinite(last)
+    undated = np.flatnonzero((records.of_row >= 0) & np.isinf(time))
+    notes = [f"{np.count_nonzero(~timed):,} records have no time and are unused"] if not timed.all() else []
+    notes += [f"{len(undated):,} rows have no time and give no label ({records.rows(undated)})"] if len(undated) else []
+    cuts = [read(text, None) for text in settings.cuts] or _cuts(last[timed], settings.fractions)
+    if sorted(cuts) != cuts:
+        raise ValueError(f"split.cuts is {settings.cuts!r}; validation must begin before test does")
+    test, validation = cuts[-1], cuts[0] if len(cuts) == 2 else np.inf
+    of_row = np.where(time >= test, TEST, np.where(time >= validation, VALIDATION, TRAIN))
+    part, used = records.most_held_out(np.where(np.isinf(time), UNUSED, of_row).astype(np.int8))
+    if early := np.count_nonzero(~used & np.isfinite(time)):
+        notes.append(f"{early:,} rows are earlier than the part of their sequence and give no label")
+    shown = " and ".join(read.shown(cut) for cut in cuts if np.isfinite(cut))
+    notes.append(f"by {settings.column}: cut at {shown}")
+    return part, used, notes
+
+
+def _cuts(times: NDArray[np.float64], fractions: tuple[float, ...]) -> list[float]:
+    """First times of validation and of test at which the shares come closest to `fractions`."""
+    if not len(times):
+        return [np.inf, np.inf]
+    values, counts = np.unique(times, return_counts=True)
+    before = np.concatenate([[0], np.cumsum(counts)]) / len(times)
+    starts = np.append(values, np.inf)
+    wanted = fractions[0], fractions[0] + fractions[1]
+    return [float(starts[np.argmin(np.abs(before - share))]) for share in wanted]
+
+
+class _TimeParser:
+    """Reads the times of a column: all of them numbers, or all of them dates of one form."""
+
+    def __init__(self, records: SplitRecords, column: str | None, texts: list[str | None]) -> None:
+        self._records, self._column = records, column
+        present = [text for text in texts if text]
+        self._numbers = bool(present) and None not in map(number_of, present)
+        places = [found.groups() for text in present if (found := _TWO_NUMBERS_AND_A_YEAR.fullmatch(text))]
+        day_first = any(int(first) > 12 for first, _, _ in places)
+        month_first = any(int(second) > 12 for _, second, _ in places)
+        self._day_first = None if day_first == month_first else day_first
+
+    def __call__(self, text: str, row: int | None) -> float:
+        """Seconds since 1970, or the number itself."""
+        if self._numbers:
+            if (number := number_of(text)) is not None:
+                return number
+            raise ValueError(f"{self._where(row)} has {text!r}, and the column holds numbers; give a number")
+        date = text
+        if found := _TWO_NUMBERS_AND_A_YEAR.fullmatch(text):
+            first, second, year = map(int, found.groups())
+            first_is_month, first_is_day = f"{year:04}-{first:02}-{second:02}", f"{year:04}-{second:02}-{first:02}"
+            if self._day_first is None and first != second:
+                both = f"{first_is_day} or {first_is_month}"
+                raise ValueError(f"{self._where(row)} has {text!r}, which may be {both}; {_ADVICE}")
+            date = first_is_day if self._day_first else first_is_month
+        elif found := _YEAR_FIRST.fullmatch(text) or _YEAR_AND_MONTH.fullmatch(text):
+            year, month, day = (*map(int, found.groups()), 1)[:3]
+            date = f"{year:04}-{month:02}-{day:02}"
+        try:
+            moment = datetime.fromisoformat(date)
+        except ValueError:
+            raise ValueError(f"{self._where(row)} has {text!r}, which is no date or number; {_ADVICE}") from None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+    def shown(self, value: float) -> str:
+        """A time as the column writes it."""
+        if self._numbers:
+            return f"{value:g}"
+        moment = datetime.fromtimestamp(value, UTC)
+        return moment.date().isoformat() if value % _DAY_S == 0 else moment.isoformat()
+
+    def _where(self, row: int | None) -> str:
+        return "split.cuts" if row is None else f"{self._records.table.row(row)}: {self._column!r}"
+
 
 USUAL = {
     "train": ("train", "training"),

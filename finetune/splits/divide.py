@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.splits import split_file
-from finetune.splits.columns import by_column
+from finetune.splits.columns import by_column, by_time
 from finetune.splits.deal import balance_groups
 from finetune.splits.groups import by_group, by_homology, by_scaffold
-from finetune.splits.parts import NO_FOLD, TRAIN, UNUSED, VALIDATION, SplitParts, parts_of, require_filled
-from finetune.splits.records import SplitRecords
+from finetune.splits.parts import NO_FOLD, TRAIN, UNUSED, VALIDATION, SplitParts, SplitRecords, parts_of, require_filled
 from finetune.splits.settings import SplitSettings
-from finetune.splits.times import by_time
 from finetune.splits.variants import MutatedPositions, are_mostly_variants, by_distance, by_position, of_sequences
 
 _ADVICE = {

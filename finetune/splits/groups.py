@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from data.homology.linked import find_components
 from data.store.token_store import TokenStore
-from finetune.splits.parts import SplitParts, in_order_of_first
-from finetune.splits.records import SplitRecords
+from finetune.splits.parts import SplitParts, SplitRecords, in_order_of_first
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import MutatedPositions, are_variants, consensus
 from finetune.tables.numbers import MISSING

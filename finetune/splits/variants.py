@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from data.alphabet import TOKENS
 from data.store.token_store import TokenStore
 from finetune.splits.deal import balance_groups
-from finetune.splits.parts import TEST, TRAIN, UNUSED
-from finetune.splits.records import SplitRecords
+from finetune.splits.parts import TEST, TRAIN, UNUSED, SplitRecords
 
 MIXED = -1
 """The side of a record that has mutations on two sides."""

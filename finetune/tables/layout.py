@@ -9,10 +9,9 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from data.alphabet import STANDARD_RESIDUES
-from finetune.tables.numbers import MISSING, is_number
+from finetune.tables.numbers import MISSING, is_number, is_unit, name_and_unit
 from finetune.tables.table import Table
 from finetune.tables.text import TextRow, reading_notes
-from finetune.tables.units import is_unit, name_and_unit
 
 if TYPE_CHECKING:
     import pyarrow

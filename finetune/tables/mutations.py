@@ -21,7 +21,7 @@ from finetune.tables.wild_types import (
     first_mismatch,
     wild_types_of,
 )
-from zymogen.settings.option import format_option
+from zymogen.settings.origin import format_option
 
 _LETTERS = "ARNDCQEGHILKMFPSTWYVUO"
 _THREE = "ALAARGASNASPCYSGLNGLUGLYHISILELEULYSMETPHEPROSERTHRTRPTYRVALSECPYL"

@@ -12,8 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from data.sources.tables import DATASETS
-from data.transport.byte_stream import ByteStream
-from data.transport.chunk_file import ChunkFile
+from data.transport.byte_stream import ByteStream, ChunkFile
 from finetune.tables.columnar import parquet_parts
 from finetune.tables.fasta import HeaderLayout, fasta_stream, record_table
 from finetune.tables.layout import parse_table, table_of

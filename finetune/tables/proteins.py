@@ -24,7 +24,7 @@ from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table, ids_of, sequence_column
 from finetune.tables.wild_types import ResidueNumbering, letters_in, wild_types_of
 from finetune.tables.windows import check_lengths, kept_residues
-from zymogen.settings.option import format_option
+from zymogen.settings.origin import format_option
 
 _TOKENS = np.where(LETTER_IDS == REFUSED, UNK, LETTER_IDS).astype(np.uint8).tobytes()
 """Token of each letter: letters that become <unk> do not tell two proteins apart."""

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from data.alphabet import LETTER_IDS, REFUSED
 from data.settings import LetterPolicy
-from zymogen.settings.option import format_option
+from zymogen.settings.origin import format_option
 from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, setting
 
 TooLong = Literal["refuse", "start", "end", "ends", "window"]

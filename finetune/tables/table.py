@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from finetune.tables.location import TableLocation
 from finetune.tables.settings import TableSettings
-from zymogen.settings.option import format_option
+from zymogen.settings.origin import format_option
 from zymogen.settings.section import unknown_word
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 
-from finetune.tables.numbers import MISSING, is_number
-from finetune.tables.units import name_and_unit
+from finetune.tables.numbers import MISSING, is_number, name_and_unit
 
 _SAMPLE = 200
 """Lines from which the separator is found."""

@@ -13,7 +13,7 @@ from string import ascii_uppercase
 
 import numpy as np
 
-from data.homology.record_names import names
+from data.homology.name_table import names
 from data.settings import LetterPolicy, SourceContent
 from data.sources.protein import is_missing, letters_of, rejection, shown
 from finetune.tables.fasta import fasta_records
@@ -21,7 +21,7 @@ from finetune.tables.location import TableLocation
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 from finetune.tables.text import decode
-from zymogen.settings.option import format_option
+from zymogen.settings.origin import format_option
 from zymogen.settings.section import unknown_word
 
 _ALIKE, _LIKELY = 0.06, 0.01

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from data.order.plan import SPECIAL_TOKENS
 from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table
-from zymogen.settings.option import format_option
+from zymogen.settings.origin import format_option
 from zymogen.settings.section import listed
 
 _MOST_ROWS = 3

@@ -19,13 +19,11 @@ from data.batches.contents import MaskedContents
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin, Cursor
 from data.settings import DataSettings
-from pretrain.baselines import composition
-from pretrain.baselines.hidden import LETTERS, REACH, HiddenResidues, hidden_residues
-from pretrain.baselines.neighbours import WIDTH, NeighbourModel
-from pretrain.evaluation.corruptions import CORRUPTIONS
+from pretrain.baselines import predictors
+from pretrain.baselines.predictors import LETTERS, REACH, WIDTH, HiddenResidues, NeighbourModel, hidden_residues
 from pretrain.evaluation.evaluate import Row, evaluation_of, merged, unigram_losses
 from pretrain.evaluation.frozen import FrozenSet
-from pretrain.evaluation.scores import CorruptionScores
+from pretrain.evaluation.scores import CORRUPTIONS, CorruptionScores
 from zymogen import keyed_random
 
 MOST_RESIDUES = 2_000_000
@@ -77,7 +75,7 @@ def measure(
     began = time.perf_counter()
     add("residue frequencies", lambda hidden: unigram[LETTERS[hidden.truths]], began)
     began = time.perf_counter()
-    of_protein = composition.fitted(frequencies, of_tuning)
+    of_protein = predictors.fitted(frequencies, of_tuning)
     add(f"composition of the protein (weight {of_protein.strength:.0f})", of_protein.losses, began)
     for name, width in ((f"{REACH} neighbours a side, linear", 0), (f"the same, {WIDTH} hidden units", WIDTH)):
         began = time.perf_counter()

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 
 from huggingface_hub import EvalResult
 
-from pretrain.evaluation.contact_figures import ContactScores
-from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.figures import ALL, EvaluationResult
-from pretrain.evaluation.scores import kind_of
+from pretrain.evaluation.figures import ALL, ContactScores, EvaluationResult
+from pretrain.evaluation.scores import TITLES, kind_of
 from pretrain.report.measured import (
     RunResults,
     format_comparison,

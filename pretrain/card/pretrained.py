@@ -23,8 +23,7 @@ from pretrain.card.text import (
     table,
     versions,
 )
-from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import HeldOutUnit, format_interval, format_number
+from pretrain.evaluation.scores import TITLES, HeldOutUnit, format_interval, format_number
 from pretrain.report import facts, figures
 from pretrain.report import measured as measurements
 from pretrain.report.history import RunHistory, read_history

@@ -1,12 +1,11 @@
 """Checkpoints: written whole or not at all, each byte compared with its hash in the buffer from which it is used.
 
 Read in this order: canonical (how JSON is written and checked), manifest (what is recorded), blocks (how files are
-hashed and read), tensors (how files are written), index (which file holds which elements), digests (numbers that no
-sharding changes), staging (the copy that is written while training continues), receipts (how ranks say that their parts
-are on disk), commit (written under a temporary name, then published under the final one), load (find and verify),
-reading (what one or several ranks read), restore (into a model and its optimizer), frozen (how parameters that are not
-trained are identified), best (which one a job selects), retention (what is kept), free_space (whether the disk has room
-for that), writer (a thread beside training), saves (all of an attempt, and what happens if the disk refuses one), pace
+written, hashed and read), index (which file holds which elements), digests (numbers that no sharding changes), commit
+(written under a temporary name, then published under the final one), load (find and verify), reading (what one or
+several ranks read), restore (into a model and its optimizer; how parameters that are not trained are identified), best
+(which one a job selects), retention (what is kept), free_space (whether the disk has room for that), writer (a copy,
+and a thread that writes it beside training), saves (all of an attempt, and what happens if the disk refuses one), pace
 (how often one is due).
 """
 

@@ -8,19 +8,21 @@ collective, so that each rank can do this in a thread beside training.
 
 import os
 import shutil
-from base64 import b64encode
+import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pretrain.checkpoint.canonical import InvalidCheckpointError
+from pretrain.checkpoint.canonical import InvalidCheckpointError, canonical, parsed
 from pretrain.checkpoint.digests.digest import identity, sums
+from pretrain.checkpoint.files.blocks import PARTS, PRIVATE, FileModes, data_file, write_file, write_tensors
 from pretrain.checkpoint.files.index import INDEX_FILE, TensorIndex, index_bytes
-from pretrain.checkpoint.files.tensors import PARTS, PRIVATE, FileModes, data_file, write_file, write_tensors
 from pretrain.checkpoint.load import MADE_WAY, quarantine, require_exact_files, supersede, verify
 from pretrain.checkpoint.manifest import (
     FROZEN,
@@ -33,10 +35,65 @@ from pretrain.checkpoint.manifest import (
     checkpoint_name,
 )
 from pretrain.checkpoint.object_store.stored import CheckpointBucket, prefix_of
-from pretrain.checkpoint.receipts import RankReceipt, SaveAbandoned, collect
-from pretrain.checkpoint.staging import StagedState
+from pretrain.checkpoint.writer import StagedState
 from zymogen.files.durable import flush
 from zymogen.processes.errors import CheckpointError, StorageError
+
+_FOLDER = "receipts"
+_LOOK_S = 0.005
+"""Between two looks for receipts at first; later ones are rarer, up to `_RARELY_S`."""
+_RARELY_S = 0.1
+
+
+class SaveAbandoned(Exception):
+    """The save was given up while rank 0 waited for another rank's part."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankReceipt:
+    """What one rank wrote of a checkpoint; all of it is on disk."""
+
+    rank: int
+    files: tuple[FileEntry, ...]
+    packed: Mapping[str, str]
+    """Part -> what `pieces` returns, int64 in base64, which is parsed at once."""
+
+    def pieces(self, part: str) -> NDArray[np.int64]:
+        """``(pieces, 6)``: tensor by its place among the names, file, start, stop and both sums of the digest."""
+        return np.frombuffer(b64decode(self.packed[part]), np.int64).reshape(-1, 6)
+
+    def leave(self, temporary: Path) -> None:
+        """Give rank 0 the receipt, whole. It need not survive a power cut: nothing is published then."""
+        folder = temporary / _FOLDER
+        folder.mkdir(exist_ok=True)
+        path = folder / f"rank-{self.rank:05d}.json"
+        unfinished = path.with_suffix(".new")
+        unfinished.write_bytes(canonical(asdict(self)))
+        os.rename(unfinished, path)
+
+
+def collect(temporary: Path, own: RankReceipt, ranks: int, is_given_up: Callable[[], bool]) -> list[RankReceipt]:
+    """The receipts of all ranks, in their order; rank 0 waits for the others' and removes them.
+
+    Raises:
+        SaveAbandoned: `is_given_up` said so before all were there.
+    """
+    receipts, pause = [own], _LOOK_S
+    while len(receipts) < ranks:
+        path = temporary / _FOLDER / f"rank-{len(receipts):05d}.json"
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            if is_given_up():
+                raise SaveAbandoned from None
+            time.sleep(pause)
+            pause = min(_RARELY_S, 1.5 * pause)
+            continue
+        receipts.append(parsed(RankReceipt, raw, "receipt"))
+    if ranks > 1:
+        shutil.rmtree(temporary / _FOLDER)
+    return receipts
+
 
 TEMPORARY = ".tmp-"
 
@@ -102,7 +159,7 @@ def commit(
     Args:
         plan: what is saved, alike on every rank.
         staged: the tensors. Frozen parameters are not saved: the fingerprints have their content hash
-            (`checkpoint.frozen`).
+            (`checkpoint.restore`).
         rank: of this process, among `plan.topology.world_size`.
         is_given_up: asked while rank 0 waits; another rank's part will not come then.
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from torch import Tensor
 
 from pretrain.checkpoint.canonical import InvalidCheckpointError
-from pretrain.checkpoint.files.blocks import BlockHashes, BlockReader, read_small, retried
+from pretrain.checkpoint.files.blocks import PARTS, BlockHashes, BlockReader, read_small, retried
 from pretrain.checkpoint.files.index import INDEX_FILE, TensorIndex
-from pretrain.checkpoint.files.tensors import PARTS
 from pretrain.checkpoint.manifest import (
     MANIFEST_FILE,
     TRAINER_FILE,

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from data.order.plan import Cursor
 from pretrain.checkpoint.canonical import Count, InvalidCheckpointError, R, Sha256, canonical, parse_canonical, parsed
-from pretrain.checkpoint.files.blocks import num_blocks
+from pretrain.checkpoint.files.blocks import FileEntry
 from pretrain.run.versions import version
 from zymogen.processes.errors import CheckpointError
 
@@ -26,13 +26,13 @@ MANIFEST_FILE = "manifest.json"
 TRAINER_FILE = "trainer.json"
 FINGERPRINTS = ("identity", "schedule", "corpus", "split")
 FROZEN = "frozen"
-"""The fingerprint of parameters that the run does not train (`checkpoint.frozen`); absent where it trains all."""
+"""The fingerprint of parameters that the run does not train (`checkpoint.restore`); absent where it trains all."""
 CONSUMED = "corpus/consumed"
 CONTACT_HEAD = "contact_head"
 """Entry of a run that started from an ESM-2 with a contact head, which it does not train."""
 LOSS_SCALE = "loss_scale"
 SKIPPED_BINS = "skipped_bins"
-"""Entry of a run that has left bins out (`pretrain.recovery.left_out`)."""
+"""Entry of a run that has left bins out (`pretrain.recovery.numerical`)."""
 LOSS_MONITOR = "loss_monitor"
 """Entry with the losses of the latest steps, and how many in a row were skipped (`pretrain.recovery.numerical`)."""
 BEST = "best"
@@ -80,21 +80,6 @@ def step_of_name(name: str) -> int | None:
     """Step of a checkpoint's directory name, None for any other name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match and checkpoint_name(int(match[1])) == name else None
-
-
-def require_relative_path(path: str) -> None:
-    """A path that stays inside the checkpoint: relative, `/`-separated, no empty, `.` or `..` part.
-
-    Raises:
-        InvalidCheckpointError: with the path.
-    """
-    inside = all(part not in ("", ".", "..") for part in path.split("/")) and path.isprintable()
-    if not inside or "\\" in path or ":" in path:
-        raise InvalidCheckpointError(
-            "path",
-            f"manifest names the file {path!r}; allowed is a relative path with no empty, '.' or "
-            "'..' part, no backslash and no colon",
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,25 +145,6 @@ class TrainerState:
         """An entry as a dataclass; None where there is none of that name; raises InvalidCheckpoint."""
         kept = self.entries.get(name)
         return None if kept is None else parsed(kind, canonical(kept), f"trainer.entries.{name}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileEntry:
-    """One file of a checkpoint: path relative to it, size in bytes, lower-case hex SHA-256 of each of its blocks.
-
-    That of a file of one block is the file's (`checkpoint.files.blocks`).
-    """
-
-    path: str
-    size: Count
-    sha256: tuple[Sha256, ...]
-
-    def __post_init__(self) -> None:
-        """Check the path, and the number of hashes."""
-        require_relative_path(self.path)
-        if len(self.sha256) != (wanted := num_blocks(self.size)):
-            text = f"{self.path}: {len(self.sha256)} hashes, allowed {wanted} for {self.size} bytes"
-            raise InvalidCheckpointError("format", text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

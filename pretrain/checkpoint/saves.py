@@ -3,7 +3,7 @@
 In: where the run stands at a step. Out: a checkpoint, some steps later; or, on every rank, the reason why there is
 none. Kept: the newest checkpoint; in faults.jsonl, for how long saves have failed, which a restart does not forget.
 
-Training waits while the state is copied (`checkpoint.staging`); a thread of each rank writes it (`checkpoint.writer`).
+Training waits while the state is copied; a thread of each rank writes it (`checkpoint.writer`).
 One save is written at a time. With each step the ranks tell each other what has become of it (`told`), so that all of
 them know at the same step that it ended (`hear`). A save that is due before that waits for it once, for `_PATIENCE_S`
 seconds, and is skipped if it takes longer; the last save of a run waits as long as it takes.
@@ -21,17 +21,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from pretrain.checkpoint.commit import SavePlan, commit
+from pretrain.checkpoint.commit import SaveAbandoned, SavePlan, commit
 from pretrain.checkpoint.digests.copies import ReplicaCheck
-from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
+from pretrain.checkpoint.files.blocks import PRIVATE, SHARED
 from pretrain.checkpoint.free_space import require_room
 from pretrain.checkpoint.load import VerifiedCheckpoint
 from pretrain.checkpoint.manifest import CheckpointManifest, Topology, TrainerState, checkpoint_name
 from pretrain.checkpoint.object_store.stored import CheckpointBucket
-from pretrain.checkpoint.receipts import SaveAbandoned
 from pretrain.checkpoint.retention import retain_everywhere
-from pretrain.checkpoint.staging import StagingBuffer
-from pretrain.checkpoint.writer import BackgroundWrite, SaveFailures
+from pretrain.checkpoint.writer import BackgroundWrite, SaveFailures, StagingBuffer
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.ranks import NOTHING, StepFlags

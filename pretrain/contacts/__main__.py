@@ -25,8 +25,8 @@ def _score(options: argparse.Namespace) -> None:
 
     from pretrain.contacts.chains import chains_of, files_of
     from pretrain.contacts.chosen import filter_chains
-    from pretrain.contacts.scored import format_scores, score_contacts
-    from pretrain.model.weights.contact_head import ContactHead
+    from pretrain.contacts.score import format_scores, score_contacts
+    from pretrain.model.weights.names import ContactHead
     from pretrain.ship.contact_head import require_writable, write
     from pretrain.ship.source import masked_language_model, open_trained_model
     from zymogen.settings.json_file import as_json

@@ -18,7 +18,7 @@ from data.sources.fasta import FastaSource
 from data.store.build import open_or_build
 from data.store.token_store import TokenStore
 from pretrain.contacts.chains import Chain
-from pretrain.contacts.precision import LONG_RANGE
+from pretrain.contacts.regression import LONG_RANGE
 
 IDENTITY = 0.3
 """From this identity on, two chains are relatives."""

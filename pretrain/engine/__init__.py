@@ -3,5 +3,5 @@
 In: what was launched, a model, an optimizer. Out: an `engine.Engine` that runs them, and their state by name. Kept:
 nothing. Begin with `launch`, which chooses the engine that `accelerate launch` was told, as `request` reads it, then
 `engine` (one process and DDP), `fully_sharded` (FSDP2, HSDP), `zero` (DeepSpeed); `named_state`
-and `zero_state` are what checkpoints read, `context_parallel` spreads one sequence.
+and `zero_state` are what checkpoints read, `ranks` is what all do together.
 """

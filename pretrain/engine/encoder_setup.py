@@ -3,8 +3,8 @@
 In: an encoder before it is prepared, what the recipe asks for. Out: the encoder, set up in place. Kept: nothing.
 """
 
-from pretrain.engine.context_parallel import share_context
 from pretrain.engine.engine import Engine
+from pretrain.engine.ranks import share_context
 from pretrain.model.compute import configure
 from pretrain.model.encoder import Encoder
 from pretrain.model.settings import ComputeSettings, ExchangeRequest

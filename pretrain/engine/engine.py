@@ -23,9 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from data.batches.batch import Batch
 from data.batches.loader import Step
-from pretrain.engine.context_parallel import ContextGroup
 from pretrain.engine.named_state import NamedState, TorchState
-from pretrain.engine.ranks import Ranks
+from pretrain.engine.ranks import ContextGroup, Ranks
 from pretrain.model.layer import Layer
 from pretrain.model.linear import Linear
 from zymogen.console.safe_text import log

@@ -12,17 +12,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import psutil
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.state import DistributedType, PartialState
 from accelerate.utils import InitProcessGroupKwargs, parse_flag_from_env
 
-from pretrain.engine.context_parallel import context_group
-from pretrain.engine.cpu import sharding_on_a_cpu
 from pretrain.engine.engine import Engine
-from pretrain.engine.ranks import PATIENCE
+from pretrain.engine.ranks import PATIENCE, context_group
 from pretrain.engine.rendezvous import INIT_METHOD
 from pretrain.engine.request import ALONE, LaunchConfig, read_launch_config
 from pretrain.engine.settings import LaunchSettings
@@ -31,6 +32,30 @@ from zymogen.processes.errors import RollbackError
 from zymogen.processes.launcher import launched_world
 from zymogen.processes.signals import Interrupted
 from zymogen.settings.interval import seconds
+
+
+@contextmanager
+def sharding_on_a_cpu(distributed_type: str) -> Iterator[None]:
+    """Make Accelerate set up 'FSDP' and 'DEEPSPEED' on a CPU, too, while the `Accelerator` is built."""
+    if not torch.cuda.is_available():
+        # Accelerate imports DeepSpeed wherever that is installed, and each process would warn that it found no GPU.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if torch.cuda.is_available() or distributed_type not in ("FSDP", "DEEPSPEED"):
+        yield
+        return
+    with patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="cpu"), patch.object(PartialState, "_prepare_backend", _gloo):
+        if distributed_type == "FSDP":
+            yield
+            return
+        with patch("deepspeed.comm.torch.build_shm_op", lambda: None):
+            yield
+
+
+def _gloo(self: PartialState, *_: Any, **__: Any) -> tuple[str | None, DistributedType]:
+    """Backend and kind of a launch as on a machine with GPUs, where Accelerate continues with FSDP or DeepSpeed."""
+    if int(os.environ.get("LOCAL_RANK", -1)) == -1:
+        return None, DistributedType.NO
+    return "gloo", DistributedType.MULTI_GPU
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import yaml
 from accelerate.tracking import get_available_trackers
 
 from data.batches.loader import require_enough_bins
-from pretrain.engine.context_parallel import require_divides
+from pretrain.engine.ranks import require_divides
 from pretrain.engine.settings import PRECISION, LaunchSettings
 from zymogen.processes.launcher import launched_world, launches
 

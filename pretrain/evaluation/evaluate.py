@@ -25,9 +25,8 @@ from data.order.settings import BinSettings
 from data.settings import DataSettings
 from data.sources.synthetic import Families, floor
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.frozen import SEED, FrozenSet, frozen_set
-from pretrain.evaluation.scores import CorruptionScores
+from pretrain.evaluation.scores import CORRUPTIONS, CorruptionScores
 
 _RESAMPLES = 1000
 _COUNTED_RESIDUES = 10**8

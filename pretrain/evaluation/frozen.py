@@ -17,7 +17,7 @@ from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin, crop
 from data.order.settings import BinSettings
 from data.store.token_store import new_hash
-from pretrain.evaluation.corruptions import CORRUPTIONS
+from pretrain.evaluation.scores import CORRUPTIONS
 from zymogen import keyed_random
 
 SEED = 0

@@ -1,7 +1,7 @@
 """What a user names to be scored: the held-out side of a run, or the proteins of any sources.
 
 In: words of a command line. Out: `Corpora`, and the `FrozenSet` that is scored, on every rank. Kept: token stores, as
-`data.corpus.prepare` keeps them.
+`data.corpus.stores` keeps them.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare_corpora
-from data.homology import program
+from data.homology import mmseqs
 from data.homology.relatives import cluster_within, nearest, search_method
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings, LetterPolicy
@@ -67,7 +67,7 @@ class EvaluationSet:
                 "clusters of the split" if self.corpora.by_cluster else "equal sequences"
             )
         groups = cluster_within(self.corpora.parts[0].store, samples, [_RELATIVES])[_RELATIVES]
-        found_by = "shared words" if program.why_not_installed() else "MMseqs2"
+        found_by = "shared words" if mmseqs.why_not_installed() else "MMseqs2"
         return groups, f"relatives at {100 * _RELATIVES:.0f} % identity ({found_by})"
 
     def identities(self, training: Corpora) -> tuple[NDArray[np.float64], str]:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from data.alphabet import IS_TARGET, MASK, TOKENS
+from data.batches.collate import FilledBin, fill_bin
 from data.batches.contents import Contents
-from data.batches.filling import FilledBin, fill_bin
 from data.batches.packed import TokenArrays, bins_of
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin

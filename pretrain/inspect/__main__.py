@@ -33,8 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _answer(options: argparse.Namespace) -> int:
     if options.command != "attempts":
-        from pretrain.inspect.audited import audited  # imports torch
-        from pretrain.inspect.verified import verified
+        from pretrain.inspect.verify import (
+            audited,  # imports torch
+            verified,
+        )
 
         command = {"verify": verified, "audit": audited}[options.command]
         return command(options.run, lambda line: print(line, flush=True))

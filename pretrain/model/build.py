@@ -13,7 +13,7 @@ from pretrain.model.initial import FirstWeight, initial_weights, local_attention
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import ModelSettings
-from pretrain.model.weights.contact_head import ContactHead
+from pretrain.model.weights.names import ContactHead
 
 First = tuple[EsmShape, Mapping[str, FirstWeight], ContactHead | None]
 """What a run starts from: shape, weights, and the contact head of a published ESM-2, which is not trained."""

@@ -20,7 +20,7 @@ from data.batches.batch import PackedSequences
 from pretrain.model.attention.choice import Backend
 from pretrain.model.encoder import Encoder
 from pretrain.model.layer import Layer
-from zymogen.processes import group_signals
+from zymogen.processes import signals
 from zymogen.unsupported import UnsupportedFeature, gist
 
 _MOST_GRAPHS = 64
@@ -49,7 +49,7 @@ def _start_compilers() -> None:
     After a signal the run still finishes its step. If that needs a kernel and the signal has ended these processes too,
     torch waits for them without end: the pipe that would tell it so stays open, because it holds both ends itself.
     """
-    with group_signals.blocked():
+    with signals.blocked():
         from torch._inductor.async_compile import AsyncCompile  # takes a second, and most runs on CPUs compile nothing
 
         AsyncCompile.warm_pool()

@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from data.alphabet import MASK
 from data.batches.batch import PackedSequences
 from pretrain.model.attention.choice import Backend, Request, choose
-from pretrain.model.attention.layout import layout_of
-from pretrain.model.attention.rotary import rotation
+from pretrain.model.attention.layout import layout_of, rotation
 from pretrain.model.context import ContextShard
-from pretrain.model.dropout import KeyedDropout
-from pretrain.model.layer import Layer, recomputed
+from pretrain.model.layer import KeyedDropout, Layer, recomputed
 from pretrain.model.presets import EsmShape
 from pretrain.model.settings import Checkpointing
 

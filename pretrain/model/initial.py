@@ -11,7 +11,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor, nn
 
-from pretrain.model.attention.rotary import frequencies
+from pretrain.model.attention.layout import frequencies
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from zymogen import keyed_random

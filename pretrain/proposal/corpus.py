@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from data.corpus.lengths import LengthHistogram, count_lengths
-from data.homology import program
+from data.homology import mmseqs
 from data.homology.clusters import Clusters, open_clusters
 from data.homology.split import split_by_cluster
 from data.store.token_store import TokenStore
@@ -102,8 +102,8 @@ def split_of(
     words = ""
     if asked is None and "data.split_identity" in given:
         words = "as you asked"
-    elif asked is None and not is_clustered and (obstacle := program.why_not_installed()):
-        words = f"because {obstacle}" + ("" if program.is_installed() else f" ({program.INSTALL})")
+    elif asked is None and not is_clustered and (obstacle := mmseqs.why_not_installed()):
+        words = f"because {obstacle}" + ("" if mmseqs.is_installed() else f" ({mmseqs.INSTALL})")
     elif asked is None and expected_s > rules.CLUSTER_TIME * budget_s and not is_clustered:
         words = (
             f"because MMseqs2 would take some {expected_s:,.0f} seconds here "

@@ -22,7 +22,7 @@ from typing import Any
 from pretrain.checkpoint.best import BestCheckpoint
 from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.commit import TEMPORARY, move_aside, publish
-from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
+from pretrain.checkpoint.files.blocks import PRIVATE, SHARED
 from pretrain.checkpoint.load import (
     VerifiedCheckpoint,
     newest_step,

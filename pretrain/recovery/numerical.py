@@ -1,7 +1,8 @@
 """Numerical faults: gradients that are not finite, or a loss that leaps. The run rolls back once, and then stops.
 
-In: what each step did. Out: `RollbackError` or `NumericalFaultError`, on every rank after the same step. Kept: the
-losses of the latest steps, in each checkpoint; in the run directory, `faults.jsonl`.
+In: what each step did; bins that `data.skip_bins` leaves out. Out: `RollbackError` or `NumericalFaultError`, on every
+rank after the same step. Kept: the losses of the latest steps, and what was left out so far, in each checkpoint; in the
+run directory, `faults.jsonl`.
 
 What a fault of the hardware has caused does not come again when the same steps are taken once more from the newest
 checkpoint; what the data, the schedule or the program causes does. So the first fault at a step is a `RollbackError`:
@@ -26,13 +27,59 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.order.plan import Plan
-from pretrain.checkpoint.manifest import LOSS_MONITOR, TrainerState, step_of_name
+from data.order.settings import PackingSettings
+from pretrain.checkpoint.load import VerifiedCheckpoint
+from pretrain.checkpoint.manifest import LOSS_MONITOR, SKIPPED_BINS, TrainerState, step_of_name
 from pretrain.recovery.breaker import consecutive_failures
 from pretrain.run import records
 from pretrain.run.attempts import Attempt
 from pretrain.run.directory import RunDirectory
-from zymogen.files.disk_error import describe
+from zymogen.files.durable import describe
 from zymogen.processes.errors import RollbackError
+from zymogen.settings.section import listed
+
+_SHOWN = 10
+
+
+def skipped_bins(data: PackingSettings, steps: int) -> list[int]:
+    """The bins that the first `steps` steps of a run leave out, in order."""
+    return sorted(bin_ for bin_ in data.skip_bins if bin_ < steps * data.bins_per_step)
+
+
+def to_entry(data: PackingSettings, steps: int) -> dict[str, dict[str, Any]]:
+    """What a checkpoint after `steps` steps keeps of that."""
+    bins = skipped_bins(data, steps)
+    return {SKIPPED_BINS: {"bins": bins}} if bins else {}
+
+
+def from_entry(trainer: TrainerState) -> list[int]:
+    """The bins that were left out up to a checkpoint."""
+    return list(trainer.entries.get(SKIPPED_BINS, {}).get("bins", []))
+
+
+def require_same_skipped_bins(checkpoint: VerifiedCheckpoint, data: PackingSettings) -> None:
+    """Check that a run can continue from a checkpoint and leave out what its recipe says.
+
+    Raises:
+        ValueError: it would have to leave out what is trained already, or to train what it has left out.
+    """
+    before, now = set(from_entry(checkpoint.trainer)), set(skipped_bins(data, checkpoint.trainer.step))
+    where = f"{checkpoint.path}, where the run would continue, after {checkpoint.trainer.step:,} steps"
+    if trained := now - before:
+        raise ValueError(
+            f"data.skip_bins names {_shown(trained)}, already trained up to {where}: take them out of the list, or "
+            "move the checkpoints after them away, so that the run continues from one before them"
+        )
+    if missing := before - now:
+        raise ValueError(
+            f"data.skip_bins lacks {_shown(missing)}, left out up to {where}: put them back into the list, as they are "
+            "not trained any more"
+        )
+
+
+def _shown(bins: set[int]) -> str:
+    return f"{'the bins' if len(bins) > 1 else 'the bin'} {listed([*map(str, sorted(bins))], _SHOWN)}"
+
 
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
 """Gives the names of sequences, from the sample ids of a plan."""

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pretrain.engine.ranks import Ranks
 from pretrain.run.directory import UNCLAIMED, RunDirectory
-from zymogen.files.disk_error import describe
+from zymogen.files.durable import describe
 from zymogen.processes import signals
 from zymogen.processes.launcher import launched_world
 

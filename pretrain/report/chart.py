@@ -1,8 +1,12 @@
 """Charts: lines or points over two axes, as SVG whose text is text.
 
-In: a `Chart`, a width in pixels. Out: SVG. Kept: nothing.
+In: a `Chart` of any number of points, a width in pixels. Out: SVG with at most one span a pixel column, of its lowest
+and highest value. Kept: nothing.
 
 Each chart is drawn once for a desktop and once for a phone, because text that is scaled with a picture cannot be read.
+Colours are CSS variables, with a placeholder where a library takes only hexadecimal ones. The hues are those of Okabe
+and Ito (2008), which readers who are colour-blind can tell apart, darkened or lightened until text in them has a
+contrast of 4.5 with the paper.
 """
 
 import io
@@ -14,11 +18,91 @@ from html import escape
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pretrain.report.palette import named, placeholder
 from pretrain.report.section import Drawing
-from pretrain.report.series import Numbers, ThinnedSeries, thin
 from zymogen.console.safe_text import printable
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ThinnedSeries:
+    """Points by rising x; where several share a column, the middle and the ends of their values."""
+
+    x: Numbers
+    low: Numbers
+    middle: Numbers
+    """The median of the column; NaN where no value is finite."""
+    high: Numbers
+
+    @property
+    def has_band(self) -> bool:
+        """Whether any column holds more than one value."""
+        return bool((self.high > self.low).any())
+
+
+def thin(x: Numbers, y: Numbers, columns: int) -> ThinnedSeries:
+    """At most `columns` points of a series; its lowest and highest finite value stay.
+
+    Args:
+        x: (n,) finite, in any order.
+        y: (n,); values that are not finite become gaps, or nothing where their column has a finite one.
+        columns: the most points that are kept.
+    """
+    order = np.argsort(x, kind="stable")
+    x, y = x[order], np.where(np.isfinite(y[order]), y[order], np.nan)
+    if len(x) <= columns:
+        return ThinnedSeries(x, y, y, y)
+    column = np.minimum(((x - x[0]) / max(x[-1] - x[0], 1e-300) * columns).astype(np.int64), columns - 1)
+    starts = np.flatnonzero(np.diff(column, prepend=-1))
+    finite = [part[~np.isnan(part)] for part in np.split(y, starts[1:])]
+    middle = np.array([np.median(part) if len(part) else np.nan for part in finite])
+    mean_x = np.add.reduceat(x, starts) / np.diff(starts, append=len(x))
+    return ThinnedSeries(mean_x, np.fmin.reduceat(y, starts), middle, np.fmax.reduceat(y, starts))
+
+
+COLOURS: dict[str, tuple[str, str]] = {
+    "paper": ("#ffffff", "#15181d"),
+    "ink": ("#1c2127", "#e9ebee"),
+    "muted": ("#5b6470", "#a4adb8"),
+    "grid": ("#e7e9ec", "#2b3038"),
+    "train": ("#68717c", "#98a1ad"),
+    "blue": ("#005f9e", "#6db8f2"),
+    "orange": ("#a84a00", "#f0a25a"),
+    "green": ("#00734f", "#57cfa6"),
+    "fault": ("#a01f5c", "#f490bb"),
+    # Probability of a residue: five steps from the paper to the darkest, or the lightest.
+    "p0": ("#f3f4f6", "#22272e"),
+    "p1": ("#cfe0f1", "#203d58"),
+    "p2": ("#9cc4e6", "#27608f"),
+    "p3": ("#2b74b3", "#7dbcec"),
+    "p4": ("#0a4479", "#cfe6fa"),
+}
+"""Light and dark form of each colour."""
+_PLACEHOLDERS = {name: f"#0101{number:02x}" for number, name in enumerate(COLOURS, 16)}
+
+
+def placeholder(name: str) -> str:
+    """A hexadecimal colour that stands for `name` until `named` puts the variable in its place."""
+    return _PLACEHOLDERS[name]
+
+
+def named(drawing: str) -> str:
+    """The drawing with CSS variables instead of placeholders."""
+    by_colour = {colour: f"var(--{name})" for name, colour in _PLACEHOLDERS.items()}
+    return re.sub("|".join(by_colour), lambda found: by_colour[found[0]], drawing)
+
+
+def style_sheet() -> str:
+    """CSS that gives the variables their values: on paper always the light ones."""
+
+    def values(form: int) -> str:
+        return "".join(f"--{name}:{forms[form]};" for name, forms in COLOURS.items())
+
+    dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{values(1)}}}}}"
+    return f":root{{color-scheme:light dark;{values(0)}}}{dark}"
+
 
 TEXT = 13.0
 """Size of text in pixels, where a drawing is shown in its own width."""

@@ -7,12 +7,11 @@ import textwrap
 from datetime import UTC, datetime
 from typing import Any
 
-from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
-from pretrain.evaluation.scores import CorruptionScores, Prediction, format_number
+from pretrain.evaluation.scores import CORRUPTIONS, TITLES, CorruptionScores, Prediction, format_number
 from pretrain.evaluation.verdict import Verdict, verdict
+from pretrain.report.drawings import ProteinLetters
 from pretrain.report.figures import short
 from pretrain.report.history import RunHistory
-from pretrain.report.letters import ProteinLetters
 from pretrain.report.section import KeyNumber, ReportTable
 from pretrain.run.attempts import KILLED, Attempt
 from zymogen.console.format import count, duration

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluation.corruptions import TITLES
-from pretrain.report.chart import Chart, ChartSeries, Dash
+from pretrain.evaluation.scores import TITLES
+from pretrain.report.chart import Chart, ChartSeries, Dash, Numbers
+from pretrain.report.drawings import IntervalPlot, IntervalRow
 from pretrain.report.history import RunHistory
-from pretrain.report.rows import IntervalPlot, IntervalRow
-from pretrain.report.series import Numbers
 from zymogen.console.format import count
 
 _STYLES: dict[str, tuple[str, Dash]] = {"mask_all": ("blue", "solid"), "80_10_10": ("orange", "dashed")}

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluation.corruptions import corruption_of
 from pretrain.evaluation.course import TrainingCurve, number, training_curve, without_rolled_back
-from pretrain.evaluation.scores import HeldOutUnit, Prediction, ProteinPredictions
-from pretrain.report.series import Numbers
+from pretrain.evaluation.scores import HeldOutUnit, Prediction, ProteinPredictions, corruption_of
+from pretrain.report.chart import Numbers
 from pretrain.run.attempts import KILLED, Attempt, AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.records import read_metrics, seconds

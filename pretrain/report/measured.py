@@ -12,12 +12,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactScores
-from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.figures import ALL, HEAD, IDENTITY, LENGTH, EvaluationResult, EvaluationRow
-from pretrain.evaluation.scores import format_interval, kind_of
-from pretrain.report.contact_map import ContactMap
-from pretrain.report.rows import IntervalPlot, IntervalRow
+from pretrain.evaluation.figures import (
+    ALL,
+    CHANCE,
+    CONTROL,
+    HEAD,
+    IDENTITY,
+    LENGTH,
+    ContactScores,
+    EvaluationResult,
+    EvaluationRow,
+)
+from pretrain.evaluation.scores import TITLES, format_interval, kind_of
+from pretrain.report.drawings import ContactMap, IntervalPlot, IntervalRow
 from pretrain.report.section import NOT_MEASURED, Drawing, ReportSection, ReportTable, source_names
 from zymogen.console.format import count
 from zymogen.settings.json_file import read_bytes
@@ -64,7 +71,7 @@ def read(root: Path, weights: Collection[str] | None = None) -> RunResults:
 
     Args:
         root: the run directory.
-        weights: content hashes, as `pretrain.checkpoint.frozen` defines them. What was measured of other weights, or
+        weights: content hashes, as `pretrain.checkpoint.restore` defines them. What was measured of other weights, or
             does not say of which, is left out. None for all that there is.
     """
     evaluation, contacts = read_bytes(EvaluationResult, root / EVALUATION), read_bytes(ContactScores, root / CONTACTS)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pretrain.evaluation.scores import kind_of
 from pretrain.report import facts, figures, measured
+from pretrain.report.chart import style_sheet
 from pretrain.report.history import RunHistory, read_history
-from pretrain.report.palette import style_sheet
 from pretrain.report.section import ReportContent, ReportSection
 from pretrain.run.directory import RunDirectory
 from zymogen.console.safe_text import log

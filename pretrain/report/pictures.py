@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pretrain.evaluation.scores import kind_of
 from pretrain.report import facts, figures
+from pretrain.report.chart import style_sheet
 from pretrain.report.history import read_history
 from pretrain.report.page import require_ours
-from pretrain.report.palette import style_sheet
 from pretrain.report.section import Drawing
 from zymogen.console.safe_text import log, redacted
 from zymogen.files.durable import replacing_file

@@ -26,8 +26,7 @@ from pretrain.run.lock import LEASE, LOCK, RunLock
 from pretrain.run.run_json import RunRecord, run_record
 from pretrain.run.versions import versions
 from zymogen.console.safe_text import log
-from zymogen.files.disk_error import describe
-from zymogen.files.durable import write_atomic, write_then_rename
+from zymogen.files.durable import describe, write_atomic, write_then_rename
 from zymogen.files.suggestions import did_you_mean, format_list
 from zymogen.processes.errors import with_location
 from zymogen.settings import json_file

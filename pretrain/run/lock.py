@@ -20,8 +20,7 @@ import psutil
 
 from pretrain.run import records
 from zymogen.files import durable
-from zymogen.files.disk_error import NO_LOCKS
-from zymogen.files.durable import machine, write_then_rename
+from zymogen.files.durable import NO_LOCKS, machine, write_then_rename
 
 LOCK, LEASE = "run.lock", "run.lease"
 _MOMENT_S = 0.1

@@ -12,7 +12,7 @@ from transformers import EsmConfig
 
 from pretrain.card.text import FOLDER
 from pretrain.model.presets import EsmShape
-from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
+from pretrain.model.weights.names import BIAS, WEIGHT, ContactHead
 from pretrain.model.weights.source import config_of, shards_of
 from zymogen.files.durable import replacing_file
 

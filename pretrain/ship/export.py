@@ -13,21 +13,20 @@ from transformers.utils import logging
 from pretrain.card.pretrained import ExportFacts, has_results, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.digests.digest import identity_of
-from pretrain.checkpoint.frozen import read_whole
 from pretrain.checkpoint.load import Check, VerifiedCheckpoint, find, newest_valid, removed, verify
 from pretrain.checkpoint.manifest import CONTACT_HEAD, checkpoint_name
+from pretrain.checkpoint.restore import read_whole
 from pretrain.engine.named_state import Weights
 from pretrain.model.build import build_meta
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
-from pretrain.model.weights.contact_head import ContactHead
 from pretrain.model.weights.finite import require_finite, require_fits
+from pretrain.model.weights.names import ContactHead
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.checksums import replace_dir
 from pretrain.ship.contact_head import contact_card_lines
 from pretrain.ship.reloaded import reference_logits, require_same
-from zymogen.files.disk_error import describe, write_error
-from zymogen.files.durable import exclusive_lock, workspace
+from zymogen.files.durable import describe, exclusive_lock, workspace, write_error
 from zymogen.processes.errors import StorageError, is_disk_full
 
 

@@ -26,7 +26,7 @@ from benchmarks.learning.trials import NAMES, TRIALS, Weights, install
 from data.alphabet import CLS, EOS, MASK, PAD
 from data.batches import loader
 from data.corpus.prepare import open_corpora, prepare_corpora
-from data.homology.program import is_installed
+from data.homology.mmseqs import is_installed
 from data.settings import DataSettings
 from pretrain.__main__ import main as pretrain
 from pretrain.model.build import build_meta

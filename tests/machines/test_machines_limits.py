@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data.homology import program
+from data.homology import mmseqs
 from support.launching import Launched
 from support.other_machines import Row, no_cgroups, no_mounts, table
 from zymogen.processes.exit_classes import ERROR, class_of
@@ -158,7 +158,7 @@ ROWS = [
         fault=3,
         situation="container without room for MMseqs2",
         slow=True,
-        needs=lambda: no_cgroups() or ("" if program.is_installed() else "MMseqs2 is not installed"),
+        needs=lambda: no_cgroups() or ("" if mmseqs.is_installed() else "MMseqs2 is not installed"),
         shell=CGROUP,
         words=("-m", "pretrain", "ok.fasta", "--minutes", "1", "--plan", "model.preset=modern_60k"),
         says=(r"because MMseqs2 needs 1\.2 GB of memory, and\s+[01]\.\d GB are free \(limits of this",),

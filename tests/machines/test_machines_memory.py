@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from accelerate import Accelerator
 
-from data.homology import mmseqs, program
+from data.homology import mmseqs
 from pretrain.engine.engine import Engine
 from pretrain.masked_language_job import open_job
 from pretrain.proposal.machine import Machine
@@ -139,7 +139,7 @@ def test_memory_that_is_free_in_a_container(tmp_path: Path, mounts: str, groups:
 def _container(monkeypatch: pytest.MonkeyPatch, free: int = 1_000_000_000) -> None:
     """This process is in a container of 1.3 GB, of which so many bytes are free."""
     here = Resources(2, 1_300_000_000, free, "1.3 GB (memory.max)")
-    for of in ("data.homology.program", "pretrain.proposal.machine"):
+    for of in ("data.homology.mmseqs", "pretrain.proposal.machine"):
         monkeypatch.setattr(f"{of}.resources", lambda: here)
 
 
@@ -185,14 +185,14 @@ def test_all_ranks_propose_for_the_machine_of_rank_0(tmp_path: Path, monkeypatch
 )
 def test_mmseqs_runs_where_it_has_room(monkeypatch: pytest.MonkeyPatch, free: int, said: str) -> None:
     _container(monkeypatch, free)
-    monkeypatch.setattr(program, "is_installed", lambda: True)
-    program._memory_obstacle.cache_clear()
-    assert program.why_not_installed().startswith(said)
-    assert bool(program.why_not_installed()) == bool(said)
+    monkeypatch.setattr(mmseqs, "is_installed", lambda: True)
+    mmseqs._memory_obstacle.cache_clear()
+    assert mmseqs.why_not_installed().startswith(said)
+    assert bool(mmseqs.why_not_installed()) == bool(said)
     if said:
         with pytest.raises(ValueError, match=r"^data\.split_identity needs .* GB are free .*: raise the limit"):
-            program.version("data.split_identity")
-    program._memory_obstacle.cache_clear()
+            mmseqs.version("data.split_identity")
+    mmseqs._memory_obstacle.cache_clear()
 
 
 def test_only_a_limit_refuses_training() -> None:

@@ -33,10 +33,9 @@ from pretrain.checkpoint import (
 )
 from pretrain.checkpoint import restore as load_into
 from pretrain.checkpoint.canonical import canonical
-from pretrain.checkpoint.files import tensors
+from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.manifest import ENTRIES
-from pretrain.checkpoint.staging import StagedState, StagingBuffer
-from pretrain.checkpoint.writer import BackgroundWrite
+from pretrain.checkpoint.writer import BackgroundWrite, StagedState, StagingBuffer
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
@@ -242,7 +241,7 @@ def write_cut(folder: Path, whole: StagedState, cut: Cut, ranks: int, step: int 
 
 def full_disk(failing: Container[int], rank: int = 0) -> AbstractContextManager[Any]:
     """The saves of these numbers, from 1, find the rank's disk full when it wrote weights and no moments."""
-    write, saves = tensors.write_file, itertools.count(1)
+    write, saves = blocks.write_file, itertools.count(1)
 
     def faulty(folder: Path, path: str, *rest: Any) -> Any:
         entry = write(folder, path, *rest)
@@ -250,7 +249,7 @@ def full_disk(failing: Container[int], rank: int = 0) -> AbstractContextManager[
             raise OSError(errno.ENOSPC, "No space left on device")
         return entry
 
-    return mock.patch.object(tensors, "write_file", faulty)
+    return mock.patch.object(blocks, "write_file", faulty)
 
 
 class _AtOnce(BackgroundWrite[Any]):

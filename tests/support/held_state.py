@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from pretrain import loop
-from pretrain.checkpoint.staging import StagingBuffer
+from pretrain.checkpoint.writer import StagingBuffer
 from pretrain.engine import zero
 from pretrain.engine.engine import layer_weights
 from pretrain.engine.named_state import TorchState

@@ -18,15 +18,14 @@ from tempfile import TemporaryFile
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import log, log_error
-from zymogen.files.disk_error import CLOSED, FULL, one_line, write_error
-from zymogen.files.durable import replacing_file
+from zymogen.files.durable import CLOSED, FULL, one_line, replacing_file, write_error
 from zymogen.processes.environment import use_standard_streams, use_writable_caches
 from zymogen.processes.errors import ExternalError, PeerError, RollbackError
 from zymogen.processes.exit_classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from zymogen.processes.launcher import LaunchedWorld, command_line, forward_exit_status, launched_world
 from zymogen.processes.resources import resources
 from zymogen.processes.signals import Interrupted, raise_if_set
-from zymogen.settings.option import use_options
+from zymogen.settings.origin import use_options
 
 _PATIENCE_S = 5.0
 """How long a rank waits for the one that failed first, or may report the same mistake, to end."""

@@ -1,7 +1,7 @@
 """Parsers of commands: `~` in any word, URLs without their secrets, and errors in the words of all other errors.
 
 In: words of a command line. Out: a namespace. State: the options by which errors name
-settings (`zymogen.settings.option`).
+settings (`zymogen.settings.origin`).
 """
 
 import argparse
@@ -11,8 +11,7 @@ import sys
 from typing import Any, NoReturn
 
 from zymogen.console.safe_text import redact_later
-from zymogen.settings.option import use_options
-from zymogen.settings.origin import COMMAND_LINE
+from zymogen.settings.origin import COMMAND_LINE, use_options
 from zymogen.settings.section import expanded
 
 _OF_LAUNCHER = re.compile(
@@ -24,7 +23,7 @@ class PathParser(argparse.ArgumentParser):
     """A parser whose words may have the home folder as ``~`` where a shell leaves it: ``--output=~/x``, ``a.b=~/x``.
 
     URLs lose their secrets (`zymogen.console.safe_text`), and errors name settings by its options
-    (`zymogen.settings.option`).
+    (`zymogen.settings.origin`).
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

@@ -1,1 +1,1 @@
-"""Files: `durable` writes them whole, `disk_error` explains errors of a disk, `suggestions` finds a similar name."""
+"""Files: `durable` writes them whole and explains errors of a disk, `suggestions` finds a similar name."""

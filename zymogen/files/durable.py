@@ -1,7 +1,7 @@
 """Files and folders that appear whole or not at all: made under another name, flushed to disk, then renamed.
 
-In: a path. Out: an empty file or folder to fill. Kept: what was filled, with the modes of the user's umask; nothing if
-filling fails.
+In: a path. Out: an empty file or folder to fill; of an error of the disk, a line that tells the user what to do. Kept:
+what was filled, with the modes of the user's umask; nothing if filling fails.
 
 `new_dir` makes a folder and `replacing_file` a file in a place that other processes may write to as well. Meanwhile a
 folder ``.NAME-TOKEN`` and a file ``.NAME-TOKEN.lock`` stand beside it, where TOKEN is 16 random digits. If a process is
@@ -11,6 +11,7 @@ process writes to, as it holds the folder's lock: beside it stands ``.NAME.zymog
 """
 
 import csv
+import errno
 import fcntl
 import json
 import os
@@ -18,12 +19,71 @@ import re
 import secrets
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from zymogen.files.disk_error import NO_LOCKS, STORE_DIR, write_error
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors for want of space: the disk is full, or a quota or a limit on the size of files is reached."""
+CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""Errors for want of permission to read or write."""
+NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
+"""Errors of `flock` on a file system without locks."""
+STORE_DIR = (
+    "choose another data.store_dir; a finished store that lies elsewhere is used where data.sources names its folder"
+)
+
+
+def describe(error: OSError) -> str:
+    """What went wrong, in plain words."""
+    reason = error.strerror or str(error)
+    return f"the disk is full, or a quota or size limit reached ({reason})" if error.errno in FULL else reason
+
+
+def one_line(error: OSError) -> str:
+    """One line about an error of `FULL` or `CLOSED`, with the file's name and what to do."""
+    where = f"{error.filename}: " if error.filename is not None else ""
+    remedy = "free space there" if error.errno in FULL else "get the right to use it, or name another place"
+    return f"{where}{describe(error)}; {remedy}, and start again"
+
+
+@contextmanager
+def write_error(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
+    """Turn an OSError that is raised while `path` is made into a ValueError that tells the user what to do.
+
+    Args:
+        path: the file or folder that is made.
+        remedy: what to do if there is no permission to write; without space, it is to free some.
+    """
+    try:
+        with _os_errors():
+            yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise ValueError(
+                f"{path}: {describe(error)}; nothing of it was kept; free space and start again"
+            ) from error
+        at = Path(error.filename) if isinstance(error.filename, str) else path
+        if not (at.is_relative_to(path.parent) or path.is_relative_to(at)):  # a file that is read to make `path`
+            raise ValueError(f"{error.filename}: {describe(error)}; make it readable for this user") from error
+        raise ValueError(f"{path}: {describe(error)}; {remedy}") from error
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Raise an error of the operating system as itself where safetensors reports it in words."""
+    try:
+        yield
+    except Exception as error:
+        library = sys.modules.get("safetensors")  # not imported here: reading a store needs NumPy alone
+        is_its_own = library is not None and isinstance(error, library.SafetensorError)
+        if is_its_own and (found := re.search(r"\(os error (\d+)\)", str(error))):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number)) from error
+        raise
+
 
 FORMAT = "zymogen.workspace/1"
 _LOCK_NAME = re.compile(r"\..+-[0-9a-f]{16}\.lock")

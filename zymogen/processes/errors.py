@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zymogen.files.disk_error import FULL
+from zymogen.files.durable import FULL
 
 
 class PeerError(RuntimeError):

@@ -10,7 +10,7 @@ import os
 from signal import Signals
 from typing import NamedTuple
 
-from zymogen.files.disk_error import CLOSED
+from zymogen.files.durable import CLOSED
 from zymogen.processes.errors import PeerError, StorageError, is_disk_full
 from zymogen.processes.signals import Interrupted
 

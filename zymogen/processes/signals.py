@@ -24,6 +24,19 @@ from signal import Signals
 from zymogen.processes.errors import CheckpointError
 from zymogen.processes.launcher import launched_world
 
+TO_END = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Context in which this thread, and for good the processes that it starts, get no signal of `TO_END`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_END)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 SIGNALS = (Signals.SIGINT, Signals.SIGTERM)
 SAVE = Signals.SIGUSR1
 STATUS = {Signals.SIGINT: 128 + Signals.SIGINT, Signals.SIGTERM: os.EX_TEMPFAIL}

@@ -15,8 +15,8 @@ from finetune.look import words
 from finetune.look.column import ColumnProfile
 from finetune.look.columns.own_split import part_of
 from finetune.look.guess import infer_task
-from finetune.tables.units import name_and_unit
-from finetune.tasks.molecules import is_molecules
+from finetune.tables.numbers import name_and_unit
+from finetune.tasks.classes import is_molecules
 
 _OTHERS = ("*", "X", "Z", "-")
 """Stops, unknown residues and gaps."""

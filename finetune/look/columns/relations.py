@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from finetune.look import words
 from finetune.look.column import ColumnProfile
 from finetune.look.columns.conditions import numbered
-from finetune.tables.units import is_unit, molar, name_and_unit
-from finetune.tasks.bounds import USUAL, normalize
+from finetune.tables.numbers import is_unit, molar, name_and_unit
+from finetune.tasks.cells import USUAL, normalize
 
 _REPLICATES_AGREE, _SAID_TO_AGREE = 0.5, 0.2
 """Correlation from which on columns of one name with numbers are replicates of each other; of a name that says so."""

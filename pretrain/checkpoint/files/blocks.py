@@ -1,7 +1,11 @@
-"""Blocks: the parts of a file that have a hash each, so that a part of a file can be checked without the rest.
+"""Files of a checkpoint, and their blocks: each has a hash, so that a part of a file is checked without the rest.
 
 In: the bytes of a file in order; later a file and the hashes that its manifest has for it. Out: a SHA-256 for each
 block; later bytes that match theirs, hashed in the buffer from which they are used. Kept: the block that was read last.
+
+Each rank writes one file of a part, `model` or `optimizer`, in which its tensors follow each other in the order of
+their names. One that it stores whole has its own shape, so that any safetensors reader sees it, and a piece is flat;
+`checkpoint.files.index` says which piece of which tensor that is.
 
 A file of at most `BLOCK_BYTES` is one block, and its hash is the SHA-256 of the file, which any tool computes. A larger
 one has the hash of each block and none of the whole: that would mean to hash every byte of a save twice.
@@ -9,20 +13,103 @@ one has the hash of each block and none of the whole: that would mean to hash ev
 
 import errno
 import hashlib
+import json
+import math
 import os
 import stat
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from pretrain.checkpoint.canonical import InvalidCheckpointError
+from pretrain.checkpoint.canonical import Count, InvalidCheckpointError, Sha256
 
-if TYPE_CHECKING:
-    from pretrain.checkpoint.manifest import FileEntry
+PARTS = ("model", "optimizer")
+DTYPE = "F32"  # safetensors' name; masters and moments are fp32 under every engine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEntry:
+    """One file of a checkpoint: path relative to it, size in bytes, lower-case hex SHA-256 of each of its blocks.
+
+    That of a file of one block is the file's (`checkpoint.files.blocks`).
+    """
+
+    path: str
+    size: Count
+    sha256: tuple[Sha256, ...]
+
+    def __post_init__(self) -> None:
+        """Check the path, and the number of hashes."""
+        _require_relative_path(self.path)
+        if len(self.sha256) != (wanted := num_blocks(self.size)):
+            text = f"{self.path}: {len(self.sha256)} hashes, allowed {wanted} for {self.size} bytes"
+            raise InvalidCheckpointError("format", text)
+
+
+class FileModes(NamedTuple):
+    """Permissions of a checkpoint's folders and files, which the umask reduces."""
+
+    folder: int
+    file: int
+
+
+PRIVATE, SHARED = FileModes(0o700, 0o600), FileModes(0o777, 0o666)
+
+
+def data_file(rank: int) -> str:
+    """Name of the file that a rank writes in the folder of each part."""
+    return f"{rank:05d}.safetensors"
+
+
+def write_file(folder: Path, path: str, chunks: Iterable[bytes | memoryview], modes: FileModes = PRIVATE) -> FileEntry:
+    """Write a new file to the device, and return its hashes and size.
+
+    A failed fsync is final: the kernel may have dropped the pages.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    hashes, size = BlockHashes(), 0
+    with os.fdopen(os.open(folder / path, flags, modes.file), "wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            hashes.update(chunk)
+            size += len(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+        on_disk = os.fstat(file.fileno()).st_size
+    if on_disk != size:
+        raise OSError(f"{path}: wrote {size} bytes, the file has {on_disk}")
+    return FileEntry(path=path, size=size, sha256=hashes.hexdigests())
+
+
+def safetensors_header(shapes: Mapping[str, Sequence[int]]) -> bytes:
+    """The begin of a safetensors file of fp32 tensors that follow each other in this order."""
+    header, stop = {}, 0
+    for key, shape in shapes.items():
+        start, stop = stop, stop + 4 * math.prod(shape)
+        header[key] = {"dtype": DTYPE, "shape": list(shape), "data_offsets": [start, stop]}
+    raw = json.dumps(header).encode()
+    raw += b" " * (-len(raw) % 8)  # data starts aligned
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def write_tensors(folder: Path, path: str, tensors: Mapping[str, Tensor], modes: FileModes = PRIVATE) -> FileEntry:
+    """Write a new safetensors file of fp32 tensors on the host, in their order, and fsync it."""
+
+    def chunks() -> Iterator[bytes | memoryview]:
+        yield safetensors_header({key: tuple(tensor.shape) for key, tensor in tensors.items()})
+        for key, tensor in tensors.items():
+            assert tensor.dtype == torch.float32, f"{key} is {tensor.dtype}"
+            if tensor.numel():
+                yield tensor.contiguous().numpy().data.cast("B")
+
+    return write_file(folder, path, chunks(), modes)
+
 
 T = TypeVar("T")
 BLOCK_BYTES = 16 << 20
@@ -167,3 +254,18 @@ def _open(path: Path) -> tuple[int, int]:
         raise InvalidCheckpointError("link", f"{path.name} is not a regular file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     return descriptor, os.fstat(descriptor).st_size
+
+
+def _require_relative_path(path: str) -> None:
+    """A path that stays inside the checkpoint: relative, `/`-separated, no empty, `.` or `..` part.
+
+    Raises:
+        InvalidCheckpointError: with the path.
+    """
+    inside = all(part not in ("", ".", "..") for part in path.split("/")) and path.isprintable()
+    if not inside or "\\" in path or ":" in path:
+        raise InvalidCheckpointError(
+            "path",
+            f"manifest names the file {path!r}; allowed is a relative path with no empty, '.' or "
+            "'..' part, no backslash and no colon",
+        )

@@ -23,8 +23,7 @@ from torch import Tensor
 from pretrain.checkpoint.canonical import Count, InvalidCheckpointError, canonical, parsed
 from pretrain.checkpoint.digests.digest import hexadecimal
 from pretrain.checkpoint.files import blocks
-from pretrain.checkpoint.files.tensors import DTYPE, data_file, safetensors_header
-from pretrain.checkpoint.manifest import FileEntry
+from pretrain.checkpoint.files.blocks import DTYPE, FileEntry, data_file, safetensors_header
 
 INDEX_FILE = "index.json"
 _EXTRA = {"model": "aliases", "optimizer": "steps"}

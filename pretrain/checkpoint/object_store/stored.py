@@ -19,7 +19,7 @@ from socket import gethostname
 from typing import Any, NamedTuple
 
 from pretrain.checkpoint.canonical import InvalidCheckpointError
-from pretrain.checkpoint.files.tensors import FileModes
+from pretrain.checkpoint.files.blocks import FileModes
 from pretrain.checkpoint.manifest import MANIFEST_FILE, CheckpointManifest, checkpoint_name, step_of_name
 from pretrain.checkpoint.object_store.objects import ObjectStore
 from zymogen.files.durable import flush

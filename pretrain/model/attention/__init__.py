@@ -1,8 +1,8 @@
 """Attention over a flat batch: every slot sees its own document, in both directions, and nothing else.
 
 A layer calls `attend`, and `own_slots` with what it gets. Reading order: `choice` (which backend, and what each can
-take), `layout` (where the documents are), then a backend: `varlen` on a GPU, `flash_cpu` on a CPU, `sdpa` for whatever
-those cannot take and for the reference. Where ranks share a batch, `exchange` brings slots together around them.
+take), `layout` (where the documents are), then a backend: `flash_cpu` on a CPU, `sdpa` on a GPU, for whatever
+that cannot take and for the reference. Where ranks share a batch, `exchange` brings slots together around them.
 
 Shapes: S slots of the batch, H heads, K channels of a head; a batch is `num_bins` bins of T slots. Of slots that c
 ranks share, queries, keys, values and what is gathered have S / c here; angles have S.
@@ -13,10 +13,8 @@ from torch import Tensor
 from pretrain.model.attention.choice import Backend
 from pretrain.model.attention.exchange import of_all_slots, to_heads, to_slots
 from pretrain.model.attention.flash_cpu import flash_cpu
-from pretrain.model.attention.layout import Layout
-from pretrain.model.attention.rotary import rotate
-from pretrain.model.attention.sdpa import dense, per_document
-from pretrain.model.attention.varlen import varlen
+from pretrain.model.attention.layout import Layout, rotate
+from pretrain.model.attention.sdpa import dense, per_document, varlen
 
 
 def attend(

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pretrain.model.attention.choice import Request
 from pretrain.model.attention.layout import Layout
-from pretrain.model.attention.varlen import varlen
+from pretrain.model.attention.sdpa import varlen
 from zymogen.unsupported import UnsupportedFeature, gist
 
 Implementation = Literal["FA2", "FA3", "FA4"]

@@ -1,6 +1,7 @@
-"""Attention by `scaled_dot_product_attention`: on any device and in any dtype, and as the reference.
+"""Attention by torch: FlashAttention over packed documents on a GPU, and `scaled_dot_product_attention` on any device.
 
-In: turned queries and keys, values, where documents are. Out: what each slot gathered. Nothing is kept.
+In: turned queries and keys, values, where documents are. Out: what each slot gathered. Nothing is kept. The second is
+the reference.
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrain.model.attention.choice import VARLEN
 from pretrain.model.attention.layout import Layout
+
+
+def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+    """The same as `attend`, after the rotation. Stretches of pads are documents too, and gather from one another."""
+    assert VARLEN is not None  # `choose` has asked
+    boundaries, longest = layout.boundaries, layout.longest
+    # By keyword alone, and no other: that much is the same in every torch that has it.
+    gathered: Tensor = VARLEN(
+        query=query,
+        key=key,
+        value=value,
+        cu_seq_q=layout.query_boundaries,
+        cu_seq_k=boundaries,
+        max_q=longest,
+        max_k=longest,
+        scale=query.shape[-1] ** -0.5,
+    )
+    return gathered
 
 
 def per_document(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:

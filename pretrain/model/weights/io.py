@@ -23,13 +23,12 @@ from transformers import (
 from transformers.initialization import no_init_weights
 
 from data.alphabet import CLS, EOS, TOKENS
-from pretrain.model.attention.rotary import frequencies
+from pretrain.model.attention.layout import frequencies
 from pretrain.model.initial import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import Architecture, EsmShape
-from pretrain.model.weights.contact_head import ContactHead, zeros
 from pretrain.model.weights.finite import require_finite
-from pretrain.model.weights.names import from_transformers_one_by_one, to_transformers_state
+from pretrain.model.weights.names import ContactHead, from_transformers_one_by_one, to_transformers_state, zeros
 from pretrain.model.weights.source import ESM2, ESMC, FREQUENCIES, config_of, pretrained, rotary_precision, shape_of
 
 MAX_TOKENS: dict[Architecture, int] = {"esm2": 1026, "modern": 2048}

@@ -1,17 +1,55 @@
 """Names and layout of the weights here and in transformers' `EsmForMaskedLM` and `EsmcForMaskedLM`, both ways.
 
-In: a state dict. Out: a state dict of the other side. Nothing is kept.
+In: a state dict. Out: a state dict of the other side, and a `ContactHead` where an ESM-2 has one. Nothing is kept.
 
-The layouts differ in one thing: linear maps of one input are fused here, with their rows stacked in the order below.
+The layouts differ in one thing: linear maps of one input are fused here, with their rows stacked in the order below. A
+contact head is a logistic regression on attention maps (Rao et al., 2021, doi:10.1101/2020.12.15.422761). It is fitted
+after pretraining and takes no part in training: it is an entry of checkpoints, and goes with the weights from where a
+run starts to what it exports.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from pretrain.model.presets import Architecture, EsmShape
+
+WEIGHT = "esm.contact_head.regression.weight"
+"""``(1, layers * heads)`` in transformers' class: a factor for each attention map, layer by layer."""
+BIAS = "esm.contact_head.regression.bias"
+"""``(1,)`` there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContactHead:
+    """A contact head: values of float32, which Python's floats hold without loss."""
+
+    weight: tuple[float, ...]
+    """Factor of each attention map, layer by layer: ``layers * heads`` of them."""
+    bias: float
+    """Log-odds of a contact where every map is 0."""
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Tensor]) -> Self | None:
+        """The head in a state dict of transformers' class; None where there is none, or zeros, which nobody fitted."""
+        if WEIGHT not in state or not (state[WEIGHT].any() or state[BIAS].any()):
+            return None
+        weight, bias = (state[name].float().flatten().tolist() for name in (WEIGHT, BIAS))
+        return cls(tuple(weight), *bias)
+
+    def state(self) -> dict[str, Tensor]:
+        """Its tensors by transformers' names, float32 on the host."""
+        return {WEIGHT: torch.tensor([self.weight]), BIAS: torch.tensor([self.bias])}
+
+
+def zeros(maps: int) -> dict[str, Tensor]:
+    """The tensors of a head that nobody fitted: every contact is 0.5, while random ones would look like predictions."""
+    return {WEIGHT: torch.zeros(1, maps), BIAS: torch.zeros(1)}
+
 
 Names = Mapping[str, tuple[str, ...]]
 """Our names to transformers' names; several of theirs where our matrix is fused."""

@@ -25,7 +25,7 @@ from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
-from pretrain.model.attention.rotary import BASE, frequencies
+from pretrain.model.attention.layout import BASE, frequencies
 from pretrain.model.presets import MODERN_VOCABULARY, VOCABULARY, EsmShape, RotaryPrecision
 from zymogen.files.suggestions import did_you_mean
 

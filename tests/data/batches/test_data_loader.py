@@ -14,14 +14,13 @@ import torch
 
 from data.alphabet import CLS, EOS, PAD
 from data.batches.batch import IGNORED, Batch
+from data.batches.collate import fill_bin
 from data.batches.contents import MaskedContents
-from data.batches.filling import fill_bin
 from data.batches.loader import Loader, Step
 from data.batches.settings import MaskSettings
 from data.corpus.shelves import CorpusReader
-from data.order.chain import GENESIS, extend
 from data.order.dealing import attention_cost, balance, imbalance
-from data.order.plan import Bin, Cursor, Plan
+from data.order.plan import GENESIS, Bin, Cursor, Plan, extend
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings
 from support.inputs.flat_batches import labels_of

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from data.batches.batch import Batch
-from data.batches.collate import collate
-from data.batches.filling import BinTargets, FilledBin, fill_bin
+from data.batches.collate import BinTargets, FilledBin, collate, fill_bin
 from data.order.plan import Bin
 
 SETTINGS = SimpleNamespace(bin_tokens=8, documents_per_bin=2)

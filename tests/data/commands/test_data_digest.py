@@ -8,8 +8,7 @@ import pytest
 
 from data.commands.digest import DataRecipe, cursor_at, digest_command, digests_of_steps
 from data.corpus.prepare import open_corpora, prepare_corpora
-from data.order.chain import GENESIS, extend
-from data.order.plan import Cursor
+from data.order.plan import GENESIS, Cursor, extend
 from zymogen.settings.toml_file import check, sections
 
 SETTINGS = (

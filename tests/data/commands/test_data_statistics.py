@@ -12,11 +12,13 @@ import pytest
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from data.alphabet import LETTER_IDS
-from data.commands import statistics as module
-from data.commands.histogram import bars, draw_lengths, edges
-from data.commands.statistics import (
+from data.commands import stats as module
+from data.commands.stats import (
     QUANTILES,
+    bars,
     count_tokens,
+    draw_lengths,
+    edges,
     find_duplicates,
     lines,
     statistics,

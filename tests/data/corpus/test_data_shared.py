@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from data.__main__ import main
-from data.commands import histogram
+from data.commands import stats
 from data.commands.digest import digest_command
-from data.commands.statistics import statistics
+from data.commands.stats import statistics
 from data.corpus.corpora import Corpora
 from data.corpus.lengths import LengthHistogram, count_lengths
 from data.corpus.prepare import open_corpora, prepare_corpora
@@ -76,7 +76,7 @@ def test_what_is_derived_has_the_modes_of_the_umask(umask: int, folder: Path) ->
         corpora = opened(folder)
         store = corpora.parts[0].store
         lengths = LengthHistogram(values=np.array([10, 300]), counts=np.array([5, 20]))
-        histogram.draw_lengths(lengths, store.folder / "lengths.png", title="", crop_tokens=64)
+        stats.draw_lengths(lengths, store.folder / "lengths.png", title="", crop_tokens=64)
         list(digest_command(folder / "recipe.toml", [], 0, 2, 1, 0))
     finally:
         os.umask(before)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data.homology.record_names import names
+from data.homology.name_table import names
 
 
 @pytest.mark.parametrize(

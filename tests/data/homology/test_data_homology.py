@@ -13,8 +13,8 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from data.__main__ import main
 from data.alphabet import STANDARD_RESIDUES, decode
+from data.homology import mmseqs, peptides
 from data.homology import mmseqs as homology
-from data.homology import peptides, program
 from data.homology.clusters import excluded, open_clusters
 from data.homology.mmseqs import cluster_by_identity, decontaminate
 from data.homology.split import open_split
@@ -243,7 +243,7 @@ def test_mmseqs_is_told_that_it_gets_proteins(tmp_path: Path, monkeypatch: pytes
         return subprocess.CompletedProcess(words, 0, b"")
 
     monkeypatch.setattr(parent, "run", ran)
-    program.run(tmp_path, "easy-cluster", "in.fasta")
+    mmseqs.run(tmp_path, "easy-cluster", "in.fasta")
     assert given[given.index("--dbtype") + 1] == "1"  # 0 guesses, and dies of three records of 90 bases
 
 

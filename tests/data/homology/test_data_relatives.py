@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from data.alphabet import STANDARD_RESIDUES
-from data.homology import kmers, program, relatives
+from data.homology import kmers, mmseqs, relatives
 from data.homology.mmseqs import cluster_by_identity
 from data.homology.relatives import cluster_within, equal, hits, nearest, related
 from support.inputs.token_stores import store_of
@@ -115,8 +115,8 @@ def test_a_search_is_kept_and_what_is_not_whole_is_searched_again(
     asked, others = np.array([2, 3, 4]), np.array([1, 0])
     monkeypatch.setattr(relatives, "_TOGETHER", 0)  # as for a larger table
     runs: list[str] = []
-    run = program.run
-    monkeypatch.setattr(program, "run", lambda work, *given: (runs.append(given[0]), run(work, *given))[1])
+    run = mmseqs.run
+    monkeypatch.setattr(mmseqs, "run", lambda work, *given: (runs.append(given[0]), run(work, *given))[1])
     first = hits(store, asked, store, others)
     assert list(zip(first.query.tolist(), first.target.tolist(), strict=True)) == [(0, 1), (1, 0)]
     assert first.identity[1] == 1.0
@@ -146,8 +146,8 @@ def test_a_small_table_is_searched_once_for_all_its_folds(tmp_path: Path, monkey
     everything = np.arange(len(proteins))
     folds = [(everything[everything % 5 == fold], everything[everything % 5 != fold]) for fold in range(5)]
     runs: list[str] = []
-    run = program.run
-    monkeypatch.setattr(program, "run", lambda work, *given: (runs.append(given[0]), run(work, *given))[1])
+    run = mmseqs.run
+    monkeypatch.setattr(mmseqs, "run", lambda work, *given: (runs.append(given[0]), run(work, *given))[1])
     together = [hits(store, asked, store, others) for asked, others in folds]
     assert runs == ["easy-search"]
     monkeypatch.setattr(relatives, "_TOGETHER", 0)
@@ -189,8 +189,8 @@ def test_a_search_fits_into_a_machine_whose_memory_is_taken(tmp_path: Path, monk
     memory = psutil.virtual_memory()._replace(available=1 << 30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     (tmp_path / "in.fasta").write_text(f">a\n{drawn(200, 1)}\n")
-    program.run(tmp_path, "easy-search", "in.fasta", "in.fasta", "found.tsv", "tmp")
+    mmseqs.run(tmp_path, "easy-search", "in.fasta", "in.fasta", "found.tsv", "tmp")
     assert (tmp_path / "found.tsv").read_text().split()[:3] == ["a", "a", "1.000"]
-    monkeypatch.setattr(program, "LEAST_MB", 512)
+    monkeypatch.setattr(mmseqs, "LEAST_MB", 512)
     with pytest.raises(ValueError, match="Cannot fit databases into 511M"):
-        program.run(tmp_path, "easy-search", "in.fasta", "in.fasta", "found.tsv", "tmp")
+        mmseqs.run(tmp_path, "easy-search", "in.fasta", "in.fasta", "found.tsv", "tmp")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data.order.curriculum import stage_value
+from data.order.plan import stage_value
 from data.settings import DataSettings
 
 STAGES = ((100, 64), (250, 128))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data.order.permutation import Permutation
+from data.order.sampler import Permutation
 from zymogen import keyed_random
 
 

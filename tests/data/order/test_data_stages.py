@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
-from data.order.plan import Bin, Cursor, Plan, crop, next_cursor
+from data.order.plan import Bin, Cursor, Plan, crop, next_cursor, stage_end, stage_value
 from data.order.sampler import CORPUS_BITS, Epochs, Mixture, Sampler
 from data.settings import DataSettings
 from support.inputs.raw_store import Records

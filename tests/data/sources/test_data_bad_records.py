@@ -17,7 +17,7 @@ from Bio.SeqFeature import SeqFeature, SimpleLocation
 from Bio.SeqRecord import SeqRecord
 
 from data.alphabet import STANDARD_RESIDUES
-from data.commands.statistics import lines, statistics
+from data.commands.stats import lines, statistics
 from data.corpus.lengths import count_lengths
 from data.settings import CorpusSettings, IngestSettings
 from data.sources.block import RecordBlock, Source

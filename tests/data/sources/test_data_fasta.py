@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from data.alphabet import STANDARD_RESIDUES, TOKENS, UNK, decode
 from data.sources.fasta import FastaSource
-from data.transport.broken_stream import StreamError
+from data.transport.retries import StreamError
 from support.inputs.fasta_content import TIDY, read, written
 from support.inputs.protein_files import lower
 

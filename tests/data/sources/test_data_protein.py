@@ -13,8 +13,8 @@ from data.sources.fasta import FastaSource
 from data.sources.protein import wrong_content
 from data.sources.resolve import Source, resolve
 from data.store.build import build_into, open_or_build
+from data.store.folder import locked
 from data.store.growing import GrowingStore
-from data.store.lock import locked
 from data.store.token_store import TokenStore
 from support.inputs.protein_files import LIMITS
 from support.inputs.protein_files import write as written

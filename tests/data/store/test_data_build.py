@@ -19,9 +19,8 @@ from data.sources.fasta import FastaSource
 from data.store import writer as store_writer
 from data.store.build import build_into, open_or_build
 from data.store.builder_process import MessageSender, messages, start
-from data.store.folder import PARTS
+from data.store.folder import PARTS, is_held
 from data.store.journal import read_journal
-from data.store.lock import is_held
 from data.store.read_ahead import BuiltPart
 from data.store.token_store import TokenStore
 from data.store.writer import StoreWriter

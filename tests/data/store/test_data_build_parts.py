@@ -20,9 +20,8 @@ from data.sources.tables import TableSource
 from data.store import writer as store_writer
 from data.store.build import build_into
 from data.store.builder_process import MessageSender, spawn, start
-from data.store.folder import PARTS
+from data.store.folder import PARTS, is_held
 from data.store.journal import read_journal
-from data.store.lock import is_held
 from data.store.read_ahead import plan_reading
 from data.store.token_store import FACTS
 from support.inputs.seeded_source import SeededSource, contents, until

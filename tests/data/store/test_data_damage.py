@@ -15,7 +15,7 @@ from data.corpus.prepare import prepare_corpora
 from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin
 from data.settings import DataSettings, IngestSettings
-from data.store import checked
+from data.store import derived
 from data.store.build import build_into
 from data.store.token_store import TokenStore, facts_text, hash_of, new_hash
 from support.forked import in_process
@@ -125,7 +125,7 @@ def test_files_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: 
         read = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("data.store.token_store.hash_of", lambda file: read.append(Path(file.name)) or hash_of(file))
-            checked.check(TokenStore(store.folder), stamps)
+            derived.verify_tables(TokenStore(store.folder), stamps)
         assert set(read) <= {path, store.folder / "digests.bin"}
         return len(read)
 
@@ -154,12 +154,12 @@ def test_files_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: 
 
 
 def test_a_name_that_another_machine_writes_to_is_not_in_the_way(tmp_path: Path, store: TokenStore) -> None:
-    checked.check(store, tmp_path)
+    derived.verify_tables(store, tmp_path)
     stamps = sorted((tmp_path / "checked").iterdir())
     for stamp in stamps:
         stamp.unlink()
         (tmp_path / "checked" / f".{stamp.name}.zymogen-new").mkdir()
-    checked.check(store, tmp_path)
+    derived.verify_tables(store, tmp_path)
     assert [stamp.is_file() for stamp in stamps] == [True, True]
 
 
@@ -171,7 +171,7 @@ def test_a_store_that_others_own_is_checked_and_stamped(tmp_path: Path, store: T
     before = contents(store.folder)
 
     def check() -> None:
-        checked.check(TokenStore(Path("store")), Path("mine"))
+        derived.verify_tables(TokenStore(Path("store")), Path("mine"))
 
     assert in_process(check, tmp_path) == 0
     assert len(list((mine / "checked").iterdir())) == 2
@@ -191,7 +191,7 @@ def test_offsets_that_do_not_rise(tmp_path: Path, store: TokenStore) -> None:
     facts["files"]["offsets.bin"]["hash"] = new_hash(path.read_bytes()).hexdigest()
     (store.folder / "store.json").write_text(facts_text(facts))
     with pytest.raises(ValueError, match=r"offsets\.bin does not rise from 0, at entry 25[01]; restore it from a copy"):
-        checked.check(TokenStore(store.folder), tmp_path)
+        derived.verify_tables(TokenStore(store.folder), tmp_path)
     assert not (tmp_path / "checked").exists()
 
 

@@ -16,7 +16,7 @@ from data.corpus.prepare import open_corpora, prepare_corpora
 from data.homology.clusters import excluded, open_clusters
 from data.homology.split import open_split
 from data.settings import DataSettings, IngestSettings
-from data.store import derived_array
+from data.store import derived
 from data.store.build import build_into
 from data.store.token_store import TokenStore, hash_of
 from support.forked import opened_again, without_rights
@@ -195,7 +195,7 @@ def test_an_array_that_is_missing_cut_or_changed(settings: DataSettings, pattern
 
 def test_long_arrays_are_read_once(settings: DataSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    monkeypatch.setattr(derived_array, "hash_of", lambda file: read.append(Path(file.name).name) or hash_of(file))
+    monkeypatch.setattr(derived, "hash_of", lambda file: read.append(Path(file.name).name) or hash_of(file))
     each_time = ["copies.bin", "excluded.bin", "records.bin", "validation.bin"]  # records.bin of the excluded
     opened(settings)
     assert {"of_records.bin", "clusters.bin", "offsets.bin"} < set(read)

@@ -18,9 +18,9 @@ import pytest
 from data.homology.clusters import excluded, open_clusters
 from data.homology.split import open_split
 from data.settings import IngestSettings
-from data.store import lock as build_lock
+from data.store import folder as build_lock
 from data.store.build import build_into
-from data.store.lock import is_held, locked
+from data.store.folder import is_held, locked
 from data.store.token_store import LOCK, TokenStore
 from support.forked import NO_FILTER, RefusedFlushes, in_process
 from support.inputs.seeded_source import SeededSource

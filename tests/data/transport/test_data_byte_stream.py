@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from data.transport.broken_stream import StreamError
 from data.transport.byte_stream import ByteStream
 from data.transport.compression import CompressedStream, gunzip, unzstd
+from data.transport.retries import StreamError
 from support.inputs.packed_bytes import PACKED, TEXT, bgzip, framed, read, zstd
 from support.inputs.protein_files import lower
 

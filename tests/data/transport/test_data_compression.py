@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from backports import zstd as zstandard
 
-from data.transport.broken_stream import StreamError
+from data.transport.retries import StreamError
 from support.inputs.packed_bytes import TEXT, bgzip, read, zstd
 
 HEX = TEXT[:100_000].hex().encode()

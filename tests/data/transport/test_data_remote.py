@@ -10,8 +10,8 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from data.transport.broken_stream import StreamError
 from data.transport.byte_stream import ByteStream
+from data.transport.retries import StreamError
 from support.inputs.faulty_server import Clock
 from support.inputs.packed_bytes import PACKED, TEXT, read
 from support.object_store.server import BUCKET, S3Server

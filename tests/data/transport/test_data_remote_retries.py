@@ -23,9 +23,9 @@ from data.store.build import build_into, open_or_build
 from data.store.growing import GrowingStore
 from data.store.journal import read_journal
 from data.store.token_store import TokenStore
-from data.transport import attempts
-from data.transport.broken_stream import ConnectionLostError, SourceChangedError
+from data.transport import retries
 from data.transport.byte_stream import ByteStream
+from data.transport.retries import ConnectionLostError, SourceChangedError
 from support.inputs.fasta_content import many
 from support.inputs.faulty_server import Clock, Fault, Site, serving
 from support.inputs.packed_bytes import LIMITS, PACKED, TEXT, read
@@ -38,14 +38,14 @@ FASTA = many(seed=3, count=4000).replace(b"?", b"") * 8
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(attempts, "_answered", set())
-    attempts.log_once.cache_clear()
+    monkeypatch.setattr(retries, "_answered", set())
+    retries.log_once.cache_clear()
     return Clock(monkeypatch)
 
 
 def waits_double(waits: list[float]) -> None:
     for number, wait_s in enumerate(waits):
-        longest = attempts.FIRST_WAIT_S * 2**number
+        longest = retries.FIRST_WAIT_S * 2**number
         assert longest / 2 <= wait_s <= longest
 
 
@@ -193,7 +193,7 @@ def test_a_server_says_how_long_to_wait(clock: Clock, capfd: pytest.CaptureFixtu
     assert 1 <= first <= 2
     assert second == 17
     assert 50 < until <= 60
-    assert most == attempts.MOST_WAIT_S
+    assert most == retries.MOST_WAIT_S
     assert 16 <= none <= 32
     assert len(told) == 4
 
@@ -212,11 +212,11 @@ def test_a_server_that_is_away_for_a_while(clock: Clock, monkeypatch: pytest.Mon
             if len(attempts_made) == 3:
                 servers.enter_context(serving(Site(TEXT), port))
 
-        monkeypatch.setattr(attempts, "sleep", back_at_the_third)
+        monkeypatch.setattr(retries, "sleep", back_at_the_third)
         assert size == len(TEXT)
         assert read(before.url) == TEXT
         assert len(attempts_made) == 3
-    monkeypatch.setattr(attempts, "_answered", set())
+    monkeypatch.setattr(retries, "_answered", set())
     with pytest.raises(ValueError, match="cannot be reached: "):
         read(before.url)
     assert len(attempts_made) == 3

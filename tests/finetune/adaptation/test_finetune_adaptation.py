@@ -16,13 +16,13 @@ from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import merged, plan_of
 from finetune.adaptation.settings import AdaptationSettings
 from pretrain.checkpoint import verify
-from pretrain.checkpoint.frozen import fill_frozen, read_whole
+from pretrain.checkpoint.restore import fill_frozen, read_whole
 from pretrain.engine.named_state import TorchState, Weights
 from pretrain.model import linear
 from pretrain.model.build import build_meta
 from pretrain.model.initial import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.optimizer.build import build_optimizer
+from pretrain.optimizer.groups import build_optimizer
 from pretrain.optimizer.settings import OptimizerSettings
 from support.checkpoint_run import restore, save
 from support.inputs.flat_batches import document, pack, relative

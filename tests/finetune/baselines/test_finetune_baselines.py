@@ -17,8 +17,8 @@ from finetune.baselines.ridge import linear
 from finetune.labels.labels import BELOW, Labels
 from finetune.metrics.predictions import label_rows
 from finetune.metrics.scoring import score
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import Level, TaskSettings, TaskType
+from finetune.tasks.task import Task
 from support.inputs.token_stores import store_of
 
 Floats = NDArray[np.float64]

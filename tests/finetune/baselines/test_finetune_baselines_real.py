@@ -18,8 +18,8 @@ from finetune.baselines.ridge import linear
 from finetune.labels.labels import Labels
 from finetune.metrics.scores import TaskScores
 from finetune.metrics.scoring import score
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Task
 from support.places import REAL
 
 DATA = REAL.parent

@@ -22,10 +22,10 @@ from finetune.results.results import TaskCalibration
 from finetune.splits.parts import parts_of
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Task
 from pretrain.checkpoint.best import best_valid
-from pretrain.checkpoint.frozen import read_whole
+from pretrain.checkpoint.restore import read_whole
 from pretrain.model.build import build_initialized
 from pretrain.model.settings import ModelSettings
 from pretrain.run.directory import RunDirectory

@@ -15,8 +15,8 @@ from finetune.compare.paired import compare
 from finetune.compare.predicted import ComparedPredictions, LabelPrediction, read
 from finetune.metrics.scores import TaskScores
 from finetune.results.results import Results
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Task
 from pretrain.compare.comparison import ModelDifference
 from pretrain.evaluation.verdict import Judgement
 from support.assays.bundled import rows

@@ -27,8 +27,8 @@ from finetune.losses.settings import LossSettings
 from finetune.predictor import empty_model, open_predictor
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Task
 from pretrain.card.text import FOLDER
 from pretrain.model.presets import EsmShape
 from support.checkpoint_run import mount_small_disk

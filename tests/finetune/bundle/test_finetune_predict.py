@@ -22,8 +22,8 @@ from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Task
 from support.assays.bundled import letters, rows
 from support.launching import DDP, run, started, until
 

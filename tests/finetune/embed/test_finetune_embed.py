@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, EsmModel
 from finetune.embed import job as jobs
 from finetune.embed import table as tables
 from finetune.embed.__main__ import _options, compute_type, main
-from finetune.embed.parts import EmbeddingParts
+from finetune.embed.table import EmbeddingParts
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io

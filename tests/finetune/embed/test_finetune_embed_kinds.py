@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, EsmcModel
 from finetune.embed import job as jobs
 from finetune.embed import table as tables
 from finetune.embed.__main__ import main
-from finetune.embed.parts import EmbeddingParts
+from finetune.embed.table import EmbeddingParts
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
@@ -137,8 +137,8 @@ def test_killed_at_ten_points_it_goes_on_to_the_same_bytes(
         (jobs, "open_or_build", 1, True),
         (EmbeddingParts, "write", 1, False),
         (EmbeddingParts, "write", 1, True),
-        ("finetune.embed.parts", "flush", 3, False),
-        ("finetune.embed.parts", "write_atomic", 2, False),
+        ("finetune.embed.table", "flush", 3, False),
+        ("finetune.embed.table", "write_atomic", 2, False),
         (jobs.Embedder, "_vectors", 2, True),
         (jobs, "write_table", 1, False),
         (tables, "_vectors", 2, True),

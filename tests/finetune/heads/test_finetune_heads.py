@@ -7,14 +7,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from data.alphabet import CLS, EOS, MASK
-from finetune.heads import pair
-from finetune.heads.head import TaskHead
+from finetune.heads import head as heads
+from finetune.heads.head import LEAST_GAP, OrderedThresholds, PairHead, TaskHead
 from finetune.heads.inputs import InputScale
-from finetune.heads.pair import PairHead
 from finetune.heads.pooling import Pooling, first_slots, rows_of
 from finetune.heads.predicted import activate
 from finetune.heads.settings import HeadSettings
-from finetune.heads.thresholds import LEAST_GAP, OrderedThresholds
 from pretrain.model.presets import PRESETS
 from support.assays.labelled_batches import PAIR, task, wide
 from support.inputs.flat_batches import pack
@@ -143,7 +141,7 @@ def test_a_pair_is_an_mlp_of_both_vectors_in_chunks(monkeypatch: pytest.MonkeyPa
     expected = F.gelu(both @ maps.t() + head.first.bias) @ head.out.weight.t() + head.out.bias
     gradients = torch.autograd.grad(expected.square().sum(), list(head.parameters()))
     for chunk in (1 << 24, 7 * 16 * 4):
-        monkeypatch.setattr(pair, "CHUNK_BYTES", chunk)
+        monkeypatch.setattr(heads, "CHUNK_BYTES", chunk)
         found = head(vectors, first, second)
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
         for own, other in zip(
@@ -154,7 +152,7 @@ def test_a_pair_is_an_mlp_of_both_vectors_in_chunks(monkeypatch: pytest.MonkeyPa
 
 def test_the_cost_of_pairs_is_known_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     """What autograd keeps of all pairs of 120 residues is at most what was said, and a chunk is small."""
-    monkeypatch.setattr(pair, "CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(heads, "CHUNK_BYTES", 1 << 16)
     head, vectors = PairHead(SHAPE, 64, 1), torch.randn(120, 48)
     first, second = torch.triu_indices(120, 120, 1)
     kept: dict[int, int] = {}

@@ -190,7 +190,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from types import SimpleNamespace
-from data.batches.filling import fill_bin
+from data.batches.collate import fill_bin
 from data.corpus.shelves import CorpusReader
 from data.order.plan import Bin
 from finetune.labels.contents import LabelledContents

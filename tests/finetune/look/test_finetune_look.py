@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from data.homology import program
+from data.homology import mmseqs
 from finetune.look.__main__ import _remark
 from finetune.look.__main__ import main as look
 from finetune.look.proposal import LookOptions, RecipeDraft, draft_recipe
@@ -53,7 +53,7 @@ EXPECTED: dict[str, tuple[list[tuple[str, str, dict[str, Any]]], str]] = {
 
 
 def looked(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RecipeDraft, Recipe]:
-    monkeypatch.setattr(program, "is_installed", lambda: False)
+    monkeypatch.setattr(mmseqs, "is_installed", lambda: False)
     table, *more = TABLES[name](folder)
     found = draft_recipe(
         LookOptions((table,), folder / "r.toml", more[1] if more else None, store_dir=str(folder / "stores"))
@@ -110,7 +110,7 @@ def test_a_recipe_is_written_over_only_if_nobody_changed_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "is_installed", lambda: False)
+    monkeypatch.setattr(mmseqs, "is_installed", lambda: False)
     table = saved(tmp_path, lines("sequence,stability", proteins(12), numbers(12)))
     assert look(table) == 0
     assert "to train: python -m finetune recipes/table.toml" in capsys.readouterr().out
@@ -157,7 +157,7 @@ def test_each_recipe_trains_twenty_steps(name: str, tmp_path: Path, monkeypatch:
 
 def test_the_run_is_named_after_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "is_installed", lambda: False)
+    monkeypatch.setattr(mmseqs, "is_installed", lambda: False)
     table, *_ = TABLES["forty_rows"](tmp_path)
     for name, run in (("bind.toml", "runs/bind"), ("second try.toml", "runs/second_try")):
         assert look([str(table), "-o", name, "--no-timing"]) == 0

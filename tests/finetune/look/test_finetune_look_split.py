@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.homology import program
+from data.homology import mmseqs
 from finetune.look.__main__ import main as look
 from finetune.recipe import Recipe
 from finetune.splits.settings import SplitSettings
@@ -19,7 +19,7 @@ LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "is_installed", lambda: False)
+    monkeypatch.setattr(mmseqs, "is_installed", lambda: False)
 
 
 def proposed(folder: Path, header: str, *columns: list[Any]) -> SplitSettings:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data.homology import program
+from data.homology import mmseqs
 from finetune.look import dividing, proposal, timing
 from finetune.look.__main__ import main as look
 from finetune.look.proposal import LookOptions, draft_recipe
@@ -60,7 +60,7 @@ def test_relatives_that_take_too_long_to_find_are_left_to_the_run(
     def never(*given: object) -> None:
         raise AssertionError("clustering was begun")
 
-    monkeypatch.setattr(program, "is_installed", lambda: True)
+    monkeypatch.setattr(mmseqs, "is_installed", lambda: True)
     monkeypatch.setattr(dividing, "related", never)
     monkeypatch.setattr(dividing, "_MOST_CLUSTERING_S", 3.0)
     (table,) = saved(tmp_path, lines("sequence,stability", proteins(1200), numbers(1200)))
@@ -84,7 +84,7 @@ def test_a_look_with_a_model_times_the_rows_that_it_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "is_installed", lambda: False)
+    monkeypatch.setattr(mmseqs, "is_installed", lambda: False)
     (table,) = saved(tmp_path, lines("sequence,stability", proteins(150), numbers(150)))
     assert look([table, "--preset", "esm2_60k", "-o", "r.toml"]) == 0
     captured = capsys.readouterr()

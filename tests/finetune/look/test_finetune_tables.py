@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.homology import program
+from data.homology import mmseqs
 from finetune.assays import Assays, open_assays, prepare
 from finetune.look import __main__ as command
 from finetune.look.column import columns_of
@@ -51,7 +51,7 @@ def test_table_is_understood(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "is_installed", lambda: False)
+    monkeypatch.setattr(mmseqs, "is_installed", lambda: False)
     proposals: list[RecipeDraft] = []
     propose = command.draft_recipe
     monkeypatch.setattr(command, "draft_recipe", lambda *given: proposals.append(propose(*given)) or proposals[0])

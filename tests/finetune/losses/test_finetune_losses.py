@@ -11,12 +11,8 @@ from torch import Tensor
 
 from data.batches.batch import Targets
 from finetune.labels.columns import LabelColumns
-from finetune.losses.balance import LearnedBalance
-from finetune.losses.classes import balanced, focal
-from finetune.losses.loss import TaskLoss
-from finetune.losses.ordinal import cumulative
-from finetune.losses.regression import SCALE, squared
-from finetune.tasks.objective import Task
+from finetune.losses.loss import SCALE, LearnedBalance, TaskLoss, balanced, cumulative, focal, squared
+from finetune.tasks.task import Task
 from support.assays.labelled_batches import EVERY_TYPE, PAIR, targets, task
 
 

@@ -7,12 +7,12 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from finetune.metrics import concordance
+from finetune.metrics import weighted
 from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.scoring import score
 from finetune.metrics.validation import ranked
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings, TaskType
+from finetune.tasks.task import Task
 
 
 def drawn(kind: TaskType, outputs: int, rows: int, seed: int) -> tuple[Task, LabelPredictions]:
@@ -95,7 +95,7 @@ def test_a_thousand_columns_cost_a_sort_of_their_own_rows(outputs: int, monkeypa
         raise AssertionError("a metric was computed that no validation needs")
 
     monkeypatch.setattr(np, "argsort", counted)
-    monkeypatch.setattr(concordance, "concordance", refused)
+    monkeypatch.setattr(weighted, "concordance", refused)
     monkeypatch.setattr("finetune.metrics.scoring.enrichment_metrics", refused)
     assert len(ranked(objective, predictions).tasks) == outputs + 1
     assert len(sorts) == outputs + 1

@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from finetune.labels.labels import ABOVE, BELOW, EXACT
-from finetune.metrics import concordance, weighted
+from finetune.metrics import weighted
 from finetune.metrics.resampling import Jackknife, difference_interval, jackknife, score_interval
 from finetune.metrics.weighted import Statistic
 
@@ -85,23 +85,23 @@ def test_concordance_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> No
     right, total = pairs(TRUTH, censoring, PREDICTION, np.ones(SIZE))
     of_weights = [np.divide(*pairs(TRUTH, censoring, PREDICTION, column)) for column in drawn.T]
     for cells in (1 << 21, 7 * SIZE):  # in one block and in several
-        monkeypatch.setattr(concordance, "_BLOCK_CELLS", cells)
-        assert concordance.concordance(TRUTH, censoring, PREDICTION) == (pytest.approx(right / total, abs=1e-12), total)
-        assert concordance.statistic(TRUTH, censoring, PREDICTION)(drawn) == pytest.approx(of_weights, abs=1e-12)
+        monkeypatch.setattr(weighted, "_BLOCK_CELLS", cells)
+        assert weighted.concordance(TRUTH, censoring, PREDICTION) == (pytest.approx(right / total, abs=1e-12), total)
+        assert weighted.statistic(TRUTH, censoring, PREDICTION)(drawn) == pytest.approx(of_weights, abs=1e-12)
 
 
 def test_concordance_by_hand() -> None:
     """<1, 2, >3, <2: of six pairs five are comparable; both upper bounds are below 2 and 3."""
     truth, censoring = np.array([1.0, 2, 3, 2]), np.array([BELOW, EXACT, ABOVE, BELOW], np.int8)
-    assert concordance.concordance(truth, censoring, np.array([0.0, 1, 2, 0.5])) == (1.0, 5)
-    assert concordance.concordance(truth, censoring, np.array([0.0, 1, 2, 1])) == (0.9, 5)
-    assert concordance.concordance(truth, np.full(4, BELOW, np.int8), truth)[1] == 0
+    assert weighted.concordance(truth, censoring, np.array([0.0, 1, 2, 0.5])) == (1.0, 5)
+    assert weighted.concordance(truth, censoring, np.array([0.0, 1, 2, 1])) == (0.9, 5)
+    assert weighted.concordance(truth, np.full(4, BELOW, np.int8), truth)[1] == 0
 
 
 def test_uncensored_concordance_is_kendall() -> None:
     """Without ties tau is twice the concordance, minus 1."""
     truth, prediction = RNG.normal(size=(2, 30))
-    value, count = concordance.concordance(truth, np.zeros(30, np.int8), prediction)
+    value, count = weighted.concordance(truth, np.zeros(30, np.int8), prediction)
     assert count == 30 * 29 // 2
     assert 2 * value - 1 == pytest.approx(stats.kendalltau(truth, prediction).statistic, abs=1e-12)
 

@@ -16,8 +16,8 @@ from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.metrics.predictions import LabelPredictions, LabelRows, label_rows
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings, TaskType
+from finetune.tasks.task import Task
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from data.batches.batch import Batch
-from finetune.heads import shares
+from finetune.heads import pooling
 from finetune.heads.settings import HeadSettings, PoolingRequest
 from finetune.labels.columns import LabelColumns
 from finetune.losses.settings import LossSettings
@@ -59,7 +59,7 @@ def computed(case: Heads, context: ContextShard | None) -> Found:
         wide(model.pooling)
     model.double().encoder.context = context
     if case.local:
-        shares._reduced = lambda own, group: own
+        pooling._reduced = lambda own, group: own
     batch = prepared(case.batch)
     own = batch.share(context.rank, context.size) if context else batch
     sums = model(own)

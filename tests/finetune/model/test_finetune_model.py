@@ -18,7 +18,7 @@ from finetune.heads.settings import HeadSettings, PoolingRequest
 from finetune.job import FineTuneJob
 from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel, head_name
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain.model.flops import encoder_flops
 from pretrain.model.initial import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape

@@ -14,7 +14,7 @@ from finetune.proteingym.__main__ import main, work
 from finetune.proteingym.figures import figures_of, means
 from finetune.proteingym.reference import Assay, chosen, read_reference
 from finetune.score.model import VariantScorer
-from finetune.score.schemes import Variant, variant_of
+from finetune.score.plan import Variant, variant_of
 
 ZEROSHOT = Path(__file__).resolve().parents[4] / "shared" / "data" / "zeroshot"
 REFERENCE = ZEROSHOT / "proteingym_DMS_substitutions_reference.csv.gz"

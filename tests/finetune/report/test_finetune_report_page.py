@@ -20,8 +20,8 @@ from finetune.results.joined import MergedPredictions, with_calibration
 from finetune.results.results import BaselineScores, EnsembleMemberFacts, ReplicateCeiling, Results, TaskCalibration
 from finetune.results.words import caveats
 from finetune.splits.audit import Overlap, SplitAudit
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Task
 from support.inputs.written_runs import WrittenRun
 from zymogen.keyed_random import hashes, key
 

@@ -9,8 +9,8 @@ from finetune.baselines.baseline import PartRecords, TaskBaseline
 from finetune.labels.labels import Labels
 from finetune.results import beside as of_beside
 from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, fit_baselines
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Task
 
 
 def test_every_baseline_is_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,8 @@ from finetune.results.results import (
 )
 from finetune.splits.audit import PRETRAINING, Overlap, SplitAudit
 from finetune.splits.parts import TEST, VALIDATION
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Task
 
 NO_VECTORS = "more than adaptation.cache_gb"
 

@@ -25,8 +25,8 @@ from finetune.results import predictions_file
 from finetune.results.calibrated import Calibration, fit_calibration
 from finetune.results.joined import MergedPredictions, joined_predictions, merge_folds, with_calibration
 from finetune.results.results import Results
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Task
 
 SIZE = 1300
 """From 1,000 labels on the calibration of yes and no is isotonic, and makes most probabilities equal."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.homology import program
+from data.homology import mmseqs
 from data.order.plan import Cursor
 from finetune.assays import Assays, open_assays, prepare
 from finetune.look.__main__ import main as look
@@ -261,7 +261,7 @@ def test_names_of_several_files_are_classes_and_parts(
     tmp_path: Path, fasta: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "is_installed", lambda: False)
+    monkeypatch.setattr(mmseqs, "is_installed", lambda: False)
     names = ("pos_train_as_fasta", "neg_train_as_fasta", "pos_test_as_fasta", "neg_test_as_fasta")
     recipe = looked(tmp_path, **dict(zip(names, fasta, strict=True)))
     assert len(recipe.data.table) == 4
@@ -279,7 +279,7 @@ def test_names_of_files_are_not_learned_where_another_column_is(
     tmp_path: Path, fasta: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "is_installed", lambda: False)
+    monkeypatch.setattr(mmseqs, "is_installed", lambda: False)
     letters = fasta[0].split("\n")[1::2]
     mouse, yeast = ["".join(f"{each},{tm + i}.5\n" for i, each in enumerate(letters)) for tm in (40, 41)]
     recipe = looked(tmp_path, mouse_as_csv=f"sequence,Tm (C)\n{mouse}", yeast_as_csv=f"sequence,Tm (C)\n{yeast}")

@@ -14,9 +14,7 @@ from benchmarks.embedding import DATA
 from benchmarks.scoring import ASSAY, Loop, blat, by_hash, difference, drawn, substituted, written
 from finetune.score import plan as plans
 from finetune.score.model import VariantScorer
-from finetune.score.plan import plan_of
-from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, Variant, variant_of
-from finetune.score.windows import common_window
+from finetune.score.plan import MARGINALS, SCHEMES, Scheme, Variant, common_window, plan_of, variant_of
 
 TARGET, SINGLES = drawn(40, 80)
 MULTIPLE = [variant for count in (2, 3, 5) for variant in substituted(TARGET, 4, count, count)]

@@ -5,8 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from finetune.tables.numbers import Decimal, MixedColumnError, ParsedNumbers, is_number, parse
-from finetune.tables.units import is_unit, molar_factor, name_and_unit
+from finetune.tables.numbers import (
+    Decimal,
+    MixedColumnError,
+    ParsedNumbers,
+    is_number,
+    is_unit,
+    molar_factor,
+    name_and_unit,
+    parse,
+)
 from support.assays.labelled_rows import as_list, read
 
 

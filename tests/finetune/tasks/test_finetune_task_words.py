@@ -5,7 +5,7 @@ import pytest
 
 from finetune.tasks.classes import classes_of, index_of
 from finetune.tasks.columns import columns_of, outputs_of
-from finetune.tasks.scale import Scale
+from finetune.tasks.task import Scale
 from support.assays.labelled_rows import task
 
 COLUMNS = ("id", "CHEMBL2", "CHEMBL10", "IC50 [nM]", "IC50 n", "Tm")

@@ -16,10 +16,17 @@ from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import Bin
 from pretrain.baselines import measured
 from pretrain.baselines.__main__ import main
-from pretrain.baselines.composition import CompositionModel, fitted
-from pretrain.baselines.hidden import FEATURES_EACH, LETTERS, NUM_LETTERS, HiddenResidues, hidden_residues
 from pretrain.baselines.measured import measure
-from pretrain.baselines.neighbours import NeighbourModel
+from pretrain.baselines.predictors import (
+    FEATURES_EACH,
+    LETTERS,
+    NUM_LETTERS,
+    CompositionModel,
+    HiddenResidues,
+    NeighbourModel,
+    fitted,
+    hidden_residues,
+)
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.evaluate import evaluate, unigram_losses, validation_set
 from support.jobs.finished_runs import model_of, settings_of

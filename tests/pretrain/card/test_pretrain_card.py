@@ -387,7 +387,7 @@ def run_as_shown(folder: Path, tmp_path: Path) -> list[str]:
 @pytest.mark.slow
 def test_the_lines_of_a_card_run_as_shown(recipe_in, tmp_path: Path) -> None:
     """Those of a model without a contact head, and those that `pretrain.contacts --write` adds."""
-    from pretrain.model.weights.contact_head import ContactHead
+    from pretrain.model.weights.names import ContactHead
     from pretrain.ship.contact_head import write
 
     assert main([str(recipe_in(tmp_path)), "run.validation_sequences=4", "schedule.total_tokens=2_000"]) == 0

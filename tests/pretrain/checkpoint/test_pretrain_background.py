@@ -20,8 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pretrain.loop
 from pretrain.__main__ import main
 from pretrain.checkpoint import StorageError, commit, find, saves, sweep, verify, writer
-from pretrain.checkpoint.staging import StagedState, StagingBuffer, stored_as
-from pretrain.checkpoint.writer import BackgroundWrite
+from pretrain.checkpoint.writer import BackgroundWrite, StagedState, StagingBuffer, stored_as
 from pretrain.engine.named_state import TorchState
 from pretrain.step import train_step
 from support.checkpoint_run import assert_same, build, everything, plan_of, restore, saves_of, shares, train, trainer_at

@@ -26,8 +26,9 @@ from pretrain.checkpoint import (
 )
 from pretrain.checkpoint.canonical import canonical
 from pretrain.checkpoint.files import blocks
-from pretrain.checkpoint.manifest import FileEntry, TrainerState
-from pretrain.checkpoint.staging import StagingBuffer
+from pretrain.checkpoint.files.blocks import FileEntry
+from pretrain.checkpoint.manifest import TrainerState
+from pretrain.checkpoint.writer import StagingBuffer
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import (
     build,

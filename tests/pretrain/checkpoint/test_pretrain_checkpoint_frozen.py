@@ -11,8 +11,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from pretrain.checkpoint import VerifiedCheckpoint, verify
-from pretrain.checkpoint.frozen import fill_frozen, read_whole
 from pretrain.checkpoint.manifest import ENTRIES, UnsupportedVersionError
+from pretrain.checkpoint.restore import fill_frozen, read_whole
 from pretrain.engine.named_state import TorchState, Weights
 from support.checkpoint_run import Tiny, everything, identity_by_hand, restore, rewrite_trainer, save, train
 

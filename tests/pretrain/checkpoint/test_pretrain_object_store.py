@@ -12,7 +12,7 @@ import pytest
 
 from pretrain.checkpoint import CheckpointError, StorageError, commit, verify
 from pretrain.checkpoint.canonical import InvalidCheckpointError
-from pretrain.checkpoint.files.tensors import PRIVATE
+from pretrain.checkpoint.files.blocks import PRIVATE
 from pretrain.checkpoint.object_store import stored
 from pretrain.checkpoint.object_store.objects import ObjectStore
 from pretrain.checkpoint.object_store.stored import RECORDS_FILE, CheckpointBucket

@@ -21,8 +21,7 @@ from pretrain.checkpoint.free_space import require_room
 from pretrain.checkpoint.manifest import CheckpointManifest, Topology
 from pretrain.checkpoint.writer import SaveFailures
 from pretrain.engine.named_state import TorchState
-from pretrain.optimizer.build import build_optimizer, num_stored
-from pretrain.optimizer.groups import ParameterGroup
+from pretrain.optimizer.groups import ParameterGroup, build_optimizer, num_stored
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.run.directory import RunDirectory
 from pretrain.step import train_step

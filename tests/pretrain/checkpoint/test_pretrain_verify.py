@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.inspect import verified
+from pretrain.inspect import verify
 from pretrain.inspect.__main__ import main
 from support.checkpoint_run import files_of, flip, rewrite_manifest, write_ranks
 from support.forked import in_process
@@ -101,13 +101,13 @@ def test_every_flip_and_truncation_is_told(run: Path, capsys: pytest.CaptureFixt
 def test_one_that_vanishes_is_left_out(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verify = verified.verify
+    real = verify.verify
 
     def overtaken(path: Path) -> object:
         shutil.rmtree(run / "checkpoints/step-000000003", ignore_errors=True)
-        return verify(path)
+        return real(path)
 
-    monkeypatch.setattr(verified, "verify", overtaken)
+    monkeypatch.setattr(verify, "verify", overtaken)
     status, rows, last = said(run, capsys)
     assert ([row[0] for row in rows], status) == (["4", "1,200"], 0)
     assert last == "2 of 2 whole; the newest whole one is step-000001200"

@@ -12,7 +12,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from pretrain.contacts.chains import CONTACT, Chain, chains_of, files_of
 from pretrain.contacts.chosen import filter_chains
-from pretrain.contacts.scored import format_scores, score_contacts
+from pretrain.contacts.score import format_scores, score_contacts
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS

@@ -17,14 +17,12 @@ from pretrain.contacts.__main__ import main
 from pretrain.contacts.attention import corrected, eager, maps_of
 from pretrain.contacts.chains import Chain, chains_of
 from pretrain.contacts.chosen import filter_chains, split_chains
-from pretrain.contacts.pictured import contact_pairs, median_chain
-from pretrain.contacts.precision import LONG_RANGE, SHARES, interval, pairs_of, precisions
-from pretrain.contacts.regression import fit, probabilities
-from pretrain.contacts.scored import format_scores
+from pretrain.contacts.regression import LONG_RANGE, SHARES, fit, interval, pairs_of, precisions, probabilities
+from pretrain.contacts.score import contact_pairs, format_scores, median_chain
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
-from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
+from pretrain.model.weights.names import BIAS, WEIGHT, ContactHead
 from pretrain.ship.contact_head import NOT_FITTED, write
 from support.inputs.flat_batches import perturb
 from support.inputs.structure_files import globule, pdb_text

@@ -24,8 +24,7 @@ from data.batches.batch import Batch
 from pretrain.model import encoder as encoder_module
 from pretrain.model.attention.choice import Backend
 from pretrain.model.attention.exchange import scatter_sum
-from pretrain.model.attention.layout import Layout, layout_of
-from pretrain.model.attention.rotary import rotation
+from pretrain.model.attention.layout import Layout, layout_of, rotation
 from pretrain.model.compilation import compile_layers
 from pretrain.model.context import ContextShard, Exchange
 from pretrain.model.encoder import Checkpointing, Encoder
@@ -109,7 +108,7 @@ CHANGES: dict[str, Callable[[], list[Any]]] = {
     ],
     "varlen": lambda: [
         mock.patch.object(Encoder, "_backend", return_value="varlen"),
-        mock.patch.object(import_module("pretrain.model.attention.varlen"), "VARLEN", varlen_kernel),
+        mock.patch.object(import_module("pretrain.model.attention.sdpa"), "VARLEN", varlen_kernel),
     ],
 }
 

@@ -32,8 +32,7 @@ from pretrain.engine.launch import launch
 from pretrain.loop import train
 from pretrain.masked_language_job import MaskedLanguageJob
 from pretrain.model.settings import ModelSettings
-from pretrain.optimizer.build import build_optimizer
-from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.groups import build_optimizer, parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe
 from pretrain.recovery.numerical import NumericalFaultError

@@ -16,8 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from pretrain.engine.launch import launch
 from pretrain.engine.ranks import PATIENCE
-from pretrain.optimizer.build import build_optimizer
-from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.groups import build_optimizer, parameter_groups
 from pretrain.recipe import Recipe
 from support.forgotten_runs import forgotten
 from support.forked import forked, status_of

@@ -149,7 +149,7 @@ def test_no_error_of_a_server_shows_a_secret(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("data.transport.attempts.sleep", lambda _: None)
+    monkeypatch.setattr("data.transport.retries.sleep", lambda _: None)
     site.after = site.content[::-1]
     site.faults += ([Fault("drop", 100)] if fault == "change" else []) + [Fault(fault)] * 40
     site.head_faults += [Fault(fault)] * (20 if fault == "403" else 0)

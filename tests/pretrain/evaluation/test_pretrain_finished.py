@@ -14,17 +14,17 @@ from accelerate import Accelerator
 from transformers import AutoModelForMaskedLM
 
 from data.alphabet import FASTA_LETTERS, PAD
-from data.homology.program import is_installed
-from pretrain.checkpoint.staging import StagingBuffer
+from data.homology.mmseqs import is_installed
+from pretrain.checkpoint.writer import StagingBuffer
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
 from pretrain.evaluate import main
-from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.evaluate import evaluate, unigram_losses
 from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, EvaluationResult, buckets
 from pretrain.evaluation.finished import scored_by
 from pretrain.evaluation.frozen import frozen_set
 from pretrain.evaluation.opened import EvaluationSet, EvaluationSetOptions, open_evaluation_set, run_of_name
+from pretrain.evaluation.scores import CORRUPTIONS
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.ship import source
@@ -58,7 +58,7 @@ def written(run: Path, families_files: tuple[Path, Path], tmp_path_factory: pyte
     folder = tmp_path_factory.mktemp("written")
     out = folder / "evaluation.json"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("data.homology.program.is_installed", lambda: False)
+        patched.setattr("data.homology.mmseqs.is_installed", lambda: False)
         words = [run, "--data", families_files[0], "--training", run, "--store-dir", folder / "stores", "-o", out]
         assert main([*map(str, words)]) == 0
     return out
@@ -219,7 +219,7 @@ def test_identity_is_that_to_the_nearest_training_protein(
     a fourth has one letter, of which no search finds relatives."""
     if installed and not is_installed():
         pytest.skip("MMseqs2 is not installed")
-    monkeypatch.setattr("data.homology.program.is_installed", lambda: installed)
+    monkeypatch.setattr("data.homology.mmseqs.is_installed", lambda: installed)
     corpora = opened.corpora
     training = next(n for n in range(160) if corpora.parts[0].split.is_training(np.array([n]))[0])
     letters = fasta_of(corpora.parts[0].store.residues(training))
@@ -290,7 +290,7 @@ def test_a_score_is_not_lost_with_the_checkpoint(
         return found
 
     monkeypatch.setattr(source, "open_trained_model", retired)
-    monkeypatch.setattr("data.homology.program.is_installed", lambda: False)
+    monkeypatch.setattr("data.homology.mmseqs.is_installed", lambda: False)
     words = [copy, "--data", families_files[0], "--training", "none", "--store-dir", tmp_path / "stores"]
     assert main([*map(str, words), "-o", str(tmp_path / "out.json")]) == 0
     assert not checkpoints.exists()

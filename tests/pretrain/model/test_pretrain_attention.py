@@ -19,8 +19,7 @@ from data.batches.batch import Batch
 from pretrain.model import attention
 from pretrain.model.attention import attend, choice, own_slots
 from pretrain.model.attention.choice import Backend, choose
-from pretrain.model.attention.layout import layout_of
-from pretrain.model.attention.rotary import rotation
+from pretrain.model.attention.layout import layout_of, rotation
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.settings import Checkpointing

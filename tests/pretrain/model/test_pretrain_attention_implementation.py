@@ -19,8 +19,7 @@ from torch import Tensor
 from pretrain.model.attention import implementation
 from pretrain.model.attention.implementation import check_backend, disagreement, samples, use_backend
 from pretrain.model.attention.layout import Layout
-from pretrain.model.attention.sdpa import per_document
-from pretrain.model.attention.varlen import varlen
+from pretrain.model.attention.sdpa import per_document, varlen
 from zymogen.unsupported import UnsupportedFeature
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import pretrain.loop
 from pretrain.engine import encoder_setup, launch
-from pretrain.engine.context_parallel import ContextGroup
+from pretrain.engine.ranks import ContextGroup
 from pretrain.masked_language_job import MaskedLanguageJob
 from pretrain.model import compilation, compute
 from pretrain.model.attention.choice import choose

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.batches.batch import span_of_rank
-from pretrain.engine.context_parallel import ContextGroup
 from pretrain.engine.engine import Engine
+from pretrain.engine.ranks import ContextGroup
 from pretrain.model.attention.layout import layout_of
 from pretrain.model.context import Exchange, choose_exchange
 from pretrain.model.settings import ExchangeRequest

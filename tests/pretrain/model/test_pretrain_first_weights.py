@@ -13,11 +13,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from pretrain.checkpoint import verify
+from pretrain.checkpoint.compatibility import fingerprints_of
 from pretrain.checkpoint.files.blocks import BLOCK_BYTES
 from pretrain.checkpoint.load import unreadable
-from pretrain.checkpoint.staging import StagingBuffer
+from pretrain.checkpoint.writer import StagingBuffer
 from pretrain.engine.named_state import TorchState
-from pretrain.model.attention.rotary import rotate, rotation
+from pretrain.model.attention.layout import rotate, rotation
 from pretrain.model.build import build_meta
 from pretrain.model.initial import initial_weights, local_attention_init, parameter_offsets
 from pretrain.model.layer import Layer
@@ -25,7 +26,6 @@ from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights import io as transformers_io
 from pretrain.recipe import Recipe
-from pretrain.run.identity import fingerprints_of
 from support.checkpoint_run import ranks_of, restore, save
 from support.inputs.whole_models import build_model
 from support.launching import exits

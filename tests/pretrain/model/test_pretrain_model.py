@@ -10,10 +10,10 @@ from torch import Tensor
 from data.alphabet import CLS, EOS, MASK, PAD
 from data.batches.batch import IGNORED, Batch
 from pretrain.model import encoder as encoder_module
-from pretrain.model.attention.rotary import frequencies
-from pretrain.model.dropout import KeyedDropout, Site
+from pretrain.model.attention.layout import frequencies
 from pretrain.model.encoder import EXPECTED_MASK_RATIO, token_dropout_scale
 from pretrain.model.initial import WEIGHT_STD, initialise
+from pretrain.model.layer import KeyedDropout, Site
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.groups import parameter_groups

@@ -21,7 +21,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, EsmConfig, EsmForMask
 from data.alphabet import PAD, TOKENS
 from data.batches.batch import IGNORED
 from pretrain.model.attention import Backend
-from pretrain.model.attention.rotary import frequencies
+from pretrain.model.attention.layout import frequencies
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.weights import io as transformers_io

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data.homology import program
+from data.homology import mmseqs
 from pretrain.proposal import corpus
 from pretrain.proposal.corpus import SplitFacts, facts_of, split_of
 from support.inputs.token_stores import proteins, store_of
@@ -35,7 +35,7 @@ def test_a_given_share_is_counted(
 def test_clusters_that_are_kept_serve_where_mmseqs2_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_of(tmp_path, proteins(200))
     facts, reasons = facts_of(store), []
-    monkeypatch.setattr(program, "why_not_installed", lambda: "MMseqs2 needs 1.2 GB of memory")
+    monkeypatch.setattr(mmseqs, "why_not_installed", lambda: "MMseqs2 needs 1.2 GB of memory")
     for is_clustered in (False, True):
         monkeypatch.setattr(corpus, "_is_clustered", lambda *_, there=is_clustered: there)
         monkeypatch.setattr(corpus, "_by_identity", lambda *_: SplitFacts(0.1, 0.5, 20, "by clusters", 200))

@@ -14,9 +14,8 @@ from pretrain.__main__ import main
 from pretrain.engine.ranks import Ranks
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import FORMAT
-from pretrain.telemetry import kept_peak
-from pretrain.telemetry.kept_peak import peak_of_all
-from pretrain.telemetry.peak import PeakFlops
+from pretrain.telemetry import peak
+from pretrain.telemetry.peak import PeakFlops, peak_of_all
 
 ALONE = Ranks(SimpleNamespace(process_index=0, num_processes=1, device=torch.device("cpu")))
 
@@ -31,7 +30,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         asked.append(of)
         return PeakFlops(next(numbers), "measured")
 
-    monkeypatch.setattr(kept_peak, "peak", counted)
+    monkeypatch.setattr(peak, "peak", counted)
     return asked
 
 
@@ -54,7 +53,7 @@ def test_it_is_kept_for_what_it_depends_on(
 
 
 def test_a_known_peak_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_peak, "peak", lambda *of: PeakFlops(2.0, "known"))
+    monkeypatch.setattr(peak, "peak", lambda *of: PeakFlops(2.0, "known"))
     (tmp_path / "run.json").write_text(json.dumps({"format": FORMAT}))
     assert peak_of_all(ALONE, RunDirectory(tmp_path), torch.bfloat16, 64) == 2.0
     assert json.loads((tmp_path / "run.json").read_text()) == {"format": FORMAT}  # not written again

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from data.order.chain import GENESIS
-from data.order.plan import Cursor
+from data.order.plan import GENESIS, Cursor
 from data.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify

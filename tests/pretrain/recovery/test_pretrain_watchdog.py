@@ -19,9 +19,8 @@ from torch.distributed import HashStore
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify
 from pretrain.loop import Trainer
-from pretrain.recovery import heartbeats, watchdog
-from pretrain.recovery.heartbeats import BEAT_S, OVER, Heartbeats
-from pretrain.recovery.watchdog import SILENT_S, STUCK_S, Watchdog
+from pretrain.recovery import watchdog
+from pretrain.recovery.watchdog import BEAT_S, OVER, SILENT_S, STUCK_S, Heartbeats, Watchdog
 from pretrain.run.directory import RunDirectory
 from support.chaos.campaign import Campaign
 from support.forked import forked, status_of
@@ -133,7 +132,7 @@ class Ranks:
     def __init__(self, number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.store = 1000.0, HashStore()
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        monkeypatch.setattr(heartbeats, "time", clock)
+        monkeypatch.setattr(watchdog, "time", clock)
         monkeypatch.setattr(watchdog, "time", clock)
         self.stands: dict[int, tuple[int, str]] = dict.fromkeys(range(number), (0, "start"))
         self.beats = {rank: Heartbeats(lambda: self.store, rank, number) for rank in range(number)}
@@ -337,7 +336,7 @@ def test_heartbeats_are_two_messages_a_rank_and_open_no_file(number: int) -> Non
     ranks = [Heartbeats(Counted, rank, number) for rank in range(number)]
     for _ in range(3):
         for rank in ranks:
-            rank.exchange(heartbeats.Heartbeat(step=1, phase="train"))
+            rank.exchange(watchdog.Heartbeat(step=1, phase="train"))
         counts, beat = True, dict(calls)
         calls.clear()
     counts = False

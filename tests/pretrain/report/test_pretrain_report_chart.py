@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrain.report.chart import Chart, ChartSeries, spread_labels
-from pretrain.report.rows import IntervalPlot, IntervalRow
+from pretrain.report.drawings import IntervalPlot, IntervalRow
 
 X = np.arange(1.0, 5.0)
 Y = np.log([12.0, 9.0, 8.0, 7.5])

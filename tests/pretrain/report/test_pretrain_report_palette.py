@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from pretrain.report.letters import INK
-from pretrain.report.palette import COLOURS, named, placeholder, style_sheet
+from pretrain.report.chart import COLOURS, named, placeholder, style_sheet
+from pretrain.report.drawings import INK
 
 TEXTS = ("ink", "muted", "train", "blue", "orange", "green", "fault")
 

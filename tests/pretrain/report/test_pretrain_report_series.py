@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pretrain.report.series import thin
+from pretrain.report.chart import thin
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 101, 5_000])

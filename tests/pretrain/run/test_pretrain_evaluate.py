@@ -35,8 +35,7 @@ from pretrain.evaluation.evaluate import (
 )
 from pretrain.evaluation.scores import CorruptionScores
 from pretrain.model.settings import ModelSettings
-from pretrain.optimizer.build import build_optimizer
-from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.groups import build_optimizer, parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import train_step
 from support.inputs.flat_batches import labels_of

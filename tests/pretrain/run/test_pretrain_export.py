@@ -27,7 +27,7 @@ from pretrain.card.pretrained import validation
 from pretrain.evaluation.scores import HeldOutUnit
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer.build import learning_rate
+from pretrain.optimizer.groups import learning_rate
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.ship.checksums import CHECKSUMS
 from support.launching import End, end_of, lines

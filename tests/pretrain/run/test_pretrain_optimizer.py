@@ -16,8 +16,7 @@ import pretrain.optimizer.muon
 from pretrain.checkpoint import verify
 from pretrain.engine.named_state import TorchState
 from pretrain.model.settings import ModelSettings
-from pretrain.optimizer.build import build_optimizer, learning_rate
-from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.groups import build_optimizer, learning_rate, parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from support.checkpoint_run import assert_same, everything, restore, save, train
 from support.inputs.whole_models import build_model

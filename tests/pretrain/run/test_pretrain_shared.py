@@ -17,7 +17,7 @@ import pytest
 
 import pretrain.run.lock
 from pretrain.__main__ import main
-from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
+from pretrain.checkpoint.files.blocks import PRIVATE, SHARED
 from pretrain.checkpoint.load import newest_valid, quarantine, verify
 from pretrain.engine.named_state import TorchState
 from pretrain.export import main as export_main

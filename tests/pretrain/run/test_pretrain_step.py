@@ -23,8 +23,7 @@ from pretrain.__main__ import main
 from pretrain.engine.engine import Engine
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.settings import ModelSettings
-from pretrain.optimizer.build import build_optimizer, learning_rate
-from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.groups import build_optimizer, learning_rate, parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from pretrain.report.__main__ import main as report
 from pretrain.step import Outcome, Reading, train_step

@@ -10,7 +10,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from pretrain.checkpoint.staging import StagingBuffer
+from pretrain.checkpoint.writer import StagingBuffer
 from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape

@@ -22,7 +22,7 @@ from pretrain.checkpoint import load
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
-from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
+from pretrain.model.weights.names import BIAS, WEIGHT, ContactHead
 from pretrain.push.folder import finished_files
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from data.batches.batch import Batch, Targets
 from finetune.labels.columns import LabelColumns
-from finetune.tasks.objective import Task
 from finetune.tasks.settings import TaskSettings
+from finetune.tasks.task import Task
 from support.inputs.flat_batches import document, pack
 
 

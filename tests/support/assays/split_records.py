@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow
 
 from data.store.token_store import new_hash
-from finetune.splits.parts import in_order_of_first
-from finetune.splits.records import SplitRecords
+from finetune.splits.parts import SplitRecords, in_order_of_first
 from finetune.tables.table import Table
 from support.inputs.token_stores import store_of
 

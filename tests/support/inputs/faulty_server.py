@@ -18,7 +18,7 @@ import pytest
 from httpcore2 import ReadTimeout
 from httpcore2._backends.sync import SyncStream
 
-from data.transport import attempts
+from data.transport import retries
 
 MODIFIED = "Sat, 21 Nov 2026 10:00:0{} GMT"
 
@@ -36,7 +36,7 @@ class Clock:
         self._ahead_s = 0.0
         self._read = SyncStream.read
         patch.setattr(SyncStream, "read", lambda stream, size, timeout=None: self._received(stream, size, timeout))
-        patch.setattr(attempts, "sleep", self.sleep)
+        patch.setattr(retries, "sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -188,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.settimeout(0.01)
         assert self.site.clock is not None
         for _ in range(3000):  # until the other side has given up
-            self.site.clock.turn(attempts.SILENCE_S + 1)
+            self.site.clock.turn(retries.SILENCE_S + 1)
             try:
                 if not self.connection.recv(1):
                     return

@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.checkpoint.load import newest_step
-from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ConfidenceInterval, ContactPairs, ContactScores
-from pretrain.evaluation.figures import EvaluationResult, EvaluationRow
+from pretrain.evaluation.figures import (
+    CHANCE,
+    CONTROL,
+    ConfidenceInterval,
+    ContactPairs,
+    ContactScores,
+    EvaluationResult,
+    EvaluationRow,
+)
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION
 from pretrain.run import records
 from pretrain.run.attempts import Attempt, AttemptRecords, attempts

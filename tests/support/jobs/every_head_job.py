@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from data.batches.collate import BinTargets, FilledBin, fill_bin
 from data.batches.contents import Contents
-from data.batches.filling import BinTargets, FilledBin, fill_bin
 from data.order.plan import Bin
 from finetune.heads.settings import HeadSettings
 from finetune.labels.columns import LabelColumns
 from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel
-from finetune.tasks.objective import Task
+from finetune.tasks.task import Task
 from pretrain import job
 from pretrain.engine.engine import Engine
 from pretrain.job import ModelBundle

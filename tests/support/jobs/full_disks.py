@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from pretrain.checkpoint import writer
-from pretrain.checkpoint.files import tensors
+from pretrain.checkpoint.files import blocks
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import clock_of, full_disk, written_at_once
 
@@ -41,7 +41,7 @@ def full_on_rank_0() -> AbstractContextManager[Any]:
 
     Rank 0 begins to write after rank 1 has: one that came later would make the folder again, which nobody removes then.
     """
-    write, is_main = tensors.write_file, os.environ["RANK"] == "0"
+    write, is_main = blocks.write_file, os.environ["RANK"] == "0"
 
     def in_turn(folder: Path, path: str, *rest: Any) -> Any:
         begun, part = folder / "model/00001.safetensors", "model/" if is_main else "optimizer/"
@@ -53,7 +53,7 @@ def full_on_rank_0() -> AbstractContextManager[Any]:
         return write(folder, path, *rest)
 
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(tensors, "write_file", in_turn))
+    stack.enter_context(mock.patch.object(blocks, "write_file", in_turn))
     if is_main:
         stack.enter_context(full_disk({2}))
     return stack

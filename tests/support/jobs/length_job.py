@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.batches.batch import Batch
+from data.batches.collate import FilledBin, fill_bin
 from data.batches.contents import Contents
-from data.batches.filling import FilledBin, fill_bin
 from data.batches.loader import Loader, Step
 from data.order.plan import Bin, Cursor
 from data.order.settings import forward_bins

@@ -10,7 +10,7 @@ from finetune.embed.__main__ import main as embed
 from finetune.predict import main as predict
 from zymogen.command_line.command import run_and_report
 from zymogen.command_line.parser import CommandParser, PathParser
-from zymogen.settings.option import format_option, use_options
+from zymogen.settings.origin import format_option, use_options
 
 
 @pytest.fixture(autouse=True)

@@ -21,10 +21,9 @@ from pretrain.checkpoint import (
     verify,
 )
 from pretrain.checkpoint.files import blocks
-from pretrain.checkpoint.files.blocks import BlockHashes, BlockReader
+from pretrain.checkpoint.files.blocks import BlockHashes, BlockReader, FileEntry
 from pretrain.checkpoint.files.reading import read_tensors
 from pretrain.checkpoint.load import unreadable
-from pretrain.checkpoint.manifest import FileEntry
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import build, flip, restore, rewrite_manifest, write_ranks, write_two
 

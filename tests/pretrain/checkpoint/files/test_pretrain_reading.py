@@ -16,11 +16,11 @@ from torch import Tensor
 
 from pretrain.checkpoint import InvalidCheckpointError, StorageError, VerifiedCheckpoint, verify
 from pretrain.checkpoint.files import blocks
+from pretrain.checkpoint.files.blocks import FileEntry
 from pretrain.checkpoint.files.index import TensorIndex, index_bytes
 from pretrain.checkpoint.files.reading import TensorRange, TensorReader, read_tensors
 from pretrain.checkpoint.load import unreadable
-from pretrain.checkpoint.manifest import FileEntry
-from pretrain.checkpoint.staging import StagedState
+from pretrain.checkpoint.writer import StagedState
 from pretrain.engine.spans import StoredPiece
 from pretrain.model.build import build_meta
 from pretrain.model.presets import PRESETS

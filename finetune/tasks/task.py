@@ -1,17 +1,68 @@
-"""An objective: one entry of `[[tasks]]` with all that its training labels decided.
+"""A task: one entry of `[[tasks]]` with all that its training labels decided, and its scale.
 
-In: settings, and facts of the training labels. Out: what heads, losses, metrics and bundles read. Kept: nothing.
+In: settings, and facts of the training labels; numbers and their unit. Out: what heads, losses, metrics and bundles
+read; numbers in the task's scale (itself, log10, or -log10 of mol/l), or in the user's unit. Kept: nothing. NumPy
+alone.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.tasks.scale import Scale
-from finetune.tasks.settings import TaskSettings
+from finetune.tables.numbers import molar_factor
+from finetune.tasks.settings import TaskSettings, Transform
 from zymogen.settings.json_file import array
+
+
+class Scale(NamedTuple):
+    """The scale in which a task is learned. What is learned of x is x, log10(x), or -log10(x in mol/l)."""
+
+    transform: Transform
+    unit: str
+    """Unit of the user's numbers; 'p' needs a molar one (`finetune.tables.numbers.MOLAR`)."""
+
+    @property
+    def turns_bounds(self) -> bool:
+        """Whether a number below a bound becomes one above it."""
+        return self.transform == "p"
+
+    @property
+    def is_logarithm(self) -> bool:
+        """Whether only positive numbers have a value in this scale."""
+        return self.transform != "none"
+
+    def of(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers in the user's unit to the task's scale; those of a logarithm must be positive.
+
+        Raises:
+            ValueError: the scale is 'p' and the unit is not molar.
+        """
+        if self.transform == "none":
+            return values
+        if self.transform == "log10":
+            return np.log10(values)
+        # Powers of ten are added, not multiplied, so that 100 nM is 7 exactly.
+        return -(np.log10(values) + self.exponent())
+
+    def undone(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers in the task's scale to the user's unit: what `of` took.
+
+        Raises:
+            ValueError: the scale is 'p' and the unit is not molar.
+        """
+        if self.transform == "none":
+            return values
+        return 10.0 ** (values if self.transform == "log10" else -values - self.exponent())
+
+    def exponent(self) -> int:
+        """The power of ten of mol/l that the unit is: -9 for nM.
+
+        Raises:
+            ValueError: the unit is not molar.
+        """
+        return round(float(np.log10(molar_factor(self.unit, "the unit"))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,29 @@
 """The checkpoint that a start continues from, compared with the start.
 
-In: the checkpoint. Out: an error, or a table of what differs. Kept: nothing.
+In: the checkpoint; a recipe of whatever job. Out: an error, or a table of what differs; the recipe's identity and
+schedule as two hashes, which stand in every checkpoint. Kept: nothing.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
+from typing import Any
 
 from pretrain.checkpoint.load import VerifiedCheckpoint
 from pretrain.engine.engine import Engine
 from pretrain.run.versions import versions
 from zymogen.console.progress import in_columns
+from zymogen.settings.section import SettingClass, settings_of
+
+
+def fingerprints_of(recipe: Any) -> dict[str, str]:
+    """SHA-256 of all settings of class identity, and of all of class schedule, with their names."""
+
+    def of(setting_class: SettingClass) -> str:
+        chosen = {name: value for name, its_class, value in settings_of(recipe) if its_class is setting_class}
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+
+    return {"identity": of(SettingClass.IDENTITY), "schedule": of(SettingClass.SCHEDULE)}
 
 
 def require_same_run(checkpoint: VerifiedCheckpoint, fingerprints: Mapping[str, str]) -> None:

@@ -1,25 +1,58 @@
 """A model's contacts: fitted on some chains, scored on others, beside random weights of its shape and chance.
 
-In: a model, and chains. Out: `ContactScores`, and their table. Nothing is kept.
+In: a model, and chains. Out: `ContactScores`, and their table; of one chain `ContactPairs`, its contacts beside those
+that the model predicts, small enough for a file and a picture. Nothing is kept.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from data.homology.relatives import search_method
 from pretrain.contacts.attention import eager, maps_of
 from pretrain.contacts.chains import Chain
 from pretrain.contacts.chosen import ChainSplit, split_chains
-from pretrain.contacts.pictured import contact_pairs, median_chain
-from pretrain.contacts.precision import LONG_RANGE, SHARES, interval, precisions
-from pretrain.contacts.regression import CHAINS, fit, probabilities
-from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ConfidenceInterval, ContactScores
+from pretrain.contacts.regression import (
+    CHAINS,
+    LONG_RANGE,
+    SEPARATION,
+    SHARES,
+    fit,
+    interval,
+    pairs_of,
+    precisions,
+    probabilities,
+)
+from pretrain.evaluation.figures import CHANCE, CONTROL, ConfidenceInterval, ContactPairs, ContactScores
 from pretrain.evaluation.scores import format_interval
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
-from pretrain.model.weights.contact_head import ContactHead
+from pretrain.model.weights.names import ContactHead
 from zymogen.console.progress import ProgressBar
+
+
+def median_chain(values: Sequence[float]) -> int:
+    """The place of a value in the middle of all: the lower one of two."""
+    return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
+
+
+def contact_pairs(chain: Chain, probabilities: NDArray[np.float64]) -> ContactPairs:
+    """The picture of a chain.
+
+    Args:
+        chain: whose contacts are the truth.
+        probabilities: ``(L, L)``, or anything that rises with them.
+    """
+    pairs = pairs_of(chain, SEPARATION)
+    both = np.stack(pairs, 1)
+    best = np.argsort(-probabilities[pairs], kind="stable")[: int(chain.is_resolved.sum())]
+    touching, predicted = (
+        tuple((int(i), int(j)) for i, j in some) for some in (both[chain.contacts[pairs]], both[best])
+    )
+    return ContactPairs(chain.name, len(chain.residues), touching, predicted)
+
 
 _SEED = 0
 """Seed of the weights of the control."""

@@ -1,14 +1,17 @@
-"""The samples that a run has trained on, planned and filled once more, and compared with its checkpoints.
+"""The checkpoints of a run: whether their bytes are whole, and whether they were trained on what the recipe says.
 
-In: a pretraining run, whose corpus is still there. Out: lines of text, one for each checkpoint; an exit status. Kept:
-nothing, except a token store that the corpus has lost, which is built as a start would build it.
+In: a run directory, or a checkpoint; to audit, its corpus too. Out: lines of text, as each is read; an exit status.
+Kept: nothing is moved, as only a start puts a damaged checkpoint into quarantine; a token store that the corpus has
+lost is built as a start would build it.
 
 Each checkpoint holds a chain over the digests of all bins that reached the model, in their order (C8). No weight is
 read and nothing is trained here: what a recipe, a seed and a corpus say that a run must have seen is computed, and a
 sample that was trained twice, or never, in any start of the run, gives another chain.
 """
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +19,19 @@ import torch
 
 from data.batches.loader import Loader
 from data.corpus.prepare import open_corpora, prepare_corpora
-from data.order.chain import GENESIS, extend
-from data.order.plan import Cursor
+from data.order.plan import GENESIS, Cursor, extend
 from data.settings import DataSettings
+from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.load import find, unreadable, verify
-from pretrain.checkpoint.manifest import TrainerState
-from pretrain.recovery.left_out import from_entry, skipped_bins
+from pretrain.checkpoint.manifest import TrainerState, UnsupportedVersionError, step_of_name
+from pretrain.recovery.numerical import from_entry, skipped_bins
 from pretrain.run.directory import RunDirectory
 from pretrain.run.run_json import data_of
 from zymogen.console.progress import ProgressBar
-from zymogen.processes.exit_classes import ERROR, FINISHED
+from zymogen.processes.errors import StorageError
+from zymogen.processes.exit_classes import ERROR, FINISHED, INPUT, STORAGE, ExitClass
 
-_ROW = "{:>12}  {:>16}  {}"
+_AUDIT_ROW = "{:>12}  {:>16}  {}"
 
 
 def audited(path: Path, say: Callable[[str], None]) -> int:
@@ -51,7 +55,7 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
     if not saved:
         raise ValueError(f"{run.root} has no checkpoint of a step yet; nothing is there to audit")
     loader = _loader(run, settings)
-    say(_ROW.format("step", "tokens", "trained on"))
+    say(_AUDIT_ROW.format("step", "tokens", "trained on"))
     chain, tokens, step, cursor = GENESIS, 0, 0, Cursor()
     others, skipped = [], list[int]()
     for state in saved:
@@ -67,7 +71,7 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
         if not same:
             others.append(state)
         say(
-            _ROW.format(
+            _AUDIT_ROW.format(
                 f"{state.step:,}", f"{state.tokens_seen:,}", "what the recipe says" if same else "something else"
             )
         )
@@ -89,3 +93,73 @@ def _loader(run: RunDirectory, settings: DataSettings) -> Loader:
     run.require_corpus({"fingerprint": corpora.fingerprint, "split": corpora.split_fingerprint})
     seed = run.read().recipe["run"]["seed"]
     return Loader(corpora.masked(seed), corpora.plan(seed), Cursor(), 0, 0, 1)
+
+
+WHOLE, DAMAGED, UNREADABLE, OTHER = "whole", "damaged", "unreadable", "other version"
+_CLASSES: dict[str, ExitClass] = {WHOLE: FINISHED, OTHER: INPUT, DAMAGED: STORAGE, UNREADABLE: STORAGE}
+_ROW = "{:>12}  {:>16}  {:13}  {}"
+
+
+def verified(path: Path, say: Callable[[str], None]) -> int:
+    """Compare all checkpoints of a run, the oldest first, or one.
+
+    Args:
+        path: a run directory, or a checkpoint in one.
+        say: gets each line of the table as soon as it is known.
+
+    Returns:
+        The exit status: 0, or that of a damaged disk, or if none is damaged of a mistake where another version is
+        needed to read one.
+
+    Raises:
+        ValueError: there is no checkpoint.
+    """
+    paths = _checkpoints(path)
+    say(_ROW.format("step", "bytes", "verdict", "reason"))
+    verdicts: dict[str, str] = {}
+    for each in paths:
+        num_bytes = _size(each)
+        with ProgressBar(f"comparing {each.name} with its hashes", after_s=2.0):
+            verdict, reason = _verdict(each)
+        if not os.path.lexists(each):  # a run that trains removes its oldest one
+            continue
+        verdicts[each.name] = verdict
+        say(_ROW.format(f"{step_of_name(each.name):,}", f"{num_bytes:,}", verdict, reason).rstrip())
+    whole = [name for name, verdict in verdicts.items() if verdict == WHOLE]
+    newest = f"the newest whole one is {whole[-1]}" if whole else "none is whole"
+    say(f"{len(whole)} of {len(verdicts)} whole; {newest}")
+    return max(
+        map(_CLASSES.__getitem__, verdicts.values()), key=(FINISHED, INPUT, STORAGE).index, default=FINISHED
+    ).status
+
+
+def _checkpoints(path: Path) -> list[Path]:
+    if step_of_name(path.absolute().name) is not None and os.path.lexists(path):
+        return [path.absolute()]
+    run = RunDirectory(path)
+    run.read()
+    if not (paths := find(run.checkpoints)):
+        raise ValueError(f"{run.root} has no checkpoint yet; nothing is there to verify")
+    return paths[::-1]
+
+
+def _verdict(path: Path) -> tuple[str, str]:
+    """What a checkpoint is, and why."""
+    try:
+        verify(path)
+    except InvalidCheckpointError as error:
+        return DAMAGED, f"{error.reason}: {error}"
+    except UnsupportedVersionError as error:
+        return OTHER, error.reason
+    except StorageError as error:
+        return UNREADABLE, error.reason
+    return WHOLE, ""
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):  # a run that trains removes its oldest checkpoint
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total

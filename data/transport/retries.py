@@ -1,7 +1,7 @@
-"""Attempts to reach a server that fails: whether another may help, its wait, and what is printed about it.
+"""Retries at a server that fails: whether another may help, its wait, and what is printed about it.
 
-In: the exception that a library raised. Out: a wait, or the error that ends the attempts. Kept, while the process
-lives: which hosts have answered, and what was printed once.
+In: the exception that a library raised. Out: a wait, or the error that ends them; its type says whether what was read
+before is still valid. Kept, while the process lives: which hosts have answered, and what was printed once.
 """
 
 import random
@@ -10,11 +10,38 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
-from data.transport.broken_stream import ConnectionLostError
 from zymogen.console.safe_text import log
+
+
+class StreamError(ValueError):
+    """A source that can be read no further.
+
+    Args:
+        location: the source.
+        happened: what is wrong.
+        remedy: why, or what to do.
+    """
+
+    def __str__(self) -> str:
+        location, happened, remedy = self.args
+        return f"{location}: {happened}: {remedy}"
+
+    def at(self, place: str) -> Self:
+        """The same error with the place that a reader had reached; `place` is written after a comma."""
+        location, happened, remedy = self.args
+        return type(self)(location, f"{happened}, {place}", remedy)
+
+
+class ConnectionLostError(StreamError):
+    """The connection to a source was lost and could not be opened again. What was read before is valid."""
+
+
+class SourceChangedError(StreamError):
+    """A source changed while it was read. What was read before is not valid."""
+
 
 ATTEMPTS = 5
 """How many attempts are made in a row without receiving a byte."""
