@@ -32,7 +32,7 @@ from data.batches.loader import Loader
 from data.commands.digest import cursor_at
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare_corpora
-from data.order.dealing import attention_cost, balance, imbalance
+from data.order.balance import attention_cost, balance, imbalance
 from data.order.plan import SPECIAL_TOKENS, Cursor, Plan
 from data.settings import DataSettings
 from data.sources.fasta import FastaSource

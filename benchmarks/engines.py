@@ -22,7 +22,7 @@ import torch
 from benchmarks.launch import launched
 from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
-from pretrain.checkpoint.files.reading import read_tensors
+from pretrain.checkpoint.files.reader import read_tensors
 from pretrain.checkpoint.load import newest_valid, unreadable
 
 SETTINGS = (

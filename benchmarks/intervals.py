@@ -23,7 +23,7 @@ from finetune.metrics.calibration import conformal_half_width
 from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.resampling import SHARED_TRAINING, difference_interval, jackknife, score_interval
 from finetune.metrics.weighted import Statistic
-from finetune.results.joined import joined_predictions
+from finetune.results.merge import joined_predictions
 from finetune.tasks.settings import TaskSettings, TaskType
 from finetune.tasks.task import Task
 

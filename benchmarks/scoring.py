@@ -24,9 +24,9 @@ from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
 from benchmarks.timing import side_by_side
 from data.alphabet import STANDARD_RESIDUES
-from finetune.score.model import VariantScorer
 from finetune.score.plan import Scheme, Variant
-from finetune.score.rows import read_variants
+from finetune.score.scorer import VariantScorer
+from finetune.score.variant_table import read_variants
 from finetune.tables.read import read_table
 from finetune.tables.wild_types import named_wild_types, read_wild_types
 from pretrain.model.build import build_initialized

@@ -22,7 +22,7 @@ from benchmarks.proteins import Document, batches, draw, packed, padded, represe
 from benchmarks.timing import side_by_side
 from pretrain.model import linear
 from pretrain.model.flops import training_flops
-from pretrain.model.initial import initialise
+from pretrain.model.initialization import initialise
 from pretrain.model.linear import EMULATES_BFLOAT16
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape

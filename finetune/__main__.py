@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from finetune.bundle.places import bundles_in
+from finetune.bundle.locate import bundles_in
 from finetune.recipe import Recipe
 from zymogen.command_line.command import add_override_options, importing_torch, run_and_report
 from zymogen.command_line.parser import CommandParser
@@ -38,12 +38,12 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     # Imported here, so that --help and a mistake in the recipe are answered at once.
     with importing_torch():
         from finetune.assays import open_on_every_rank
-        from finetune.ending import finalize
-        from finetune.held_out import TrainedMember
+        from finetune.ensemble import ensemble_members
+        from finetune.finalize import finalize
+        from finetune.fold_predictions import TrainedMember
         from finetune.job import FineTuneJob
-        from finetune.members import ensemble_members
-        from finetune.results.words import format_summary
-        from finetune.splits.words import format_split
+        from finetune.results.text import format_summary
+        from finetune.splits.text import format_split
         from pretrain.engine.launch import launch
         from pretrain.loop import train
     with launch(recipe) as engine:

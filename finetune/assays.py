@@ -14,27 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.packed import bins_of
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import SPECIAL_TOKENS, Bin, Plan
 from data.order.sampler import Epochs
-from data.order.shares import WeightedEpochs
+from data.order.weighted_epochs import WeightedEpochs
 from data.settings import IngestSettings
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from data.store.build import open_or_build
 from data.store.token_store import TokenStore, new_hash
 from finetune.labels.contents import LabelledContents
-from finetune.labels.differing import UnusedColumns
-from finetune.labels.drawing import SampleGroup, TrainingSamples, groups_of
+from finetune.labels.locate import TableRows
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
-from finetune.labels.placed import TableRows
-from finetune.labels.reading import TaskLabels, TaskReadFacts, read_task
+from finetune.labels.other_columns import UnusedColumns
+from finetune.labels.read import TaskLabels, TaskReadFacts, read_task
+from finetune.labels.sampling import SampleGroup, TrainingSamples, groups_of
 from finetune.labels.store import LabelStore, write
 from finetune.recipe import AssaySettings, Recipe
 from finetune.splits.audit import SplitAudit, audit
-from finetune.splits.deal import balance_groups
-from finetune.splits.divide import Split, split_records
+from finetune.splits.balance import balance_groups
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, SplitParts, SplitRecords
 from finetune.splits.settings import SplitSettings
+from finetune.splits.split import Split, split_records
 from finetune.splits.variants import of_rows
 from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.read import read_table

@@ -16,7 +16,7 @@ from data.batches.batch import Batch
 from data.batches.packed import iterate_bins
 from data.order.plan import Bin
 from finetune.assays import Assays
-from finetune.heads.predicted import activate
+from finetune.heads.activation import activate
 from finetune.labels.columns import LabelColumns
 from finetune.losses.loss import TaskLoss
 from finetune.metrics.predictions import LabelPredictions, LabelRows, concatenate

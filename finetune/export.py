@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.bundle.places import bundles_at
+from finetune.bundle.locate import bundles_at
 from zymogen.command_line.command import make_main
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import ProgressBar
@@ -26,8 +26,8 @@ _DIVERGED = "the training diverged: train again with a lower schedule.peak_lr"
 
 
 def _export(options: argparse.Namespace) -> None:
-    from finetune.adaptation.exchange import write_adapter
     from finetune.adaptation.lora import adapter_of
+    from finetune.adaptation.peft_files import write_adapter
     from finetune.bundle.folder import open_folder
     from pretrain.model.weights.finite import require_finite
 

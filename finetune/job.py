@@ -18,17 +18,17 @@ from data.batches.loader import Loader, Step
 from data.order.plan import CorpusProgress, Cursor
 from finetune.adaptation.adapt import adapt, initializers
 from finetune.adaptation.adapter import Adapter, AdapterPlan
-from finetune.adaptation.exchange import read_adapter
 from finetune.adaptation.features import CachedFeatures, EncoderInputs, cached_features, vectors_of
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
+from finetune.adaptation.peft_files import read_adapter
 from finetune.adaptation.vectors import Pooling
 from finetune.assays import Assays
 from finetune.bundle.base import find_base
 from finetune.bundle.folder import write_bundle
 from finetune.bundle.manifest import BundleManifest, ModelRecord, ReadingSettings
 from finetune.evaluate import evaluate
-from finetune.heads.inputs import InputScale
+from finetune.heads.input_scale import InputScale
 from finetune.metrics.scores import NO_VALIDATION
 from finetune.metrics.validation import FineTuneScores
 from finetune.model import FineTuneModel
@@ -36,7 +36,7 @@ from finetune.recipe import Recipe
 from finetune.splits.parts import TRAIN, VALIDATION
 from finetune.tables.wild_types import read_wild_types
 from pretrain.checkpoint.best import best_valid
-from pretrain.checkpoint.files.reading import read_tensors
+from pretrain.checkpoint.files.reader import read_tensors
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.job import BestModelSelection, Job, LossTerm, ModelBundle

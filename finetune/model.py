@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from data.batches.batch import Batch
 from finetune.adaptation.features import CachedFeatures
 from finetune.heads.head import TaskHead
-from finetune.heads.inputs import InputScale
+from finetune.heads.input_scale import InputScale
 from finetune.heads.pooling import Pooling, context_max, first_slots, rows_of
 from finetune.heads.settings import HeadSettings
 from finetune.labels.columns import LabelColumns
@@ -68,7 +68,7 @@ class FineTuneModel(nn.Module):
         features: CachedFeatures | None = None,
         inputs: Mapping[str, InputScale] | None = None,
     ) -> None:
-        """Weights are torch's defaults until `pretrain.model.initial` or a checkpoint gives them, by name."""
+        """Weights are torch's defaults until `pretrain.model.initialization` or a checkpoint gives them, by name."""
         super().__init__()
         self.shape, self.objectives, self.features = shape, tuple(objectives), features
         self.inputs = dict(inputs or {})

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
+from finetune.bundle.locate import bundles_at
 from finetune.bundle.manifest import SPLIT, WILD_TYPES, ReadingSettings
-from finetune.bundle.places import bundles_at
-from finetune.score.written import free_name, require_place
+from finetune.score.write_table import free_name, require_place
 from finetune.tables.settings import TooLong
 from pretrain.engine.settings import InferenceSettings
 from pretrain.run.settings import RunSettings
@@ -137,7 +137,7 @@ def _write(
 ) -> None:
     """Predict the parts of a table one after another, and write each before the next one is read; collective."""
     from finetune.bundle.columns import task_columns
-    from finetune.results.calibrated import TOO_SHORT
+    from finetune.results.calibration import TOO_SHORT
 
     objectives, members = predictors[0].model.objectives, len(predictors)
     own, said = rows.columns, [*rows.said, *(trained.said if trained else ())]

@@ -21,7 +21,7 @@ from data.order.settings import BinSettings, bin_tokens_on
 from finetune.adaptation.adapt import adapt
 from finetune.bundle.base import all_parameters
 from finetune.bundle.folder import Bundle
-from finetune.heads.predicted import activate
+from finetune.heads.activation import activate
 from finetune.metrics.weighted import Floats
 from finetune.model import FineTuneModel
 from finetune.tables.proteins import TableProteins

@@ -17,10 +17,10 @@ import numpy as np
 from data.order.plan import SPECIAL_TOKENS
 from finetune.adaptation.features import CachedFeatures, vectors_of
 from finetune.assays import open_on_every_rank
-from finetune.heads.inputs import InputScale
+from finetune.ensemble import ensemble_members
+from finetune.heads.input_scale import InputScale
 from finetune.job import FineTuneJob
-from finetune.look.timing import ROWS
-from finetune.members import ensemble_members
+from finetune.look.estimate import ROWS
 from finetune.recipe import Recipe
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch

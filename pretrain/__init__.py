@@ -11,10 +11,10 @@ modules, which know nothing of engines; `pretrain.step` is one update, whole; `p
     proposal     a recipe for sequences without one       report      a run as one HTML page
     contacts     which residues touch, by attention maps  card        the model card, made of what a run wrote
 
-Beside the rooms stand `recipe` (what is trained, composed of each room's settings), `corpus` (its data, opened on
-every rank), `proposed` (from sequences to a recipe) and `timing` (the steps it times), `screen` (what a run tells while
-it trains), `saves` (when a checkpoint is written, and what happens if the disk refuses it), `summary` (the closing
-words) and `export` (the command that exports a run, by `ship`).
+Beside the rooms stand `recipe` (what is trained, composed of each room's settings), `corpora` (its data, opened on
+every rank), `auto_recipe` (from sequences to a recipe) and `timing` (the steps it times), `screen` (what a run tells
+while it trains), `saves` (when a checkpoint is written, and what happens if the disk refuses it), `summary` (the
+closing words) and `export` (the command that exports a run, by `ship`).
 """
 
 import os

@@ -98,8 +98,8 @@ def _sort(options: argparse.Namespace) -> None:
 
 
 def _train_on_sources(options: argparse.Namespace) -> None:
-    from pretrain.proposal.request import ProposalOptions
-    from pretrain.proposed import agree_on_recipe, describe_existing_run, outline, propose, provisional_recipe
+    from pretrain.auto_recipe import agree_on_recipe, describe_existing_run, outline, propose, provisional_recipe
+    from pretrain.proposal.options import ProposalOptions
 
     budget_s = options.minutes * 60 if options.minutes else options.hours * 3600 if options.hours else None
     request = ProposalOptions(options.sources, tuple(options.overrides), budget_s)
@@ -135,10 +135,10 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
 
 
 def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, written: str = "") -> None:
-    from pretrain.corpus import resolve_epochs
+    from pretrain.corpora import resolve_epochs
     from pretrain.loop import train
     from pretrain.masked_language_job import open_job
-    from pretrain.proposal.written import toml_value
+    from pretrain.proposal.recipe_text import toml_value
     from pretrain.run.directory import ScheduleDiffersError
     from pretrain.summary import LaunchCommand, format_summary, launch_command, schedule_differs
     from zymogen.processes.launcher import command_line

@@ -15,8 +15,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from data.order.settings import bin_tokens_on
-from pretrain.evaluation.figures import IDENTITY, LENGTH, EvaluationResult, buckets
 from pretrain.evaluation.options import add_evaluation_set_options
+from pretrain.evaluation.results import IDENTITY, LENGTH, EvaluationResult, buckets
 from zymogen.command_line.command import add_output_option, importing_torch, make_main, require_free, write_output
 from zymogen.command_line.parser import CommandParser, positive
 from zymogen.console.progress import ProgressBar
@@ -42,7 +42,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     require_free(options.output, overwrites=options.overwrite)
     with importing_torch():
         from pretrain.engine.launch import launch
-        from pretrain.evaluation.finished import LAUNCH
+        from pretrain.evaluation.score_models import LAUNCH
     with launch(LAUNCH) as engine:
         figures = _figures(options, engine)
         if engine.is_main:
@@ -52,9 +52,9 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _figures(options: argparse.Namespace, engine: "Engine") -> EvaluationResult:
     """Everything that is found; collective."""
-    from pretrain.evaluation.evaluate import unigram_losses
-    from pretrain.evaluation.finished import figures_of, scored_by
-    from pretrain.evaluation.opened import EvaluationSetOptions, corpora_of, open_evaluation_set, run_of_name
+    from pretrain.evaluation.score_models import figures_of, scored_by
+    from pretrain.evaluation.scored_set import EvaluationSetOptions, corpora_of, open_evaluation_set, run_of_name
+    from pretrain.evaluation.validation import unigram_losses
     from pretrain.model.weights.source import require_place
     from pretrain.ship.source import masked_language_model, open_trained_model
 

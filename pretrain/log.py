@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from data.batches.loader import Step
 from pretrain.checkpoint.manifest import TrainerState
-from pretrain.checkpoint.saves import CheckpointSaver
+from pretrain.checkpoint.saver import CheckpointSaver
 from pretrain.engine.engine import Engine
 from pretrain.job import Job, TrainingRecipe, ValidationScores
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.run.due import IntervalSchedule
+from pretrain.run.interval_schedule import IntervalSchedule
 from pretrain.screen import Console, StepMetrics, report_of
 from pretrain.step import Reading
 from pretrain.telemetry.memory import Throughput, Timer, most_bytes

@@ -23,23 +23,23 @@ from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.compatibility import describe_changes, fingerprints_of, require_same_run
 from pretrain.checkpoint.load import VerifiedCheckpoint, open_checkpoint
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
-from pretrain.checkpoint.pace import SaveSchedule
 from pretrain.checkpoint.restore import fill_frozen, restore
 from pretrain.checkpoint.retention import sweep
-from pretrain.checkpoint.saves import CheckpointSaver
+from pretrain.checkpoint.save_schedule import SaveSchedule
+from pretrain.checkpoint.saver import CheckpointSaver
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
 from pretrain.job import Job, ModelBundle, TrainingRecipe, ValidationScores, publish, require_publishable
 from pretrain.log import MetricsLog, Steps, flat_settings
 from pretrain.optimizer.groups import build_optimizer, learning_rate, num_stored
-from pretrain.recovery.breaker import require_progress
-from pretrain.recovery.elsewhere import RemoteCheckpoints
-from pretrain.recovery.numerical import LossMonitor, faults_met, require_remedy, require_same_skipped_bins, to_entry
+from pretrain.recovery.loss_monitor import LossMonitor, faults_met, require_remedy, require_same_skipped_bins, to_entry
+from pretrain.recovery.remote_checkpoints import RemoteCheckpoints
+from pretrain.recovery.restart_limit import require_progress
 from pretrain.recovery.shared_directory import require_shared
 from pretrain.recovery.watchdog import watched
 from pretrain.run.attempts import attempts, recorded
 from pretrain.run.directory import RunDirectory
-from pretrain.run.due import IntervalSchedule
+from pretrain.run.interval_schedule import IntervalSchedule
 from pretrain.run.settings import planned_saves
 from pretrain.screen import Console, Pause, loss_of, tracker_rows
 from pretrain.step import InFlightSteps, Reading, train_step

@@ -21,18 +21,18 @@ from data.order.plan import CorpusProgress, Cursor
 from data.order.settings import forward_bins
 from data.store.growing import GrowingStore
 from pretrain.checkpoint.manifest import CONSUMED, CONTACT_HEAD
-from pretrain.corpus import open_on_every_rank
+from pretrain.corpora import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.evaluate import (
+from pretrain.evaluation.predictions import predict
+from pretrain.evaluation.scores import CORRUPTIONS, HeldOutUnit, MaskedLanguageScores, Prediction, ProteinPredictions
+from pretrain.evaluation.validation import (
     evaluate,
     require_targets,
     unigram_losses,
     validation_set,
     with_floor,
 )
-from pretrain.evaluation.predictions import predict
-from pretrain.evaluation.scores import CORRUPTIONS, HeldOutUnit, MaskedLanguageScores, Prediction, ProteinPredictions
 from pretrain.job import Job, LossTerm, ModelBundle
 from pretrain.model.build import build_meta, initializers
 from pretrain.model.flops import training_flops
@@ -43,8 +43,8 @@ from pretrain.optimizer.groups import ParameterGroup, parameter_groups
 from pretrain.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from pretrain.proposal.corpus import facts_of
 from pretrain.proposal.machine import Machine, describe_machine
-from pretrain.proposal.meaning import check_proportions
 from pretrain.proposal.memory import MemoryEstimate, bins_that_fit, memory_of, require_memory
+from pretrain.proposal.proportions import check_proportions
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.screen import gigabytes

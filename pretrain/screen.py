@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from data.order.extent import PlanSize, plan_size
 from data.order.plan import Plan
+from data.order.plan_size import PlanSize, plan_size
 from pretrain.evaluation.scores import format_number
 from pretrain.telemetry.memory import Throughput
 from zymogen.console.format import UNBROKEN, Row, aligned, count

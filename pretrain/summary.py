@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrain.evaluation.course import training_curve, without_rolled_back
 from pretrain.evaluation.scores import TITLES, MaskedLanguageScores, corruption_of, format_interval, format_number
+from pretrain.evaluation.training_curve import training_curve, without_rolled_back
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import TrainingResult
 from pretrain.model.presets import PRESETS

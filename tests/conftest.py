@@ -52,7 +52,7 @@ def write_last_report() -> Callable[[Path], None]:
     """Make runs inside this process quick; the value is how the program draws a run's report at its end."""
     import torch
 
-    from pretrain.checkpoint import saves
+    from pretrain.checkpoint import saver
     from pretrain.report import page
     from support.forgotten_runs import measure_peak_once
     from support.launching import fork_server
@@ -62,7 +62,7 @@ def write_last_report() -> Callable[[Path], None]:
     measure_peak_once()
     fork_server()
     forkserver.ensure_running()  # before a loader starts it without the program, which each rank would then import
-    saves._PATIENCE_S = 60.0  # a save that is due waits for the one before it, however slow the disk is just now
+    saver._PATIENCE_S = 60.0  # a save that is due waits for the one before it, however slow the disk is just now
     kept = page.write_last_report
     page.write_last_report = lambda root: None  # half of a run of a second; a test that needs it asks for `last_report`
     return kept

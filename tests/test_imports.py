@@ -88,11 +88,11 @@ OF_PACKAGES = {"data": DATA_ROOMS, "pretrain": PRETRAIN_ROOMS, "finetune": FINET
 
 ARITHMETIC = "data/order"  # with all that it imports
 NUMPY_ITSELF = ("data/batches/masking.py", "data/sources/synthetic.py", "zymogen/keyed_random.py", "data/alphabet.py")
-HOT_PATH = ("pretrain.step", "pretrain.model.encoder", "data.batches.loader", "data.corpus.shelves")
+HOT_PATH = ("pretrain.step", "pretrain.model.encoder", "data.batches.loader", "data.corpus.reader")
 THE_LOOP = ("pretrain/loop.py", "pretrain/step.py", "pretrain/job.py")
 OF_A_JOB = (  # what the loop may not know of
     *("data.corpus", "data.homology", "data.sources", "data.store"),
-    *("pretrain.corpus", "pretrain.evaluation", "pretrain.model", "pretrain.masked_language_job", "pretrain.ship"),
+    *("pretrain.corpora", "pretrain.evaluation", "pretrain.model", "pretrain.masked_language_job", "pretrain.ship"),
 )
 HOT_PATH_MAY_NAME = {
     *("torch", "numpy", "accelerate", "transformers", "safetensors"),
@@ -282,7 +282,7 @@ BROKEN = [
     (engine_outside_its_room, "pretrain/a.py", "import deepspeed", "pretrain.a imports deepspeed"),
     (loop_knows_its_job, "pretrain/loop.py", "from pretrain import model", "pretrain.loop imports pretrain.model"),
     (loop_knows_its_job, "pretrain/job.py", "def f(): import data.store.x", "pretrain.job imports data.store.x"),
-    (loop_knows_its_job, "pretrain/step.py", "import pretrain.corpus", "pretrain.step imports pretrain.corpus"),
+    (loop_knows_its_job, "pretrain/step.py", "import pretrain.corpora", "pretrain.step imports pretrain.corpora"),
     (step_taken_elsewhere, "pretrain/a.py", "def f(): step.train_step(1)", "pretrain.a calls train_step"),
     (step_taken_elsewhere, "pretrain/loop.py", "train_step(1), train_step(2)", "pretrain.loop calls train_step"),
     (step_taken_elsewhere, "pretrain/timing.py", "train_step(1), train_step(2)", "pretrain.timing calls train_step"),

@@ -64,7 +64,7 @@ def too_long_or_badly_named(root: Path) -> list[str]:
 def unknown_yaml_keys(root: Path) -> list[str]:
     from accelerate.commands.config.config_args import ClusterConfig
 
-    from pretrain.engine.request import unknown_keys
+    from pretrain.engine.launch_request import unknown_keys
 
     offences = []
     for path in sorted((root / "accelerate_configs").glob("*.y*ml")):

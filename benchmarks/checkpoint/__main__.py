@@ -32,8 +32,8 @@ from data.order.plan import Cursor
 from pretrain.checkpoint.commit import SavePlan, commit
 from pretrain.checkpoint.load import unreadable, verify
 from pretrain.checkpoint.manifest import CheckpointManifest, Topology, TrainerState
-from pretrain.checkpoint.pace import optimal_interval
 from pretrain.checkpoint.restore import restore
+from pretrain.checkpoint.save_schedule import optimal_interval
 from pretrain.checkpoint.writer import BackgroundWrite, StagingBuffer
 from pretrain.engine.named_state import TorchState
 from pretrain.engine.ranks import Ranks

@@ -21,8 +21,8 @@ from benchmarks.finetune.rows import Protein
 from data.batches.loader import Loader, Step
 from data.order.plan import Cursor
 from finetune.assays import open_on_every_rank
+from finetune.ensemble import ensemble_members
 from finetune.job import FineTuneJob
-from finetune.members import ensemble_members
 from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import Recipe
 from pretrain.engine.launch import launch

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from data.batches.batch import PackedSequences
-from pretrain.checkpoint.files.reading import read_tensors
+from pretrain.checkpoint.files.reader import read_tensors
 from pretrain.checkpoint.load import newest_valid, unreadable
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.run.directory import RunDirectory

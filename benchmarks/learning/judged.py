@@ -34,7 +34,7 @@ from finetune.adaptation.vectors import Embedder, windows_of
 from finetune.baselines.features import windows
 from finetune.baselines.ridge import ALPHAS
 from pretrain.engine.launch import launch
-from pretrain.evaluation.finished import LAUNCH
+from pretrain.evaluation.score_models import LAUNCH
 from pretrain.model.encoder import Encoder
 from pretrain.ship.source import masked_language_model, open_trained_model
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from benchmarks.learning.around import as_trained
 from pretrain.engine.launch import launch
-from pretrain.evaluation.evaluate import unigram_losses
-from pretrain.evaluation.finished import LAUNCH, scored_by
-from pretrain.evaluation.opened import EvaluationSetOptions, open_evaluation_set
+from pretrain.evaluation.score_models import LAUNCH, scored_by
+from pretrain.evaluation.scored_set import EvaluationSetOptions, open_evaluation_set
+from pretrain.evaluation.validation import unigram_losses
 from pretrain.ship.source import masked_language_model, open_trained_model
 from zymogen.files.durable import replacing_file
 

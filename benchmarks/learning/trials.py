@@ -1,4 +1,4 @@
-"""Trials: what is no setting of a recipe, such as other first weights than `pretrain.model.initial` draws.
+"""Trials: what is no setting of a recipe, such as other first weights than `pretrain.model.initialization` draws.
 
     python -m benchmarks.learning.trials TRIALS RECIPE [SETTING ...]
 
@@ -27,9 +27,9 @@ from data.alphabet import IS_TARGET
 from data.batches import loader
 from pretrain import loop, masked_language_job
 from pretrain.__main__ import main as pretrain
-from pretrain.evaluation.evaluate import unigram_losses
+from pretrain.evaluation.validation import unigram_losses
 from pretrain.model import build
-from pretrain.model.initial import WEIGHT_STD, FirstWeight
+from pretrain.model.initialization import WEIGHT_STD, FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.optimizer import groups as optimizers

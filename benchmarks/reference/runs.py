@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.launch import launched
-from pretrain.checkpoint.files.reading import read_tensors
+from pretrain.checkpoint.files.reader import read_tensors
 from pretrain.checkpoint.load import newest_valid
 
 FOLDER = Path(__file__).parent

@@ -28,7 +28,7 @@ columns of the job, (targets,) each, which are the same ones in each bin."""
 
 
 class ResidueReader(Protocol):
-    """Gives the residues of samples; `data.corpus.shelves` reads them from token stores."""
+    """Gives the residues of samples; `data.corpus.reader` reads them from token stores."""
 
     def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
         """(real slots,) true token ids of a bin's documents, concatenated."""

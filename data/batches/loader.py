@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 from data.batches.batch import Batch
 from data.batches.collate import FilledBin
 from data.batches.contents import Contents
-from data.order.dealing import attention_cost, balance, imbalance
+from data.order.balance import attention_cost, balance, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.order.settings import forward_bins
 from zymogen import keyed_random

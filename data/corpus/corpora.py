@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.contents import MaskedContents
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.homology.clusters import ClusterMembers, Clusters
 from data.homology.name_table import names
 from data.homology.split import CorpusSplit

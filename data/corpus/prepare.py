@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from data.corpus.corpora import Corpora, Corpus
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.corpus.stores import PreparedCorpus, prepare_stores
 from data.homology.clusters import excluded, open_clusters
 from data.homology.mmseqs import cluster_by_identity

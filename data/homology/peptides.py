@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_IDS
-from data.homology.linked import find_components
+from data.homology.components import find_components
 
 if TYPE_CHECKING:
     from data.store.token_store import TokenStore

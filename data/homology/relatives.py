@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.homology import kmers, mmseqs, name_table, peptides
-from data.homology.linked import find_components
+from data.homology.components import find_components
 from data.homology.mmseqs import COVERAGE, cluster_by_identity
 from data.store.derived import cache_dir, find
 from zymogen.console.progress import ProgressBar

@@ -21,7 +21,7 @@ from data.sources.protein import BEGINNING_RECORDS, shown, wrong_content
 from data.store.builder_process import MessageSender, UnusableStoreError, call
 from data.store.folder import discard, locked, remove_journal
 from data.store.journal import FAILED, BuildJournal
-from data.store.read_ahead import PartProgress, Prefetcher, ReadCounts, any_held
+from data.store.prefetch import PartProgress, Prefetcher, ReadCounts, any_held
 from data.store.token_store import FACTS, FORMAT, REJECTED, StoreCounts, TokenStore, read_facts
 from data.store.writer import StoreWriter
 from data.transport.byte_stream import STANDARD_INPUT

@@ -11,7 +11,7 @@ from torch import nn
 from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.lora import first_of_adapters, inject, is_adapters, plain_name
 from finetune.adaptation.settings import AdaptationSettings
-from pretrain.model.initial import FirstWeight, initial_weights
+from pretrain.model.initialization import FirstWeight, initial_weights
 from pretrain.ship.source import ENCODER
 
 
@@ -44,7 +44,7 @@ def initializers(
         model: as `adapt` left it.
         weights: those that are given, by their names without adapters: `TrainedModel.weights`, and a head's where it
         draws
-            its own. What is in neither is drawn as `pretrain.model.initial` says.
+            its own. What is in neither is drawn as `pretrain.model.initialization` says.
         seed: seed of what is drawn.
         plan: the one that `adapt` was given.
         start: an adapter to start from, whose plan is `plan`.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from finetune.adaptation.adapter import Adapter, AdapterPlan, LowRank, MapPlan
 from finetune.adaptation.settings import TARGETS, AdaptationSettings
 from pretrain.model.build import build_meta
-from pretrain.model.initial import FirstWeight, generator_of
+from pretrain.model.initialization import FirstWeight, generator_of
 from pretrain.model.linear import Linear
 from pretrain.model.presets import EsmShape
 from zymogen.settings.section import unknown_word

@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult
 
 from finetune.bundle.manifest import BundleManifest
 from finetune.metrics.scores import TITLES
-from finetune.results import sections
+from finetune.results import report_sections
 from finetune.tasks.task import Task
 from pretrain.card.text import (
     FOLDER,
@@ -36,7 +36,7 @@ cite this model is {NOT_STATED}, too."""
 
 def write_pictures(manifest: BundleManifest, folder: Path) -> list[str]:
     """Write the pictures of a bundle's evaluation beside its card; the names of their files."""
-    shown = sections.evaluation(manifest.evaluation)
+    shown = report_sections.evaluation(manifest.evaluation)
     return card_pictures((drawing for section in shown for drawing in section.drawings), folder)
 
 
@@ -113,7 +113,9 @@ def _text(
         "Tasks": of_tasks,
         "Training": table(("", ""), of_training),
         "Evaluation": [
-            line for section in sections.evaluation(manifest.evaluation) for line in section_lines(section, pictures)
+            line
+            for section in report_sections.evaluation(manifest.evaluation)
+            for line in section_lines(section, pictures)
         ],
         "Limits": [f"- {line}" for line in _limits(manifest)],
         "Licence and citation": [_LICENCE],

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics.weighted import Floats
-from finetune.results.calibrated import Calibration
+from finetune.results.calibration import Calibration
 from finetune.tasks.task import Task
 
 

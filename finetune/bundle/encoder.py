@@ -10,7 +10,7 @@ import torch
 
 from finetune.bundle.base import merged_parameters
 from finetune.bundle.folder import Bundle, open_folder
-from finetune.bundle.places import bundles_in
+from finetune.bundle.locate import bundles_in
 from pretrain.ship.source import ENCODER, TrainedModel, open_trained_model
 
 

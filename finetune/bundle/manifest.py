@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.settings import AdaptationSettings
-from finetune.heads.inputs import InputScaleRecord
+from finetune.heads.input_scale import InputScaleRecord
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
 from finetune.results.results import Ensemble, Results

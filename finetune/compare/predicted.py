@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from finetune.bundle.locate import bundles_at
 from finetune.bundle.manifest import BundleManifest
-from finetune.bundle.places import bundles_at
 from finetune.results import predictions_file
 from finetune.results.results import FILE, Results
 from finetune.splits import split_file

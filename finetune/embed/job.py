@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from data.batches.packed import BinSize, PlainContents
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import SPECIAL_TOKENS
 from data.settings import IngestSettings, LetterPolicy
 from data.store.token_store import TokenStore

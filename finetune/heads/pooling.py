@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from data.alphabet import CLS, EOS, PAD
 from data.batches.batch import PackedSequences
 from finetune.heads.head import OutputMap
-from finetune.heads.inputs import InputScale
+from finetune.heads.input_scale import InputScale
 from pretrain.model.context import ContextShard
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.differing import find_conflicts
-from finetune.labels.placed import ColumnCells
+from finetune.labels.locate import ColumnCells
+from finetune.labels.other_columns import find_conflicts
 from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
 from finetune.tasks.cells import NonEmptyCells, items, written

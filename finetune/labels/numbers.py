@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.placed import ColumnCells
+from finetune.labels.locate import ColumnCells
 from finetune.tables.numbers import EXACT, MOLAR, Decimal, MixedColumnError, ParsedNumbers, molar, molar_factor, parse
 from finetune.tasks.cells import NonEmptyCells, censoring_of, written
 from finetune.tasks.settings import TaskSettings

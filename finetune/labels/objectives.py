@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import EXACT, Labels
-from finetune.labels.reading import TaskLabels
+from finetune.labels.read import TaskLabels
 from finetune.tasks.task import Task
 
 

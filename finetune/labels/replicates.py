@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.differing import UnusedColumns
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
+from finetune.labels.other_columns import UnusedColumns
 from finetune.tasks.settings import TaskSettings
 from zymogen.settings.section import listed
 

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from finetune.look.proposal import LookOptions, draft_recipe, name_of
-from finetune.look.written import require_own, write
+from finetune.look.draft import LookOptions, draft_recipe, name_of
+from finetune.look.recipe_text import require_own, write
 from pretrain.model.presets import PRESETS
 from zymogen.command_line.command import make_main
 from zymogen.command_line.parser import CommandParser
@@ -43,8 +43,8 @@ def _look(options: argparse.Namespace) -> None:
 
 def _remark(init: Path) -> Iterator[str]:
     """What the report of a pretraining run says against its encoder, as lines; `init` is the run or its export."""
-    from pretrain.report.facts import verdict_on
     from pretrain.report.history import read_history
+    from pretrain.report.page_text import verdict_on
 
     for root in (init, init.absolute().parent):
         found = verdict_on(read_history(root)) if (root / "run.json").is_file() else None

@@ -14,8 +14,8 @@ from itertools import islice, permutations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.look import words
-from finetune.look.column import ColumnProfile
+from finetune.look import terms
+from finetune.look.column_profile import ColumnProfile
 from finetune.tables.mutations import are_of_nucleotides, mutation_cells, substitutions_or, variants
 from finetune.tables.table import Table
 from finetune.tables.wild_types import Substitution, may_be_chance, own_wild_types
@@ -53,7 +53,7 @@ class MutationColumns:
 def infer_mutations(table: Table, columns: Sequence[ColumnProfile]) -> list[MutationColumns]:
     """The columns of mutations, the one that is most likely first."""
     found = [MutationColumns((column.name,), column) for column in columns if _is_mutation(column)]
-    found.sort(key=lambda each: words.MUTATION.search(each.names[0]) is None)
+    found.sort(key=lambda each: terms.MUTATION.search(each.names[0]) is None)
     letters = [column for column in columns if column.numbers is None and _all(_RESIDUE, column)]
     numbers = [column for column in columns if _POSITION.search(column.name) and _all(_NUMBER, column)]
     for old, new in permutations(letters, 2):
@@ -214,7 +214,7 @@ def _is_mutation(column: ColumnProfile) -> bool:
     if not texts or column.numbers is not None:
         return False
     read = [substitutions_or(text, ()) for text in texts]
-    is_named = words.MUTATION.search(column.name) is not None
+    is_named = terms.MUTATION.search(column.name) is not None
     num_old = sum(found is not None and any(change.old for change in found) for found in read)
     changes = any(read) if is_named else num_old >= len(texts) / 2
     return changes and sum(found is not None for found in read) >= _SHARE * len(texts)

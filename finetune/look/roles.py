@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.look import words
-from finetune.look.column import ColumnProfile
+from finetune.look import terms
+from finetune.look.column_profile import ColumnProfile
 from finetune.look.columns.computed import computed, of_amino_acids
 from finetune.look.columns.conditions import follows, give_conditions, is_key, numbered, told_by, varies
 from finetune.look.columns.derived import derived
@@ -29,7 +29,7 @@ from finetune.look.columns.relations import (
     replicates,
     units_and_bounds,
 )
-from finetune.look.guess import InferredTask, infer_task, is_per_residue
+from finetune.look.infer_task import InferredTask, infer_task, is_per_residue
 from finetune.tables.fasta import ID, PREFIX
 from finetune.tables.numbers import MISSING, molar
 from finetune.tables.table import SOURCE_TABLE
@@ -118,7 +118,7 @@ def infer_roles(
         roles.of |= computed([column for column in free if column.name not in named], records, sequences, unread)
     used, first_rows = np.unique(records, return_index=True)
     is_first = np.isin(np.arange(len(records)), first_rows[used >= 0])
-    for organism in (each for each in others if words.ORGANISM.search(words.plain(each.name)) and each.numbers is None):
+    for organism in (each for each in others if terms.ORGANISM.search(terms.plain(each.name)) and each.numbers is None):
         of_records = np.where(is_first, numbered(organism), -1)
         roles.of |= {
             column.name: ("descriptor", f"the same in nearly all proteins of each {organism.name!r}")
@@ -184,7 +184,7 @@ def infer_roles(
 def _is_measured(task: InferredTask, bounded: set[str]) -> bool:
     """Whether a name, a unit, bounds or replicates say that a task was measured."""
     settings = task.settings.keys() & {"unit", "unit_column", "bound_column", "columns_are"}
-    return bool(settings) or task.columns[0] in bounded or bool(words.MEASURED.search(words.plain(task.columns[0])))
+    return bool(settings) or task.columns[0] in bounded or bool(terms.MEASURED.search(terms.plain(task.columns[0])))
 
 
 def _within(sites: NDArray[np.int64], conditions: Sequence[ColumnProfile]) -> list[NDArray[np.int64]]:
@@ -282,7 +282,7 @@ def _without_doubtful(
     by_name = {column.name: column for column in columns}
     is_number = {task.columns[0]: task.settings["type"] == "regression" for task in tasks}
     measured = {column.name: column.num_measured for column in columns}
-    unnamed = {name for name in measured if words.WITHOUT_NAME.search(words.plain(name))}
+    unnamed = {name for name in measured if terms.WITHOUT_NAME.search(terms.plain(name))}
     most = max((measured[task.columns[0]] for task in tasks), default=0)
     kept = []
     for task in tasks:
@@ -312,7 +312,7 @@ def _without_doubtful(
 
 def unread_labels(of: dict[str, tuple[str, str]]) -> list[str]:
     """Columns of too many texts for classes whose names are those of what is measured."""
-    return [name for name, (role, _) in of.items() if role == "text" and words.MEASURED.search(words.plain(name))]
+    return [name for name, (role, _) in of.items() if role == "text" and terms.MEASURED.search(terms.plain(name))]
 
 
 def _others(column: ColumnProfile) -> int:
@@ -336,9 +336,9 @@ def _weak_tasks(
     if sum(role == "prediction" for role, _ in roles.of.values()) >= _MANY_PREDICTIONS or unread_labels(roles.of):
         return []  # what programs wrote of designs, or labels that cannot be read
     for role in _WEAK[:1] if is_hidden else _WEAK:
-        names = {column.name: words.plain(column.name) for column in columns if roles.of[column.name][0] == role}
-        among = [column for column in columns if column.name in names and not words.NUMBERED.search(names[column.name])]
-        labels = [column for column in among if words.LABEL.search(names[column.name])] or among
+        names = {column.name: terms.plain(column.name) for column in columns if roles.of[column.name][0] == role}
+        among = [column for column in columns if column.name in names and not terms.NUMBERED.search(names[column.name])]
+        labels = [column for column in among if terms.LABEL.search(names[column.name])] or among
         found = [task for column in labels if (task := infer_task(column, residues)) is not None]
         by_name = f"by its name a {role}, and " if labels is among else ""
         for task in found:

@@ -60,7 +60,7 @@ def _scored(
     with importing_torch():
         import torch
 
-        from finetune.score.model import VariantScorer
+        from finetune.score.scorer import VariantScorer
         from pretrain.ship.source import masked_language_model, open_trained_model
     with ProgressBar(f"opening {model}", after_s=2.0):
         source = open_trained_model(model)

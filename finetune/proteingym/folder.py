@@ -18,8 +18,8 @@ from finetune.metrics.weighted import Floats
 from finetune.proteingym.figures import NAN, Figures, figures_of
 from finetune.proteingym.reference import Assay, by_target
 from finetune.score.plan import Scheme, Variant, column
-from finetune.score.rows import MUTATION, SEQUENCE, read_variants
-from finetune.score.written import write_with_columns
+from finetune.score.variant_table import MUTATION, SEQUENCE, read_variants
+from finetune.score.write_table import write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import named_wild_types
@@ -27,7 +27,7 @@ from zymogen.files.durable import write_atomic
 from zymogen.settings.json_file import as_json, read
 
 if TYPE_CHECKING:
-    from finetune.score.model import VariantScorer
+    from finetune.score.scorer import VariantScorer
 
 KEPT = "zymogen_scores.json"
 _SCORE, _FIT = "DMS_score", "DMS_score_bin"

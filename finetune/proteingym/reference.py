@@ -6,7 +6,7 @@ In: the file, as ProteinGym distributes it. Out: assays. Kept: nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finetune.score.rows import read_target
+from finetune.score.variant_table import read_target
 from finetune.tables.read import read_table
 from zymogen.settings.section import require_known
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from finetune.metrics.scores import TITLES, TaskScore
 from finetune.report.pictures import MOST_TASKS, pictures
-from finetune.results import sections, words
-from finetune.results.joined import MergedPredictions
+from finetune.results import report_sections, text
+from finetune.results.merge import MergedPredictions
+from finetune.results.report_sections import with_interval
 from finetune.results.results import Results
-from finetune.results.sections import with_interval
 from finetune.tasks.task import Task
-from pretrain.report import facts
+from pretrain.report import page_text
 from pretrain.report.chart import Chart, ChartSeries
-from pretrain.report.figures import X_TITLE, column_chart, short
+from pretrain.report.charts import X_TITLE, column_chart, short
 from pretrain.report.history import RunHistory, read_history
 from pretrain.report.page import write_report
 from pretrain.report.section import KeyNumber, ReportContent, ReportSection, ReportTable
@@ -62,18 +62,18 @@ def content(
     table = ", ".join(map(str, (history.recipe.get("data") or {}).get("table") or []))
     model = history.recipe.get("model") or {}
     kind = (history.recipe.get("adaptation") or {}).get("kind", "")
-    scores = sections.scores(results, _MOST_ROWS)
+    scores = report_sections.scores(results, _MOST_ROWS)
     each = [_of_task(results, task) for task in results.scores.defined[:_MOST_SHEETS]]
     scores = replace(scores, sheets=(*scores.sheets, *each))
     return ReportContent(
         name=name,
         subtitle=f"{model.get('init') or model.get('preset')}, {kind}{several}, {table}",
-        judged=(*words.compared(results), *words.untrained(results), *words.calibrated(results)),
-        keys=(*_keys(results), *facts.key_numbers(history)),
+        judged=(*text.compared(results), *text.untrained(results), *text.calibrated(results)),
+        keys=(*_keys(results), *page_text.key_numbers(history)),
         sections=(
             scores,
             _pictured(results, objectives, tested),
-            sections.split(results),
+            report_sections.split(results),
             ReportSection("Caveats", (*results.caveats, *results.said)),
             _learning(history),
         ),

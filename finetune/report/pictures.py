@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from finetune.metrics.predictions import is_exact
 from finetune.metrics.scores import TaskScores
 from finetune.metrics.weighted import Floats
-from finetune.results.joined import MergedPredictions
+from finetune.results.merge import MergedPredictions
 from finetune.tasks.task import Task
 from pretrain.report.chart import Chart, ChartSeries
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import BELOW, EXACT
-from finetune.results.joined import MergedPredictions, hard_prediction
+from finetune.results.merge import MergedPredictions, hard_prediction
 from finetune.tasks.task import Task
 from zymogen.files.durable import write_csv
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from finetune.metrics.scores import TaskScore, TaskScores
-from finetune.results.calibrated import Calibration
+from finetune.results.calibration import Calibration
 from finetune.splits.audit import SplitAudit
 from zymogen.files.durable import replacing_file
 from zymogen.settings.json_file import as_json, parse, read

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from data.order.settings import bin_tokens_on
 from finetune.score.plan import MARGINALS, SCHEMES, WINDOW_TOKENS, Scheme, column
-from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, TARGETS, VariantTable, read_target, read_variants
-from finetune.score.written import free_name, require_place, write_with_columns
+from finetune.score.variant_table import MUTATIONS, SEQUENCE, TARGET, TARGETS, VariantTable, read_target, read_variants
+from finetune.score.write_table import free_name, require_place, write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import WildTypes, named_wild_types, own_wild_types, read_wild_types
@@ -27,7 +27,7 @@ from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import log
 
 if TYPE_CHECKING:
-    from finetune.score.model import VariantScorer
+    from finetune.score.scorer import VariantScorer
 
 _REMEDY = "get the right to write there, or give another name with -o"
 
@@ -51,7 +51,7 @@ def _score(options: argparse.Namespace) -> None:
     with importing_torch():
         import torch
 
-        from finetune.score.model import VariantScorer
+        from finetune.score.scorer import VariantScorer
     with ProgressBar("opening the model", after_s=2.0):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         window = None if options.window == "whole" else WINDOW_TOKENS

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology.linked import find_components
+from data.homology.components import find_components
 from data.store.token_store import TokenStore
 from finetune.splits.parts import SplitParts, SplitRecords, in_order_of_first
 from finetune.splits.settings import SplitSettings

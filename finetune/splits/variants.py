@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
 from data.store.token_store import TokenStore
-from finetune.splits.deal import balance_groups
+from finetune.splits.balance import balance_groups
 from finetune.splits.parts import TEST, TRAIN, UNUSED, SplitRecords
 
 MIXED = -1

@@ -26,8 +26,8 @@ def _measure(options: argparse.Namespace) -> None:
     recipe = read(Recipe, options.recipe, options.settings)
     with importing_torch():
         from data.corpus.prepare import open_corpora, prepare_corpora
-        from pretrain.baselines.measured import measure
-        from pretrain.evaluation.evaluate import validation_set
+        from pretrain.baselines.fit import measure
+        from pretrain.evaluation.validation import validation_set
     corpora = open_corpora(recipe.data, prepare_corpora(recipe.data))
     with ProgressBar("fitting", after_s=2.0):
         scored = validation_set(corpora, recipe.data, recipe.run.validation_sequences)

@@ -34,7 +34,7 @@ from pretrain.checkpoint.manifest import (
     TrainerState,
     checkpoint_name,
 )
-from pretrain.checkpoint.object_store.stored import CheckpointBucket, prefix_of
+from pretrain.checkpoint.object_store.bucket import CheckpointBucket, prefix_of
 from pretrain.checkpoint.writer import StagedState
 from zymogen.files.durable import flush
 from zymogen.processes.errors import CheckpointError, StorageError

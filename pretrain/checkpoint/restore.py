@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pretrain.checkpoint.digests.digest import hexadecimal, identity, identity_of, sums
 from pretrain.checkpoint.files.blocks import PARTS
-from pretrain.checkpoint.files.reading import TensorRange, TensorReader, read_tensors
+from pretrain.checkpoint.files.reader import TensorRange, TensorReader, read_tensors
 from pretrain.checkpoint.load import VerifiedCheckpoint
 from pretrain.checkpoint.manifest import ENTRIES, FROZEN, TRAINER_FILE, TrainerState, UnsupportedVersionError
 from pretrain.checkpoint.writer import stored_as

@@ -24,7 +24,7 @@ def _compare(options: argparse.Namespace) -> ModelComparison:
             raise ValueError(f"{name} is a fine-tuned model: python -m finetune.compare takes two of these")
     with importing_torch():
         from pretrain.compare.models import compare_models
-        from pretrain.evaluation.opened import EvaluationSetOptions
+        from pretrain.evaluation.scored_set import EvaluationSetOptions
     asked = EvaluationSetOptions(
         data=tuple(options.data or ()),
         max_sequences=options.sequences,

@@ -12,10 +12,10 @@ from data.order.settings import bin_tokens_on
 from pretrain.compare.comparison import ModelComparison, ModelDifference
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
-from pretrain.evaluation.evaluate import Row, intervals
-from pretrain.evaluation.finished import LAUNCH, Compute, scored_by
-from pretrain.evaluation.opened import EvaluationSet, EvaluationSetOptions, open_evaluation_set, run_of_name
+from pretrain.evaluation.score_models import LAUNCH, Compute, scored_by
+from pretrain.evaluation.scored_set import EvaluationSet, EvaluationSetOptions, open_evaluation_set, run_of_name
 from pretrain.evaluation.scores import TITLES
+from pretrain.evaluation.validation import Row, intervals
 from pretrain.ship.source import TrainedModel, masked_language_model, open_trained_model
 from zymogen.console.progress import ProgressBar
 

@@ -24,8 +24,8 @@ def _score(options: argparse.Namespace) -> None:
     import torch
 
     from pretrain.contacts.chains import chains_of, files_of
-    from pretrain.contacts.chosen import filter_chains
     from pretrain.contacts.score import format_scores, score_contacts
+    from pretrain.contacts.split import filter_chains
     from pretrain.model.weights.names import ContactHead
     from pretrain.ship.contact_head import require_writable, write
     from pretrain.ship.source import masked_language_model, open_trained_model

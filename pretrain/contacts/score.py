@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from data.homology.relatives import search_method
 from pretrain.contacts.attention import eager, maps_of
 from pretrain.contacts.chains import Chain
-from pretrain.contacts.chosen import ChainSplit, split_chains
 from pretrain.contacts.regression import (
     CHAINS,
     LONG_RANGE,
@@ -25,9 +24,10 @@ from pretrain.contacts.regression import (
     precisions,
     probabilities,
 )
-from pretrain.evaluation.figures import CHANCE, CONTROL, ConfidenceInterval, ContactPairs, ContactScores
+from pretrain.contacts.split import ChainSplit, split_chains
+from pretrain.evaluation.results import CHANCE, CONTROL, ConfidenceInterval, ContactPairs, ContactScores
 from pretrain.evaluation.scores import format_interval
-from pretrain.model.initial import initialise
+from pretrain.model.initialization import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.weights.names import ContactHead
 from zymogen.console.progress import ProgressBar

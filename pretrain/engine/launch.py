@@ -23,9 +23,9 @@ from accelerate.state import DistributedType, PartialState
 from accelerate.utils import InitProcessGroupKwargs, parse_flag_from_env
 
 from pretrain.engine.engine import Engine
+from pretrain.engine.launch_request import ALONE, LaunchConfig, read_launch_config
 from pretrain.engine.ranks import PATIENCE, context_group
 from pretrain.engine.rendezvous import INIT_METHOD
-from pretrain.engine.request import ALONE, LaunchConfig, read_launch_config
 from pretrain.engine.settings import LaunchSettings
 from zymogen.processes import signals
 from zymogen.processes.errors import RollbackError

@@ -21,9 +21,9 @@ from data.order.plan import Bin
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.evaluate import losses_by_batch
-from pretrain.evaluation.frozen import frozen_set
+from pretrain.evaluation.frozen_set import frozen_set
 from pretrain.evaluation.scores import Prediction
+from pretrain.evaluation.validation import losses_by_batch
 
 TURNS = 7
 """Copies of a protein, each with other residues hidden."""

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pretrain.evaluation.course import LossTrend, Point, TrainingCurve, level, trend, trend_of_validations
 from pretrain.evaluation.scores import CorruptionScores, HeldOutUnit
+from pretrain.evaluation.training_curve import LossTrend, Point, TrainingCurve, level, trend, trend_of_validations
 
 _CHANGE = 0.01
 """Nats over the last half of the training, 1 % of a perplexity: a smaller change counts as none."""

@@ -64,7 +64,7 @@ def last(run: RunDirectory) -> tuple[list[str], int]:
     ]
     lines += [f"first cause  {why}"] if (why := start.why(run)) else []
     from pretrain.checkpoint.load import newest_step  # imports torch
-    from pretrain.recovery.breaker import OPTION, refusal
+    from pretrain.recovery.restart_limit import OPTION, refusal
 
     if ended is not FINISHED and (refused := refusal(run, all_starts, newest_step(run.checkpoints))):
         lines.append(f"what to do   the next start is refused: {refused}; mend the cause, then start with {OPTION}")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from pretrain.model.initial import FirstWeight, initial_weights, local_attention_init
+from pretrain.model.initialization import FirstWeight, initial_weights, local_attention_init
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import ModelSettings

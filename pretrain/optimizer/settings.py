@@ -122,7 +122,7 @@ class ScheduleSettings(Section):
         """The same with its length in tokens, if it is given in passes.
 
         Args:
-            tokens_per_pass: as `data.order.extent.tokens_per_epoch` counts them.
+            tokens_per_pass: as `data.order.plan_size.tokens_per_epoch` counts them.
         """
         if self.passes is None:
             return self

@@ -2,6 +2,6 @@
 
 In: a folder; the repository as it is. Out: the repository with exactly the folder's bytes, in one commit; a tag. Kept:
 in the repository, the list of files that were pushed; in the run directory, alerts.jsonl.
-Begin with `commit`, which makes the requests. `folder` says what is finished, `failure` sorts what may go wrong and how
+Begin with `commit`, which makes the requests. `folder` says what is finished, `errors` sorts what may go wrong and how
 long to wait, `zymogen.console.safe_text` keeps tokens out of every message, and `watch` follows a run.
 """

@@ -82,7 +82,7 @@ def _push(options: argparse.Namespace) -> bool:
     from huggingface_hub import get_session, set_client_factory  # it takes a second to import
 
     from pretrain.push.commit import require_name
-    from pretrain.push.failure import SILENCE_S
+    from pretrain.push.errors import SILENCE_S
 
     require_name(options.repository)
     if options.watch and options.tag is not None:
@@ -125,7 +125,7 @@ def _run_at(folder: Path) -> "RunDirectory | None":
 
 def _push_once(options: argparse.Namespace, run: "RunDirectory | None") -> bool:
     from pretrain.push.commit import push
-    from pretrain.push.failure import PushError
+    from pretrain.push.errors import PushError
     from pretrain.push.watch import alert, newest
 
     root = run.root if run else options.folder.resolve().parent
@@ -152,7 +152,7 @@ def _is_better(folder: Path, options: argparse.Namespace) -> bool:
             "status 1 where B is worse, so that && can go before the push"
         )
     from pretrain.compare.models import compare_models
-    from pretrain.evaluation.opened import EvaluationSetOptions
+    from pretrain.evaluation.scored_set import EvaluationSetOptions
     from pretrain.evaluation.verdict import Judgement
 
     found = compare_models(

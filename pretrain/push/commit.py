@@ -31,7 +31,7 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils.sha import git_hash
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from pretrain.push.failure import SILENCE_S, HubUnavailableError, TagExistsError, classify_error, wait_s
+from pretrain.push.errors import SILENCE_S, HubUnavailableError, TagExistsError, classify_error, wait_s
 from pretrain.push.folder import LIST, finished_files
 from zymogen.console.safe_text import redact_later
 

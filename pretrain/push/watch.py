@@ -18,7 +18,7 @@ from huggingface_hub import HfApi
 from pretrain.checkpoint.load import find, newest_step
 from pretrain.checkpoint.manifest import step_of_name
 from pretrain.push.commit import push
-from pretrain.push.failure import HubUnavailableError, PushError, TagExistsError, one_line, wait_s
+from pretrain.push.errors import HubUnavailableError, PushError, TagExistsError, one_line, wait_s
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from zymogen.console.safe_text import log

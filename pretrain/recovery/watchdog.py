@@ -44,7 +44,7 @@ from pretrain.engine.ranks import Ranks
 from pretrain.engine.rendezvous import connected, store_host
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.run.grace import is_over
+from pretrain.run.grace_period import is_over
 from zymogen.processes import signals
 from zymogen.processes.exit_classes import HANG, PEER
 from zymogen.processes.launcher import forward_exit_status

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluation.figures import ContactPairs
+from pretrain.evaluation.results import ContactPairs
 from pretrain.evaluation.scores import Prediction
 from pretrain.report.chart import (
     CROSS,

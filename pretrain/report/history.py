@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluation.course import TrainingCurve, number, training_curve, without_rolled_back
 from pretrain.evaluation.scores import HeldOutUnit, Prediction, ProteinPredictions, corruption_of
+from pretrain.evaluation.training_curve import TrainingCurve, number, training_curve, without_rolled_back
 from pretrain.report.chart import Numbers
 from pretrain.run.attempts import KILLED, Attempt, AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pretrain.evaluation.scores import kind_of
-from pretrain.report import facts, figures, measured
+from pretrain.report import charts, page_text, results
 from pretrain.report.chart import style_sheet
 from pretrain.report.history import RunHistory, read_history
 from pretrain.report.section import ReportContent, ReportSection
@@ -76,7 +76,7 @@ def render(history: RunHistory, refresh_s: int | None, content: ReportContent) -
         colours=style_sheet(),
         content=content,
         sections=(*content.sections, *_of_every_run(history)),
-        state=facts.run_state(history),
+        state=page_text.run_state(history),
         drawn=datetime.now(UTC).strftime("%-d %B %Y, %H:%M:%S UTC"),
     )
 
@@ -84,12 +84,12 @@ def render(history: RunHistory, refresh_s: int | None, content: ReportContent) -
 def _of_pretraining(history: RunHistory) -> ReportContent:
     return ReportContent(
         name=history.root.resolve().name,
-        subtitle=facts.subtitle(history),
-        judged=tuple(facts.format_verdict(history)),
-        keys=tuple(facts.key_numbers(history)),
+        subtitle=page_text.subtitle(history),
+        judged=tuple(page_text.format_verdict(history)),
+        keys=tuple(page_text.key_numbers(history)),
         sections=(
-            measured.read(history.root).section(),
-            ReportSection("", drawings=(figures.loss_figure(history),), is_wide=True),
+            results.read(history.root).section(),
+            ReportSection("", drawings=(charts.loss_figure(history),), is_wide=True),
         ),
         drawn_by="python -m pretrain.report",
     )
@@ -97,14 +97,14 @@ def _of_pretraining(history: RunHistory) -> ReportContent:
 
 def _of_every_run(history: RunHistory) -> list[ReportSection]:
     """What the page of each job ends with."""
-    proteins, kind = facts.proteins(history), kind_of(history.held_out).capitalize()
+    proteins, kind = page_text.proteins(history), kind_of(history.held_out).capitalize()
     explained = (_LETTERS,) if proteins else ()
     return [
         ReportSection(f"{kind}s, as the model predicts them", explained, drawings=proteins, is_wide=True),
-        ReportSection("How it trained", drawings=figures.training_figures(history)),
-        ReportSection("When", sheets=facts.attempts(history), drawings=(figures.time_line(history),), is_wide=True),
-        ReportSection("Recipe", settings=facts.recipe(history)),
-        ReportSection("Environment", settings=facts.environment(history)),
+        ReportSection("How it trained", drawings=charts.training_figures(history)),
+        ReportSection("When", sheets=page_text.attempts(history), drawings=(charts.time_line(history),), is_wide=True),
+        ReportSection("Recipe", settings=page_text.recipe(history)),
+        ReportSection("Environment", settings=page_text.environment(history)),
     ]
 
 

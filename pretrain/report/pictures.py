@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pretrain.evaluation.scores import kind_of
-from pretrain.report import facts, figures
+from pretrain.report import charts, page_text
 from pretrain.report.chart import style_sheet
 from pretrain.report.history import read_history
 from pretrain.report.page import require_ours
@@ -31,7 +31,7 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
         ValueError: it is no run directory, or has nothing to draw, or the folder holds other files of these names.
     """
     history = read_history(root)
-    loss, proteins = figures.loss_figure(history), facts.proteins(history)
+    loss, proteins = charts.loss_figure(history), page_text.proteins(history)
     if loss is None or not proteins:
         raise ValueError(f"{root} has no {'steps' if loss is None else 'predictions'} yet; train it to its end")
     title = f"Probability of each residue of a {kind_of(history.held_out)}"

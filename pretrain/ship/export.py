@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
-from pretrain.card.pretrained import ExportFacts, has_results, write_card
+from pretrain.card.card import ExportFacts, has_results, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.checkpoint.load import Check, VerifiedCheckpoint, find, newest_valid, removed, verify

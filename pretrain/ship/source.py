@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.digests.digest import identity_of
-from pretrain.checkpoint.files.reading import read_tensors
+from pretrain.checkpoint.files.reader import read_tensors
 from pretrain.checkpoint.load import VerifiedCheckpoint, find, newest_valid, verify
 from pretrain.model.build import build_initialized, build_meta
 from pretrain.model.encoder import Encoder
-from pretrain.model.initial import FirstWeight
+from pretrain.model.initialization import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.settings import ModelSettings

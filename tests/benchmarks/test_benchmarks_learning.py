@@ -30,7 +30,7 @@ from data.homology.mmseqs import is_installed
 from data.settings import DataSettings
 from pretrain.__main__ import main as pretrain
 from pretrain.model.build import build_meta
-from pretrain.model.initial import initial_weights
+from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS
 from pretrain.recipe import Recipe
 from pretrain.run.run_json import RunRecord, data_of

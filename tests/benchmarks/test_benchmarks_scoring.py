@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import scoring
-from finetune.score.model import VariantScorer
+from finetune.score.scorer import VariantScorer
 
 
 def test_it_compares_equal_scores_and_runs(capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,12 @@ import pytest
 from accelerate import Accelerator
 
 from data.homology import mmseqs
+from pretrain.auto_recipe import propose
 from pretrain.engine.engine import Engine
 from pretrain.masked_language_job import open_job
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.memory import PROCESS_BYTES, require_memory
-from pretrain.proposal.request import ProposalOptions
-from pretrain.proposed import propose
+from pretrain.proposal.options import ProposalOptions
 from pretrain.recipe import Recipe
 from support.other_machines import write_inputs
 from zymogen.processes.resources import Resources, resources

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from data.store.read_ahead import plan_reading
+from data.store.prefetch import plan_reading
 from pretrain.card.text import how_to_load
 from support.launching import Launched
 from support.other_machines import Row, table

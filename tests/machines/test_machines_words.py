@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data.sources.fasta_text import from_first_record
-from pretrain.proposal.request import ProposalOptions
+from pretrain.proposal.options import ProposalOptions
 from pretrain.run.run_json import FORMAT
 from support.launching import Launched
 from support.other_machines import Row, table

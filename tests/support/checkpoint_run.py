@@ -23,14 +23,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from data.order.plan import Cursor
-from pretrain.checkpoint import (
-    SavePlan,
-    Topology,
-    TrainerState,
-    VerifiedCheckpoint,
-    commit,
-    saves,
-)
+from pretrain.checkpoint import SavePlan, Topology, TrainerState, VerifiedCheckpoint, commit, saver
 from pretrain.checkpoint import restore as load_into
 from pretrain.checkpoint.canonical import canonical
 from pretrain.checkpoint.files import blocks
@@ -131,10 +124,10 @@ def identity_by_hand(tensors: dict[str, torch.Tensor]) -> str:
     return hashlib.sha256((json.dumps(described) + "\n").encode()).hexdigest()
 
 
-def saves_of(folder: Path, state: TorchState, attempt: int = 1) -> saves.CheckpointSaver:
+def saves_of(folder: Path, state: TorchState, attempt: int = 1) -> saver.CheckpointSaver:
     """The saves of an attempt of the run in this folder, in one process."""
     engine, settings = Engine(Accelerator(cpu=True)), RunSettings(directory=str(folder))
-    return saves.CheckpointSaver(RunDirectory(folder), engine, state, attempt, _FINGERPRINTS, settings, None)
+    return saver.CheckpointSaver(RunDirectory(folder), engine, state, attempt, _FINGERPRINTS, settings, None)
 
 
 def save(folder: Path, state: Any, step: int, **changes: Any) -> Path:
@@ -262,7 +255,7 @@ class _AtOnce(BackgroundWrite[Any]):
 
 def written_at_once() -> AbstractContextManager[Any]:
     """Every save has ended before the next step begins, so that a test can say which step learns of it."""
-    return mock.patch.object(saves, "BackgroundWrite", _AtOnce)
+    return mock.patch.object(saver, "BackgroundWrite", _AtOnce)
 
 
 def clock_of(seconds: float) -> Callable[[], float]:

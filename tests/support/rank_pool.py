@@ -269,7 +269,7 @@ def _serve(channel: Connection, log: str) -> None:
 
     import torch
 
-    from pretrain.checkpoint import saves
+    from pretrain.checkpoint import saver
     from pretrain.report import page
     from zymogen.command_line import command
 
@@ -278,7 +278,7 @@ def _serve(channel: Connection, log: str) -> None:
     torch.set_num_threads(1)
     measure_peak_once()
     command._PATIENCE_S = 0.0  # each rank has an output of its own, so none waits for rank 0 to speak first
-    saves._PATIENCE_S = 60.0  # as in conftest.py
+    saver._PATIENCE_S = 60.0  # as in conftest.py
     page.write_last_report = lambda root: None  # a third of a second a run; the tests of the report draw it
     gc.freeze()  # half of a run of seconds went into collecting what is imported, a few times
     channel.send(0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS, IS_TARGET, MASK, PAD, STANDARD_IDS
 from data.batches.settings import MaskSettings
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import Bin
 from zymogen import keyed_random
 

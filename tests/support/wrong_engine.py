@@ -25,8 +25,8 @@ from torch import Tensor
 from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
 from pretrain import loop, masked_language_job
-from pretrain.checkpoint import saves
-from pretrain.checkpoint.files.reading import read_tensors
+from pretrain.checkpoint import saver
+from pretrain.checkpoint.files.reader import read_tensors
 from pretrain.engine.engine import Engine
 from pretrain.model import compute, layer, linear
 from pretrain.model.attention import sdpa
@@ -36,7 +36,7 @@ from pretrain.optimizer import muon
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.memory import memory_of
 from pretrain.proposal.rules import MEMORY_SHARE
-from pretrain.run import due
+from pretrain.run import interval_schedule
 from support import held_state
 from support.checkpoint_run import written_at_once
 from support.held_state import held
@@ -111,7 +111,9 @@ def slow_clock() -> AbstractContextManager[Any]:
     """By the clock of the ranks after the first, no time passes. Each save has ended before the next step begins."""
     rank, stack = int(os.environ["RANK"]), ExitStack()
     stack.enter_context(written_at_once())
-    stack.enter_context(mock.patch.object(due, "monotonic", (lambda: 0.0) if rank else due.monotonic))
+    stack.enter_context(
+        mock.patch.object(interval_schedule, "monotonic", (lambda: 0.0) if rank else interval_schedule.monotonic)
+    )
     return stack
 
 
@@ -229,7 +231,7 @@ def measured() -> AbstractContextManager[Any]:
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(loop.Trainer, "__init__", watched("start", loop.Trainer.__init__)))
-    stack.enter_context(mock.patch.object(saves, "commit", watched("save", saves.commit)))
+    stack.enter_context(mock.patch.object(saver, "commit", watched("save", saver.commit)))
     return stack
 
 

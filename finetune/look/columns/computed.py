@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_RESIDUES
-from finetune.look import words
-from finetune.look.column import ColumnProfile
+from finetune.look import terms
+from finetune.look.column_profile import ColumnProfile
 from finetune.look.columns.relations import correlation
 
 _MOST_RECORDS = 3000
@@ -21,9 +21,9 @@ _LEAST_TESTED = 8
 """Records whose numbers the others must give."""
 _LEFT = 0.005
 """Share of the variance of records that were not fitted, up to which numbers are computed: digits were cut off."""
-_LETTER = re.compile(rf"(?:^| )([a-z]|{'|'.join(sorted(words.THREE_LETTERS))})(?: |$)")
+_LETTER = re.compile(rf"(?:^| )([a-z]|{'|'.join(sorted(terms.THREE_LETTERS))})(?: |$)")
 _PAIR = re.compile(r"(?:^| )[acdefghiklmnpqrstvwy]{2}$")
-_LETTERS = {*STANDARD_RESIDUES.lower(), *words.THREE_LETTERS}
+_LETTERS = {*STANDARD_RESIDUES.lower(), *terms.THREE_LETTERS}
 _LEAST_OF_A_FAMILY = 10
 """Amino acids of which there is a column each."""
 _COUNTED = 0.9999
@@ -38,7 +38,7 @@ def of_amino_acids(columns: Sequence[ColumnProfile]) -> dict[str, tuple[str, str
     """Columns of numbers whose names differ in an amino acid, or two neighbours, alone, of which there are most."""
     families: dict[str, dict[str, str]] = {}
     for each in (column for column in columns if column.numbers is not None):
-        name = words.plain(each.name)
+        name = terms.plain(each.name)
         if letter := _LETTER.search(name):
             families.setdefault(name.replace(letter[0], " ", 1), {})[letter[1]] = each.name
         elif pair := _PAIR.search(name):

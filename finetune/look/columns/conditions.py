@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.look import words
-from finetune.look.column import ColumnProfile
-from finetune.look.guess import InferredTask
+from finetune.look import terms
+from finetune.look.column_profile import ColumnProfile
+from finetune.look.infer_task import InferredTask
 
 _KEY = 0.9
 """Share of the sequences with several rows in which all cells of a condition differ."""
@@ -30,7 +30,7 @@ _BEGINNING, _MOST_SOURCES = re.compile(r"[\W_]*\d"), 12
 
 def varies(column: ColumnProfile, records: NDArray[np.int64]) -> bool:
     """Whether cells of a sequence with several rows differ, in more of these sequences than by mistakes."""
-    has_blank = words.MODIFICATION.search(words.plain(column.name)) is not None
+    has_blank = terms.MODIFICATION.search(terms.plain(column.name)) is not None
     rows = np.arange(len(records)) if has_blank else column.cells.rows
     torn, _, repeated = _cells_of_records(numbered(column)[rows], records[rows])
     return len(torn) > _MISTAKES * len(repeated)

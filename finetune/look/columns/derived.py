@@ -9,8 +9,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.look import words
-from finetune.look.column import ColumnProfile
+from finetune.look import terms
+from finetune.look.column_profile import ColumnProfile
 from finetune.look.columns.relations import correlation
 
 _UNEXPLAINED, _MOST_DERIVED, _MOST_OF_A_BASIS, _MOST_FITTED = 0.01, 20, 10, 300
@@ -23,7 +23,7 @@ def derived(columns: Sequence[ColumnProfile]) -> dict[str, str]:
     """Columns that follow from two others, or from all, in words. Those that look made of others come last."""
 
     def order(column: ColumnProfile) -> tuple[bool, bool, str]:
-        is_called = words.DERIVED.search(words.plain(column.name)) is not None
+        is_called = terms.DERIVED.search(terms.plain(column.name)) is not None
         return is_called, bool(np.nanmin(column.values) < 0), column.name
 
     found: dict[str, str] = {}

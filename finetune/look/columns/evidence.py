@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_RESIDUES
 from data.sources.tables import ID_COLUMNS
-from finetune.look import words
-from finetune.look.column import ColumnProfile
+from finetune.look import terms
+from finetune.look.column_profile import ColumnProfile
 from finetune.look.columns.own_split import part_of
-from finetune.look.guess import infer_task
+from finetune.look.infer_task import infer_task
 from finetune.tables.numbers import name_and_unit
 from finetune.tasks.classes import is_molecules
 
@@ -33,10 +33,10 @@ _SAMPLE = 300
 """Distinct texts of a column that are looked at."""
 FREE_TEXT, OF_RESIDUES = "free text", "labels of residues"
 HIDDEN = {
-    "EC numbers": (words.EC, "too many to learn each: write their first levels, such as 3.1, into another column"),
-    "numbers in text": (words.IN_TEXT, "write the numbers alone into another column to learn them"),
+    "EC numbers": (terms.EC, "too many to learn each: write their first levels, such as 3.1, into another column"),
+    "numbers in text": (terms.IN_TEXT, "write the numbers alone into another column to learn them"),
     OF_RESIDUES: (re.compile(r"^[+-]{8,}$"), "'-' is a residue that was not observed: write 1 and 0 instead"),
-    FREE_TEXT: (words.PROSE, "it cannot be learned: code it as classes or numbers in another column"),
+    FREE_TEXT: (terms.PROSE, "it cannot be learned: code it as classes or numbers in another column"),
 }
 """Role of a column of texts that hide labels: how they are written, and what to do."""
 _LEAST_RESIDUES = 8
@@ -61,7 +61,7 @@ def infer_role(column: ColumnProfile, residues: NDArray[np.int64]) -> tuple[str,
 
 def _of_numbers(column: ColumnProfile, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     """The rules of columns of numbers; the first that holds decides."""
-    name, bare = words.plain(column.name), words.plain(name_and_unit(column.name)[0])
+    name, bare = terms.plain(column.name), terms.plain(name_and_unit(column.name)[0])
     values, distinct = column.values, len(column.texts)
     known = values[~np.isnan(values)]
     is_whole = bool((known % 1 == 0).all() and (known >= 0).all())
@@ -73,71 +73,75 @@ def _of_numbers(column: ColumnProfile, residues: NDArray[np.int64]) -> Sequence[
     is_length = both.sum() > 2 and (values[both] == residues[both]).mean() > 0.95
     written = is_date(column) and any(sign in column.texts[0] for sign in "-/:")
     is_flag = {*np.unique(known).tolist()} <= {0.0, 1.0}
-    is_rating = is_whole and not is_flag and distinct <= _MOST_RATINGS and words.RATING.search(name)
-    is_count = is_whole and (not is_flag or re.match(r"n \w+s\b", name)) and words.COUNTS.search(name)
+    is_rating = is_whole and not is_flag and distinct <= _MOST_RATINGS and terms.RATING.search(name)
+    is_count = is_whole and (not is_flag or re.match(r"n \w+s\b", name)) and terms.COUNTS.search(name)
     are_set, are_groups = distinct <= max(_MOST_SETTINGS, len(known) // 3), distinct <= max(2, len(known) // 2)
-    is_error = words.UNCERTAINTY.search(name) and ((known >= 0).all() or words.SIGNED.search(name))
+    is_error = terms.UNCERTAINTY.search(name) and ((known >= 0).all() or terms.SIGNED.search(name))
     return (
         (is_in_line, "index", "it counts the rows"),
         (
-            is_whole and (is_own or (not are_set and words.WITHOUT_NAME.search(name))) and words.INDEX.search(name),
+            is_whole and (is_own or (not are_set and terms.WITHOUT_NAME.search(name))) and terms.INDEX.search(name),
             "index",
             "whole numbers, by its name those of rows",
         ),
         (is_length, "length", "the number of the protein's residues"),
         (written, "date", f"dates such as {column.texts[0]!r}"),
-        (words.PREDICTED.search(name), "prediction", _PREDICTED),
-        (words.PROBABILITY.search(name) and ("log" in name or is_share), "p-value", "by its name a significance"),
+        (terms.PREDICTED.search(name), "prediction", _PREDICTED),
+        (terms.PROBABILITY.search(name) and ("log" in name or is_share), "p-value", "by its name a significance"),
         (is_error, "uncertainty", "by its name the error of another number"),
-        (words.DESCRIPTORS.search(bare) or (is_whole and words.PLACES.search(name)), "descriptor", _DESCRIBES),
-        (is_year and words.YEAR.search(name), "date", "years, by its name"),
-        (is_count or words.READS.search(name), "count", "by its name a count"),
-        (words.SET.search(name) or words.SET.search(bare), "condition", f"{distinct} numbers, {_SET}"),
-        (are_set and not is_flag and words.CONDITION.search(name), "condition", f"{distinct} numbers, {_SET}"),
-        (is_whole and words.META.search(name), "note", _DESCRIBES),
+        (
+            terms.DESCRIPTORS.search(bare) or (is_whole and terms.PLACES.search(name)),
+            "descriptor",
+            _DESCRIBES,
+        ),
+        (is_year and terms.YEAR.search(name), "date", "years, by its name"),
+        (is_count or terms.READS.search(name), "count", "by its name a count"),
+        (terms.SET.search(name) or terms.SET.search(bare), "condition", f"{distinct} numbers, {_SET}"),
+        (are_set and not is_flag and terms.CONDITION.search(name), "condition", f"{distinct} numbers, {_SET}"),
+        (is_whole and terms.META.search(name), "note", _DESCRIBES),
         (is_rating, "note", f"{distinct} whole numbers, by its name how sure a row is"),
-        (is_whole and words.NUMBERED.search(name), "id", _IDS),
-        (is_whole and are_groups and words.GROUP.search(name), "group", f"{distinct} groups of rows, {_GROUP}"),
-        (is_own and words.IDENTIFIER.search(name), "id", _IDS),
+        (is_whole and terms.NUMBERED.search(name), "id", _IDS),
+        (is_whole and are_groups and terms.GROUP.search(name), "group", f"{distinct} groups of rows, {_GROUP}"),
+        (is_own and terms.IDENTIFIER.search(name), "id", _IDS),
     )
 
 
 def _of_words(column: ColumnProfile, residues: NDArray[np.int64]) -> Sequence[_Rule]:
     """The rules of columns of words; the first that holds decides."""
-    name, texts, count = words.plain(column.name), column.texts, column.num_measured
+    name, texts, count = terms.plain(column.name), column.texts, column.num_measured
     found = infer_task(column, residues)
     if found is not None and found.settings.get("level") == "residue":
-        return ((words.MASK.search(name), "mask", "by its name which residues were observed"),)
+        return ((terms.MASK.search(name), "mask", "by its name which residues were observed"),)
     others = [
-        each not in STANDARD_RESIDUES and each not in _OTHERS and each.casefold() not in words.THREE_LETTERS
+        each not in STANDARD_RESIDUES and each not in _OTHERS and each.casefold() not in terms.THREE_LETTERS
         for each in texts
     ]
     are_residues = column.counts[others].sum() <= _FEW_OTHERS * count and not all(others)
-    is_residue = are_residues and (len(texts) >= _LEAST_RESIDUES or words.RESIDUE.search(name))
-    is_group = len(texts) <= max(2, count // 2) and (words.GROUP.search(name) or words.LABEL.search(name))
+    is_residue = are_residues and (len(texts) >= _LEAST_RESIDUES or terms.RESIDUE.search(name))
+    is_group = len(texts) <= max(2, count // 2) and (terms.GROUP.search(name) or terms.LABEL.search(name))
     are_names = found is not None and found.settings["type"] in ("binary", "multiclass") and "yes" not in found.reason
-    are_alleles = all(map(words.ALLELE.match, texts))
-    is_host = words.HOST.search(name) and are_names
-    are_kinds = column.counts[[text.casefold() in words.KINDS for text in texts]].sum() > _MOSTLY * count
-    are_notes = are_kinds or all(map(words.SEGMENT.match, texts))
-    is_note = are_notes or (words.META.search(name) and found is not None)
+    are_alleles = all(map(terms.ALLELE.match, texts))
+    is_host = terms.HOST.search(name) and are_names
+    are_kinds = column.counts[[text.casefold() in terms.KINDS for text in texts]].sum() > _MOSTLY * count
+    are_notes = are_kinds or all(map(terms.SEGMENT.match, texts))
+    is_note = are_notes or (terms.META.search(name) and found is not None)
     return (
         (is_date(column), "date", f"dates such as {texts[0]!r}"),
-        (words.OF_UNITS.search(name), "unit", "of which number is not said"),
+        (terms.OF_UNITS.search(name), "unit", "of which number is not said"),
         (
             (len(texts) > 2 or "smiles" in name) and is_molecules(column.name, texts),
             "molecule",
             "not read: the model sees proteins alone",
         ),
         (is_residue, "residue", "one amino acid in a cell: which one was replaced, or is there"),
-        (words.PREDICTED.search(name), "prediction", _PREDICTED),
+        (terms.PREDICTED.search(name), "prediction", _PREDICTED),
         (column.name.strip().lower() in ID_COLUMNS, "id", "a usual name of ids"),
         (is_group, "group", f"{len(texts)} groups of rows, {_GROUP}"),
-        (words.CONDITION.search(name) or is_host or are_alleles, "condition", f"{len(texts)} texts, {_SET}"),
-        (len(texts) > 0.9 * count and words.IDENTIFIER.search(name), "id", "nearly as many texts as rows"),
-        (words.NUMBERED.search(name), "id", "by its name ids"),
+        (terms.CONDITION.search(name) or is_host or are_alleles, "condition", f"{len(texts)} texts, {_SET}"),
+        (len(texts) > 0.9 * count and terms.IDENTIFIER.search(name), "id", "nearly as many texts as rows"),
+        (terms.NUMBERED.search(name), "id", "by its name ids"),
         (is_note, "note", _DESCRIBES),
-        (words.MADE.search(name), "descriptor", "by its name how the protein was made or measured"),
+        (terms.MADE.search(name), "descriptor", "by its name how the protein was made or measured"),
     )
 
 
@@ -159,4 +163,4 @@ def infer_text_role(column: ColumnProfile) -> tuple[str, str]:
 def is_date(column: ColumnProfile) -> bool:
     """Whether nearly all cells are dates."""
     texts = column.texts[:_SAMPLE]
-    return sum(words.DATE.fullmatch(text) is not None for text in texts) > 0.9 * len(texts)
+    return sum(terms.DATE.fullmatch(text) is not None for text in texts) > 0.9 * len(texts)

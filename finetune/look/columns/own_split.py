@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from finetune.look.column import ColumnProfile
-from finetune.look.words import FOLD, IS_PART, PART, VALIDATION, plain
+from finetune.look.column_profile import ColumnProfile
+from finetune.look.terms import FOLD, IS_PART, PART, VALIDATION, plain
 from finetune.splits.columns import FALSE, TRUE, USUAL
 
 _TESTED = (

@@ -10,8 +10,8 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.look import words
-from finetune.look.column import ColumnProfile
+from finetune.look import terms
+from finetune.look.column_profile import ColumnProfile
 from finetune.look.columns.conditions import numbered
 from finetune.tables.numbers import is_unit, molar, name_and_unit
 from finetune.tasks.cells import USUAL, normalize
@@ -67,13 +67,13 @@ def units_and_bounds(
     bounds: dict[str, tuple[ColumnProfile, dict[str, int]]] = {}
     bases = {number.name: _base(number.name) for number in numbers}
     for column in columns:
-        name, texts = words.plain(column.name), column.texts
-        is_called = words.UNIT.search(name) is not None
+        name, texts = terms.plain(column.name), column.texts
+        is_called = terms.UNIT.search(name) is not None
         are_units = texts and all(map(is_unit, texts)) and column.numbers is None
         is_of_units = are_units and (is_called or all(molar(text) or "/" in text for text in texts))
         others = [number for number in numbers if number is not column]
         directions = {} if is_of_units else _directions(column, name, others)
-        if (not is_of_units and not directions) or words.RESIDUE.search(name):
+        if (not is_of_units and not directions) or terms.RESIDUE.search(name):
             continue
         owner = _owner(column, others, bases)
         if is_of_units:
@@ -94,7 +94,7 @@ def _directions(column: ColumnProfile, name: str, numbers: Sequence[ColumnProfil
 
     Flags such as 'yes' are of bounds only where there are `numbers` that they may be about.
     """
-    texts = [text for text in column.all.texts if text.casefold() not in words.NOT_MEASURED or text == "none"]
+    texts = [text for text in column.all.texts if text.casefold() not in terms.NOT_MEASURED or text == "none"]
     unclear = _FLAGS if numbers and re.search(r"censor|\bbound|saturat|off ?scale|\blo[dq]\b", name) else _ENDS
     if not all(normalize(text) in USUAL or normalize(text) in unclear for text in texts):
         return {}
@@ -122,7 +122,7 @@ def _owner(column: ColumnProfile, numbers: Sequence[ColumnProfile], bases: Mappi
 
 
 def _base(name: str) -> str:
-    return " ".join(_COMPANION.sub(" ", words.plain(name_and_unit(name)[0])).split())
+    return " ".join(_COMPANION.sub(" ", terms.plain(name_and_unit(name)[0])).split())
 
 
 def find_copies(columns: Sequence[ColumnProfile], repeated: Collection[str] = ()) -> dict[str, tuple[str, str]]:
@@ -166,7 +166,7 @@ def match_renamed(columns: Sequence[ColumnProfile]) -> dict[str, tuple[str, str]
     """Columns of classes that are another one's under other names, such as TRUE for 1."""
     kept: dict[bytes, str] = {}
     roles: dict[str, tuple[str, str]] = {}
-    has_no_name = {each.name: words.WITHOUT_NAME.search(words.plain(each.name)) is not None for each in columns}
+    has_no_name = {each.name: terms.WITHOUT_NAME.search(terms.plain(each.name)) is not None for each in columns}
     for column in sorted(columns, key=lambda each: (has_no_name[each.name], _are_codes(each), len(each.name))):
         of_rows = numbered(column)
         _, first, codes = np.unique(of_rows, return_index=True, return_inverse=True)
@@ -214,9 +214,9 @@ def of_no_label(
     predictions = [other for other, role in others if role == "prediction"]
     roles: dict[str, tuple[str, str]] = {}
     for column in columns:
-        base = words.plain(column.name).rpartition(" ")[0]
+        base = terms.plain(column.name).rpartition(" ")[0]
         for other in predictions if base else ():
-            if words.plain(other.name).startswith(f"{base} ") and is_thresholded(column.values, numbered(other)):
+            if terms.plain(other.name).startswith(f"{base} ") and is_thresholded(column.values, numbered(other)):
                 roles[column.name] = "prediction", f"a threshold in it gives each class in {other.name!r}"
         if _content(column) in ids:
             roles[column.name] = "copy", f"the same texts as in {ids[_content(column)]!r}"
@@ -297,8 +297,8 @@ def replicates(
     numbers: dict[str, list[int]] = {}
     said_so: set[str] = set()
     for column in numeric:
-        name = words.REPLICATE_FIRST.sub(r"\g<base>_\g<repeat>", name_and_unit(column.name)[0].strip())
-        found = words.REPLICATE.fullmatch(name)
+        name = terms.REPLICATE_FIRST.sub(r"\g<base>_\g<repeat>", name_and_unit(column.name)[0].strip())
+        found = terms.REPLICATE.fullmatch(name)
         if found is None or not found["base"].strip(" _-.#("):
             continue
         base = found["base"].strip(" _-.#(")
@@ -309,12 +309,12 @@ def replicates(
         said_so |= {base} if found["word"] and len(found["word"]) > 2 else set()
     groups: list[tuple[str, list[ColumnProfile], str]] = []
     num_summed_up = 0
-    of_means = [column for column in numeric if words.SUMMARY.search(words.plain(column.name))]
-    summing = {words.SUMMARY.sub("", words.plain(column.name)).strip(): column for column in of_means}
+    of_means = [column for column in numeric if terms.SUMMARY.search(terms.plain(column.name))]
+    summing = {terms.SUMMARY.sub("", terms.plain(column.name)).strip(): column for column in of_means}
     for base, members in families.items():
-        own = by_name.get(base) or summing.get(words.plain(base))
+        own = by_name.get(base) or summing.get(terms.plain(base))
         everyone = [*([own] if own is not None else []), *members]
-        is_series = not _count_up(numbers[base], base in by_name) or words.SERIES.search(words.plain(base))
+        is_series = not _count_up(numbers[base], base in by_name) or terms.SERIES.search(terms.plain(base))
         if len(everyone) < 2 or (is_series and base not in said_so) or not _agree(everyone, base in said_so):
             continue
         if own is not None and _is_summary(own, members):
@@ -375,4 +375,4 @@ def fits(columns: Sequence[ColumnProfile]) -> dict[str, tuple[str, str]]:
     if len(series) < _SERIES:
         return {}
     said = f"fitted to the series {series[0]}, ..., {series[-1]}, which is learned itself; --task reads it instead"
-    return {each.name: ("fit", said) for each in numeric if words.FITTED.search(words.plain(each.name))}
+    return {each.name: ("fit", said) for each in numeric if terms.FITTED.search(terms.plain(each.name))}

@@ -24,7 +24,7 @@ from transformers.initialization import no_init_weights
 
 from data.alphabet import CLS, EOS, TOKENS
 from pretrain.model.attention.layout import frequencies
-from pretrain.model.initial import FirstWeight
+from pretrain.model.initialization import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import Architecture, EsmShape
 from pretrain.model.weights.finite import require_finite

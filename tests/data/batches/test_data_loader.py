@@ -18,8 +18,8 @@ from data.batches.collate import fill_bin
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
 from data.batches.settings import MaskSettings
-from data.corpus.shelves import CorpusReader
-from data.order.dealing import attention_cost, balance, imbalance
+from data.corpus.reader import CorpusReader
+from data.order.balance import attention_cost, balance, imbalance
 from data.order.plan import GENESIS, Bin, Cursor, Plan, extend
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings

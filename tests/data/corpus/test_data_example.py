@@ -10,7 +10,7 @@ import data
 from data.alphabet import TOKENS
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
 from support.inputs.raw_store import Records, plan_over

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from data.order.dealing import attention_cost, balance, imbalance
+from data.order.balance import attention_cost, balance, imbalance
 from data.order.packing import pack
 
 

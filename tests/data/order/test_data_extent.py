@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.corpus.shelves import CorpusReader
-from data.order.extent import PlanSize, plan_size, tokens_per_epoch
+from data.corpus.reader import CorpusReader
 from data.order.plan import Cursor, Plan
+from data.order.plan_size import PlanSize, plan_size, tokens_per_epoch
 from data.order.sampler import Mixture
 from data.settings import DataSettings
 from support.inputs.raw_store import Records, plan_over, write_store

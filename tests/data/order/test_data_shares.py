@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.order.plan import Cursor, Plan
-from data.order.shares import WeightedEpochs, apportion
+from data.order.weighted_epochs import WeightedEpochs, apportion
 from data.settings import DataSettings
 
 GROUPS = [np.arange(100, 130), np.array([7]), np.arange(500, 900)]

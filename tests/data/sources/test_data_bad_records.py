@@ -27,7 +27,7 @@ from data.sources.resolve import resolve
 from data.store.build import build_into, open_or_build
 from data.store.folder import PARTS
 from data.store.journal import read_journal
-from finetune.score.rows import read_variants
+from finetune.score.variant_table import read_variants
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
@@ -276,7 +276,7 @@ def test_contigs_without_proteins_are_left_out_and_counted(tmp_path: Path, proce
 
 def test_contigs_of_a_part_do_not_count_as_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that is interrupted while it appends a part continues without a budget: nothing in it is bad."""
-    monkeypatch.setattr("data.store.read_ahead._BLOCK_RECORDS", 2)
+    monkeypatch.setattr("data.store.prefetch._BLOCK_RECORDS", 2)
     monkeypatch.setattr("data.store.writer.COMMIT_S", 0.0)
     draft = genbank_text(*(contig(f"c{n}", *["MKT"] * (n % 2)) for n in range(40)))
     found = source(tmp_path / "x.gbk", draft)

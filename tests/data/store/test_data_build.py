@@ -21,7 +21,7 @@ from data.store.build import build_into, open_or_build
 from data.store.builder_process import MessageSender, messages, start
 from data.store.folder import PARTS, is_held
 from data.store.journal import read_journal
-from data.store.read_ahead import BuiltPart
+from data.store.prefetch import BuiltPart
 from data.store.token_store import TokenStore
 from data.store.writer import StoreWriter
 from support.forked import in_process
@@ -257,8 +257,8 @@ def test_killed_in_parallel_it_goes_on(tmp_path: Path, whole: dict[str, bytes], 
 def test_killed_while_a_part_is_appended(
     tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("data.store.read_ahead._BLOCK_RECORDS", 16)
-    monkeypatch.setattr("data.store.read_ahead._BLOCK_RESIDUES", 3000)
+    monkeypatch.setattr("data.store.prefetch._BLOCK_RECORDS", 16)
+    monkeypatch.setattr("data.store.prefetch._BLOCK_RESIDUES", 3000)
     places = set()
     for point in (30, 55, 80, 300, 420):
         folder = tmp_path / str(point)
@@ -273,8 +273,8 @@ def test_killed_while_a_part_is_appended(
 
 
 def test_a_part_reads_as_its_source_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.store.read_ahead._BLOCK_RECORDS", 16)
-    monkeypatch.setattr("data.store.read_ahead._BLOCK_RESIDUES", 2000)
+    monkeypatch.setattr("data.store.prefetch._BLOCK_RECORDS", 16)
+    monkeypatch.setattr("data.store.prefetch._BLOCK_RESIDUES", 2000)
     runs = SeededSource("r", num_records=120, bad_every=1, bad_until=45)  # more bad ones in a row than a block holds
     mixed = SeededSource("m", num_records=120, bad_every=3)
     for source in (runs, mixed):

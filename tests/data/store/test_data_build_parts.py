@@ -22,7 +22,7 @@ from data.store.build import build_into
 from data.store.builder_process import MessageSender, spawn, start
 from data.store.folder import PARTS, is_held
 from data.store.journal import read_journal
-from data.store.read_ahead import plan_reading
+from data.store.prefetch import plan_reading
 from data.store.token_store import FACTS
 from support.inputs.seeded_source import SeededSource, contents, until
 from zymogen.processes.resources import Resources
@@ -102,7 +102,7 @@ def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.Monkey
     def no_process() -> None:
         raise Started
 
-    monkeypatch.setattr("data.store.read_ahead.spawn", no_process)
+    monkeypatch.setattr("data.store.prefetch.spawn", no_process)
     monkeypatch.setattr("data.store.writer.os.fsync", lambda _: None)
     sources = []
     for number in range(count):
@@ -123,7 +123,7 @@ def test_a_few_processes_read_many_sources_in_turn(tmp_path: Path, monkeypatch: 
         started.append(process := spawn())
         return process
 
-    monkeypatch.setattr("data.store.read_ahead.spawn", counted)
+    monkeypatch.setattr("data.store.prefetch.spawn", counted)
     sources = [SeededSource(f"s{number}", number, 40, pids=tmp_path / "pids") for number in range(12)]
     build_into(tmp_path / "store", sources, "count", IngestSettings(processes=2), progress=quiet)
     pids = Counter((tmp_path / "pids").read_text().split())
@@ -234,7 +234,7 @@ def test_parts_with_bad_records_stay_if_the_budget_is_left_out(folder: Path, tmp
 
 
 def test_the_bad_records_of_a_part_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.store.read_ahead._BLOCK_RECORDS", 16)
+    monkeypatch.setattr("data.store.prefetch._BLOCK_RECORDS", 16)
     monkeypatch.setattr(store_writer, "COMMIT_S", 0.0)  # a commit after every block
     source, told = SOURCES[2], []
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from data.corpus.prepare import prepare_corpora
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import Bin
 from data.settings import DataSettings, IngestSettings
 from data.store import derived

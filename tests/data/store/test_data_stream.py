@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.settings import CorpusSettings, IngestSettings
 from data.store import growing as stream
 from data.store.build import open_or_build
@@ -282,7 +282,7 @@ def test_a_store_that_another_machine_just_finished_may_look_short(
     with pytest.raises(ValueError, match=cut):
         _ = TokenStore(store.folder).facts  # at once
     monkeypatch.setattr(GrowingStore, "_patience_s", 0.1)
-    monkeypatch.setattr("data.corpus.shelves.PATIENCE_S", 0.1)
+    monkeypatch.setattr("data.corpus.reader.PATIENCE_S", 0.1)
     with pytest.raises(ValueError, match=cut):
         GrowingStore(store.folder).wait(1)
     with pytest.raises(ValueError, match=cut):

@@ -20,7 +20,7 @@ from pretrain.checkpoint.restore import fill_frozen, read_whole
 from pretrain.engine.named_state import TorchState, Weights
 from pretrain.model import linear
 from pretrain.model.build import build_meta
-from pretrain.model.initial import initial_weights
+from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.groups import build_optimizer
 from pretrain.optimizer.settings import OptimizerSettings

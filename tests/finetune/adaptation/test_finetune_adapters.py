@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import EsmForSequenceClassification, EsmModel
 
 from finetune.adaptation.adapter import Adapter, LowRank
-from finetune.adaptation.exchange import read_adapter, write_adapter
 from finetune.adaptation.lora import adapter_of
+from finetune.adaptation.peft_files import read_adapter, write_adapter
 from finetune.adaptation.settings import AdaptationSettings
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape

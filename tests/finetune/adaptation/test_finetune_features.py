@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from data.alphabet import CLS, EOS
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.settings import DataSettings
 from data.store.token_store import TokenStore
 from finetune.adaptation import features

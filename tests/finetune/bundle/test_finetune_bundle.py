@@ -17,7 +17,7 @@ from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
 from finetune.bundle.manifest import BaseModel, BundleManifest, ModelRecord
 from finetune.predict import main as predict
 from finetune.predictor import Predictor, empty_model, open_predictor
-from finetune.results.calibrated import Calibration
+from finetune.results.calibration import Calibration
 from finetune.results.results import TaskCalibration
 from finetune.splits.parts import parts_of
 from finetune.tables.proteins import proteins_of

@@ -8,10 +8,10 @@ from torch import nn
 
 from data.alphabet import CLS, EOS, MASK
 from finetune.heads import head as heads
+from finetune.heads.activation import activate
 from finetune.heads.head import LEAST_GAP, OrderedThresholds, PairHead, TaskHead
-from finetune.heads.inputs import InputScale
+from finetune.heads.input_scale import InputScale
 from finetune.heads.pooling import Pooling, first_slots, rows_of
-from finetune.heads.predicted import activate
 from finetune.heads.settings import HeadSettings
 from pretrain.model.presets import PRESETS
 from support.assays.labelled_batches import PAIR, task, wide

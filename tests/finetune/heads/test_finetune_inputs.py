@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from finetune.heads.inputs import InputScale, InputScaleRecord
+from finetune.heads.input_scale import InputScale, InputScaleRecord
 from finetune.job import FineTuneJob
 from zymogen.settings.json_file import validate
 

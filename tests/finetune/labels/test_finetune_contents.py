@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from data.batches.batch import Batch
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import Bin
 from finetune.labels.columns import LabelColumns
 from finetune.labels.contents import LabelledContents

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from finetune.labels.differing import UnusedColumns
-from finetune.labels.reading import TaskLabels, read_task
+from finetune.labels.other_columns import UnusedColumns
+from finetune.labels.read import TaskLabels, read_task
 from finetune.labels.replicates import replicate_agreement
 from support.assays.labelled_rows import Cell, as_list, read, rows_of, task
 

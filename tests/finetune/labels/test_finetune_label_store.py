@@ -12,8 +12,8 @@ import pytest
 
 from data.store.token_store import TokenStore
 from finetune.labels.labels import Labels
-from finetune.labels.placed import TableRows
-from finetune.labels.reading import read_task
+from finetune.labels.locate import TableRows
+from finetune.labels.read import read_task
 from finetune.labels.store import LabelStore, write
 from finetune.tables.table import Table
 from support.assays.labelled_rows import as_list, rows_of, task
@@ -191,7 +191,7 @@ import numpy as np
 from pathlib import Path
 from types import SimpleNamespace
 from data.batches.collate import fill_bin
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import Bin
 from finetune.labels.contents import LabelledContents
 from finetune.labels.store import LabelStore

@@ -5,8 +5,8 @@ import pytest
 
 from finetune.bundle.columns import list_cell
 from finetune.labels.labels import ABOVE, BELOW, EXACT
-from finetune.labels.placed import TableRows
-from finetune.labels.reading import read_task
+from finetune.labels.locate import TableRows
+from finetune.labels.read import read_task
 from finetune.tables.proteins import proteins_of
 from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import concatenate_tables

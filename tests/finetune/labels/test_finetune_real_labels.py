@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from finetune.labels.labels import ABOVE, BELOW
+from finetune.labels.locate import TableRows
 from finetune.labels.objectives import counts_by_part, objectives
-from finetune.labels.placed import TableRows
-from finetune.labels.reading import TaskLabels, read_task
+from finetune.labels.read import TaskLabels, read_task
 from finetune.labels.store import write
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table

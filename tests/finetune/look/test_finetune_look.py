@@ -8,7 +8,7 @@ import pytest
 from data.homology import mmseqs
 from finetune.look.__main__ import _remark
 from finetune.look.__main__ import main as look
-from finetune.look.proposal import LookOptions, RecipeDraft, draft_recipe
+from finetune.look.draft import LookOptions, RecipeDraft, draft_recipe
 from finetune.recipe import Recipe
 from support.assays.messy_tables import TABLES, lines, numbers, proteins, saved
 from support.inputs.written_runs import WrittenRun
@@ -137,8 +137,8 @@ def test_each_recipe_trains_twenty_steps(name: str, tmp_path: Path, monkeypatch:
     from functools import partial
 
     from finetune.assays import open_on_every_rank
+    from finetune.ensemble import ensemble_members
     from finetune.job import FineTuneJob
-    from finetune.members import ensemble_members
     from pretrain.engine.launch import launch
     from pretrain.loop import train
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.look import words
-from finetune.look.column import columns_of
+from finetune.look import terms
+from finetune.look.column_profile import columns_of
 from finetune.look.columns import relations
 from finetune.look.roles import infer_roles
 from finetune.tables.read import read_table
@@ -26,7 +26,7 @@ def test_names_and_pairs_of_columns_grow_with_the_columns(tmp_path: Path, monkey
 
         monkeypatch.setattr(module, name, call)
 
-    counted(words, "plain")
+    counted(terms, "plain")
     counted(relations, "_relation")
     seen = {}
     for count in (100, 400):

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from data.homology import mmseqs
-from finetune.look import dividing, proposal, timing
+from finetune.look import draft, split_proposal
+from finetune.look import estimate as estimates
 from finetune.look.__main__ import main as look
-from finetune.look.proposal import LookOptions, draft_recipe
+from finetune.look.draft import LookOptions, draft_recipe
+from finetune.look.estimate import bins_of_rows, estimate, measure
 from finetune.look.sizes import RunSizes
-from finetune.look.timing import bins_of_rows, estimate, measure
 from finetune.recipe import Recipe
 from support.assays.messy_tables import lines, numbers, proteins, saved
 from zymogen.settings.toml_file import read
@@ -45,7 +46,7 @@ def test_what_is_known_is_said_before_relatives_are_looked_for(tmp_path: Path, m
     def stopped(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(proposal, "propose_split", stopped)
+    monkeypatch.setattr(draft, "propose_split", stopped)
     (table,) = saved(tmp_path, lines("sequence,stability", proteins(12), numbers(12)))
     with pytest.raises(KeyboardInterrupt):
         draft_recipe(LookOptions((table,), tmp_path / "r.toml", store_dir=str(tmp_path)), said.extend)
@@ -61,8 +62,8 @@ def test_relatives_that_take_too_long_to_find_are_left_to_the_run(
         raise AssertionError("clustering was begun")
 
     monkeypatch.setattr(mmseqs, "is_installed", lambda: True)
-    monkeypatch.setattr(dividing, "related", never)
-    monkeypatch.setattr(dividing, "_MOST_CLUSTERING_S", 3.0)
+    monkeypatch.setattr(split_proposal, "related", never)
+    monkeypatch.setattr(split_proposal, "_MOST_CLUSTERING_S", 3.0)
     (table,) = saved(tmp_path, lines("sequence,stability", proteins(1200), numbers(1200)))
     found = draft_recipe(LookOptions((table,), tmp_path / "r.toml", store_dir=str(tmp_path)))
     (tmp_path / "r.toml").write_text(found.recipe)
@@ -75,7 +76,7 @@ def test_relatives_that_take_too_long_to_find_are_left_to_the_run(
 
 def test_what_cannot_be_timed_gives_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = '[run]\ndirectory = "x"\n[model]\npreset = "esm2_60k"\n'
-    monkeypatch.setattr(timing, "_MOST_S", 0.01)
+    monkeypatch.setattr(estimates, "_MOST_S", 0.01)
     assert measure(text, [], 100) == "100 rows take more than 0 seconds here"
 
 

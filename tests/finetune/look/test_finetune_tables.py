@@ -12,13 +12,13 @@ import pytest
 from data.homology import mmseqs
 from finetune.assays import Assays, open_assays, prepare
 from finetune.look import __main__ as command
-from finetune.look.column import columns_of
-from finetune.look.opened import read_proteins
-from finetune.look.proposal import RecipeDraft
-from finetune.look.protein import infer_protein_columns
+from finetune.look.column_profile import columns_of
+from finetune.look.draft import RecipeDraft
+from finetune.look.draft_data import read_proteins
+from finetune.look.protein_columns import infer_protein_columns
 from finetune.look.roles import infer_roles
 from finetune.recipe import Recipe
-from finetune.splits.words import format_split as said_of_split
+from finetune.splits.text import format_split as said_of_split
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from support.assays.table_cases import CASES, write_case

@@ -13,8 +13,8 @@ from benchmarks.scoring import written
 from finetune.proteingym.__main__ import main, work
 from finetune.proteingym.figures import figures_of, means
 from finetune.proteingym.reference import Assay, chosen, read_reference
-from finetune.score.model import VariantScorer
 from finetune.score.plan import Variant, variant_of
+from finetune.score.scorer import VariantScorer
 
 ZEROSHOT = Path(__file__).resolve().parents[4] / "shared" / "data" / "zeroshot"
 REFERENCE = ZEROSHOT / "proteingym_DMS_substitutions_reference.csv.gz"

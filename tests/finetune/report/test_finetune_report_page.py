@@ -15,10 +15,10 @@ from finetune.metrics.scores import TaskScores
 from finetune.metrics.scoring import score
 from finetune.report import page
 from finetune.report.pictures import MOST_TASKS, pictures
-from finetune.results.calibrated import check_calibration, fit_calibration, interval_ends
-from finetune.results.joined import MergedPredictions, with_calibration
+from finetune.results.calibration import check_calibration, fit_calibration, interval_ends
+from finetune.results.merge import MergedPredictions, with_calibration
 from finetune.results.results import BaselineScores, EnsembleMemberFacts, ReplicateCeiling, Results, TaskCalibration
-from finetune.results.words import caveats
+from finetune.results.text import caveats
 from finetune.splits.audit import Overlap, SplitAudit
 from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task

@@ -7,8 +7,8 @@ import pytest
 
 from finetune.baselines.baseline import PartRecords, TaskBaseline
 from finetune.labels.labels import Labels
-from finetune.results import beside as of_beside
-from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, fit_baselines
+from finetune.results import baselines as of_beside
+from finetune.results.baselines import CONSTANT, FROZEN, NEAREST, RESIDUES, fit_baselines
 from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
 

@@ -7,7 +7,7 @@ import pytest
 
 from finetune.baselines.baseline import TaskBaseline
 from finetune.metrics.predictions import LabelPredictions, LabelRows
-from finetune.results.kept import ResultCache
+from finetune.results.cache import ResultCache
 
 INPUTS = "0123456789abcdef" * 4
 

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from finetune.baselines.baseline import PartRecords, TaskBaseline
-from finetune.ending import _calibrations
-from finetune.held_out import FoldPredictions
+from finetune.finalize import _calibrations
+from finetune.fold_predictions import FoldPredictions
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
-from finetune.results import beside as of_beside
-from finetune.results import joined as merging
-from finetune.results import predictions_file, sections, words
-from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, fit_baselines
-from finetune.results.calibrated import Calibration, calibrated, check_calibration, fit_calibration, interval_ends
-from finetune.results.joined import MergedPredictions, average_seeds, merge_folds, objective_of_folds
+from finetune.results import baselines as of_beside
+from finetune.results import merge as merging
+from finetune.results import predictions_file, report_sections, text
+from finetune.results.baselines import CONSTANT, FROZEN, NEAREST, RESIDUES, fit_baselines
+from finetune.results.calibration import Calibration, calibrated, check_calibration, fit_calibration, interval_ends
+from finetune.results.merge import MergedPredictions, average_seeds, merge_folds, objective_of_folds
 from finetune.results.results import (
     BaselineScores,
     EnsembleMemberFacts,
@@ -276,7 +276,7 @@ def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baselin
     assert {found[name] for name in (RESIDUES, FROZEN, NEAREST)} == {"it is not defined for pairs of residues"}
     reasons = {"contact": str(found[NEAREST])}
     lacking = tuple(BaselineScores(name, TaskScores(()), {}, reasons, 0.0) for name in (FROZEN, NEAREST))
-    assert words.format_missing(replace(results(), baselines=lacking)) == [
+    assert text.format_missing(replace(results(), baselines=lacking)) == [
         "contact has no ridge on encoder, no nearest neighbour: it is not defined for pairs of residues."
     ]
 
@@ -331,7 +331,7 @@ def test_somebody_elses_scores_have_a_value_or_a_reason(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "scores.json").read_text())
     content["scores"]["tasks"][0]["value"] = None
     (tmp_path / "scores.json").write_text(json.dumps(content))
-    tables = sections.scores(Results.read(tmp_path / "scores.json")).sheets
+    tables = report_sections.scores(Results.read(tmp_path / "scores.json")).sheets
     assert tables[1].rows[0] == ("a", "not measured")
     content["scores"]["tasks"][0]["metric"] = "luck"
     (tmp_path / "scores.json").write_text(json.dumps(content))
@@ -342,7 +342,7 @@ def test_somebody_elses_scores_have_a_value_or_a_reason(tmp_path: Path) -> None:
 def test_no_folder_of_a_machine_is_in_a_table(tmp_path: Path) -> None:
     found = Overlap(f"{PRETRAINING}{tmp_path / 'u50'}", 40, 80, 1, (0.3,), (4,), 40)
     audit = replace(results().audit, comparisons=(found,))
-    (table, *_) = sections.split(replace(results(), audit=audit)).sheets
+    (table, *_) = report_sections.split(replace(results(), audit=audit)).sheets
     assert {row[0] for row in table.rows} == {"pretraining u50"}
 
 
@@ -358,14 +358,14 @@ def test_sentences_on_calibration_are_of_tasks_that_have_a_score() -> None:
     }
     calibrations = tuple(TaskCalibration("t", name, *of) for name, of in fits.items())
     base = Results("test", TaskScores(tasks), None, (), (), (), (), calibrations, "random", "5" * 32, None)
-    intervals, probabilities = words.calibrated(base)
+    intervals, probabilities = text.calibrated(base)
     assert intervals == "Intervals that promise 90 % hold 90% of the truth in test."
     assert probabilities == (
         "Calibration made probabilities worse: they are off by 0.250 before and 0.330 after their calibration "
         "(mean calibration error in test)."
     )
     better = TaskCalibration("t", "e", Calibration(40, temperature=2.0), {**errors, "calibration_error_after": 0.05})
-    _, probabilities = words.calibrated(
+    _, probabilities = text.calibrated(
         replace(base, scores=TaskScores((*tasks, scored("e", 0.6))), calibrations=(*calibrations, better))
     )
     assert probabilities == (
@@ -373,15 +373,15 @@ def test_sentences_on_calibration_are_of_tasks_that_have_a_score() -> None:
         "worse in c)."
     )
     near = TaskCalibration("t", "c", Calibration(40, temperature=2.0), {**errors, "calibration_error_after": 0.2503})
-    _, probabilities = words.calibrated(replace(base, calibrations=(calibrations[0], near)))
+    _, probabilities = text.calibrated(replace(base, calibrations=(calibrations[0], near)))
     assert probabilities.startswith("Probabilities are off by 0.250 before and 0.250 after")
     chose = replace(calibrations[0], calibration=Calibration(40, half_width=1.0, chose=True))
-    said, _ = words.calibrated(replace(base, calibrations=(chose, *calibrations[1:])))
+    said, _ = text.calibrated(replace(base, calibrations=(chose, *calibrations[1:])))
     assert said.endswith("; the labels that they come from also chose the checkpoint, which makes them too short.")
 
 
 def test_the_closing_words_say_where_the_model_loses_and_what_is_undefined() -> None:
-    lines = words.format_summary(replace(results(), caveats=tuple(words.caveats(results()))))
+    lines = text.format_summary(replace(results(), caveats=tuple(text.caveats(results()))))
     assert [" ".join(line.split()) for line in lines[1:3]] == [
         "task metric model 95 % interval over seeds ridge on residues replicates agree to labels",
         "a Spearman 0.800 0.700 to 0.900 0.700 +- 0.141 0.600 Pearson 0.810 (12 labels) 40",
@@ -396,5 +396,5 @@ def test_the_closing_words_say_where_the_model_loses_and_what_is_undefined() -> 
     ]
     few = TaskScores((scored("a", None, undefined="5 labels, fewer than 10"),))
     said = "Checkpoints are chosen by the loss in validation: no task has enough labels there for its metric."
-    assert said in words.caveats(replace(results(), validation=few))
-    assert said not in words.caveats(replace(results(), validation=results().scores))
+    assert said in text.caveats(replace(results(), validation=few))
+    assert said not in text.caveats(replace(results(), validation=results().scores))

@@ -22,8 +22,8 @@ from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
 from finetune.results import predictions_file
-from finetune.results.calibrated import Calibration, fit_calibration
-from finetune.results.joined import MergedPredictions, joined_predictions, merge_folds, with_calibration
+from finetune.results.calibration import Calibration, fit_calibration
+from finetune.results.merge import MergedPredictions, joined_predictions, merge_folds, with_calibration
 from finetune.results.results import Results
 from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task

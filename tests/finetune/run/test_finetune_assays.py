@@ -13,7 +13,7 @@ import pytest
 
 from data.order.plan import Cursor
 from finetune.assays import Assays, open_assays, prepare
-from finetune.members import ensemble_members
+from finetune.ensemble import ensemble_members
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import PASSES, PEAK_LR, WARMUP, Recipe

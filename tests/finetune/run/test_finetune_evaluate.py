@@ -12,7 +12,7 @@ from torch import Tensor
 from data.batches.batch import Batch
 from finetune.assays import Assays, open_assays, prepare
 from finetune.evaluate import evaluate, predict, predict_together
-from finetune.heads.predicted import activate
+from finetune.heads.activation import activate
 from finetune.labels.columns import LabelColumns
 from finetune.metrics.scores import TaskScores
 from finetune.metrics.scoring import score

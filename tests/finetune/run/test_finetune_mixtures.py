@@ -14,8 +14,8 @@ import pytest
 from data.homology import mmseqs
 from data.order.plan import Cursor
 from finetune.assays import Assays, open_assays, prepare
+from finetune.ensemble import ensemble_members
 from finetune.look.__main__ import main as look
-from finetune.members import ensemble_members
 from finetune.recipe import Recipe
 from finetune.splits.parts import TRAIN
 from support.assays.small_run import Rows, rows, write

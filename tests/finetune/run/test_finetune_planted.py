@@ -9,7 +9,7 @@ from finetune.__main__ import main
 from finetune.look.__main__ import main as look
 from finetune.predict import main as predict
 from finetune.recipe import Recipe
-from pretrain.proposal.written import toml_value
+from pretrain.proposal.recipe_text import toml_value
 from support.assays.small_run import write
 from support.inputs.faulty_server import Site, serving
 from support.planted import ALLOWED, ENVIRONMENT, SIGNED, URLS, path_settings, planted, secrets_in

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint.best import best_valid
-from pretrain.evaluation.course import without_rolled_back
+from pretrain.evaluation.training_curve import without_rolled_back
 from pretrain.run.attempts import AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from support.assays.small_run import write

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from benchmarks.embedding import DATA
 from benchmarks.scoring import ASSAY, Loop, blat, by_hash, difference, drawn, substituted, written
 from finetune.score import plan as plans
-from finetune.score.model import VariantScorer
 from finetune.score.plan import MARGINALS, SCHEMES, Scheme, Variant, common_window, plan_of, variant_of
+from finetune.score.scorer import VariantScorer
 
 TARGET, SINGLES = drawn(40, 80)
 MULTIPLE = [variant for count in (2, 3, 5) for variant in substituted(TARGET, 4, count, count)]

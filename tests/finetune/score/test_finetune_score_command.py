@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.scoring import written
 from finetune.score.__main__ import main
-from finetune.score.model import VariantScorer
 from finetune.score.plan import SCHEMES, variant_of
+from finetune.score.scorer import VariantScorer
 from support.launching import torchrun_variables
 
 TARGET = "MKTAYIAKQRQISFVKSHFSRQ"

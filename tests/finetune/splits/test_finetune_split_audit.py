@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from finetune.splits.audit import ConditionOverlap, Overlap, SplitAudit, audit
-from finetune.splits.divide import Split, split_records
 from finetune.splits.parts import SplitParts, parts_of
 from finetune.splits.settings import SplitSettings
+from finetune.splits.split import Split, split_records
+from finetune.splits.text import format_split
 from finetune.splits.variants import to_nearest
-from finetune.splits.words import format_split
 from support.assays.split_records import named_records, protein_records
 from support.inputs.token_stores import store_of
 from zymogen.keyed_random import hashes, integers

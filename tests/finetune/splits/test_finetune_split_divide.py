@@ -8,9 +8,9 @@ import pytest
 
 from data.alphabet import LETTER_IDS
 from finetune.splits import split_file
-from finetune.splits.divide import split_records
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION, in_order_of_first
 from finetune.splits.settings import SplitSettings
+from finetune.splits.split import split_records
 from finetune.splits.variants import are_mostly_variants, are_variants, of_rows, of_sequences
 from support.assays.split_records import named_records, protein_records
 from zymogen.keyed_random import hashes, integers

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from finetune.splits import split_file
-from finetune.splits.deal import balance_groups
+from finetune.splits.balance import balance_groups
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION, SplitParts, in_order_of_first, parts_of
 from finetune.splits.settings import SplitSettings
 from zymogen.keyed_random import hashes

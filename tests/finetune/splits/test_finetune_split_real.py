@@ -14,9 +14,9 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from finetune.splits.audit import compare
 from finetune.splits.columns import by_column
-from finetune.splits.divide import split_records
 from finetune.splits.parts import TEST, UNUSED
 from finetune.splits.settings import IDENTITIES, SplitSettings
+from finetune.splits.split import split_records
 from finetune.splits.variants import of_sequences
 from support.assays.split_records import named_records, protein_records
 from support.inputs.token_stores import store_of

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finetune.splits.divide import split_records
 from finetune.splits.groups import resampling_units
 from finetune.splits.parts import parts_of
 from finetune.splits.settings import SplitSettings
+from finetune.splits.split import split_records
 from support.assays.split_records import protein_records
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from finetune.splits import split_file
-from finetune.splits.divide import split_records
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, parts_of
 from finetune.splits.settings import SplitSettings
+from finetune.splits.split import split_records
 from support.assays.split_records import named_records, protein_records
 
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from data.sources.tables import TableSource
-from finetune.labels.placed import TableRows
-from finetune.labels.reading import read_task
+from finetune.labels.locate import TableRows
+from finetune.labels.read import read_task
 from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.assays import split_and_read
-from finetune.labels.reading import TaskLabels
+from finetune.labels.read import TaskLabels
 from finetune.recipe import AssaySettings, EnsembleRunSettings, Recipe
-from finetune.splits.divide import Split
 from finetune.splits.parts import NAMES
 from finetune.splits.settings import SplitSettings
+from finetune.splits.split import Split
 from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.table import Table
 from finetune.tasks.settings import TaskSettings

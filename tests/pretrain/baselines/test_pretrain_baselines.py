@@ -14,9 +14,9 @@ from data.batches.packed import BinSize, TokenArrays
 from data.batches.settings import MaskSettings
 from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import Bin
-from pretrain.baselines import measured
+from pretrain.baselines import fit
 from pretrain.baselines.__main__ import main
-from pretrain.baselines.measured import measure
+from pretrain.baselines.fit import measure
 from pretrain.baselines.predictors import (
     FEATURES_EACH,
     LETTERS,
@@ -28,7 +28,7 @@ from pretrain.baselines.predictors import (
     hidden_residues,
 )
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.evaluate import evaluate, unigram_losses, validation_set
+from pretrain.evaluation.validation import evaluate, unigram_losses, validation_set
 from support.jobs.finished_runs import model_of, settings_of
 
 EVEN = np.full(NUM_LETTERS, 1 / NUM_LETTERS)
@@ -158,7 +158,7 @@ def test_the_residues_that_are_scored_are_those_of_a_validation(
             seen.append(bin_.samples)
         return hidden_residues(bin_, contents)
 
-    monkeypatch.setattr(measured, "hidden_residues", looked)
+    monkeypatch.setattr(fit, "hidden_residues", looked)
     measure(corpora, settings, scored, groups, 0)
     fitted_on, held_out = np.unique(np.concatenate(seen)), corpora.validation
     assert not np.isin(fitted_on, held_out).any()

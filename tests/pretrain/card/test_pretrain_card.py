@@ -19,12 +19,12 @@ from huggingface_hub import ModelCard
 
 from pretrain.__main__ import main
 from pretrain.card import text as card_text
-from pretrain.card.pretrained import ExportFacts, text, write_card
+from pretrain.card.card import ExportFacts, text, write_card
 from pretrain.card.text import FOLDER, hub_model
 from pretrain.evaluation.scores import format_number
-from pretrain.report.figures import loss_figure
+from pretrain.report.charts import loss_figure
 from pretrain.report.history import read_history
-from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
+from pretrain.report.results import ASSAYS, CONTACTS, EVALUATION, read
 from pretrain.report.section import source_names
 from pretrain.run import records
 from pretrain.ship.contact_head import NOT_FITTED

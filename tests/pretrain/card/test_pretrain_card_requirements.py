@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from pretrain.card.pretrained import ExportFacts, write_card
+from pretrain.card.card import ExportFacts, write_card
 from pretrain.card.text import ESMC_NEEDS
 from support.inputs.written_runs import WrittenRun
 from support.places import ROOT

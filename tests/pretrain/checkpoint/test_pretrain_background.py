@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pretrain.loop
 from pretrain.__main__ import main
-from pretrain.checkpoint import StorageError, commit, find, saves, sweep, verify, writer
+from pretrain.checkpoint import StorageError, commit, find, saver, sweep, verify, writer
 from pretrain.checkpoint.writer import BackgroundWrite, StagedState, StagingBuffer, stored_as
 from pretrain.engine.named_state import TorchState
 from pretrain.step import train_step
@@ -140,7 +140,7 @@ class Blocked:
 
     def __init__(self, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers, self.met, self.steps = threading.Event(), False, 0
-        monkeypatch.setattr(saves, "_PATIENCE_S", 60.0)
+        monkeypatch.setattr(saver, "_PATIENCE_S", 60.0)
         fsync, name = os.fsync, f"step-{step:09d}"
 
         def waiting(handle: int) -> None:
@@ -152,7 +152,7 @@ class Blocked:
         def taken(*arguments: Any, **how: Any) -> Any:
             self.steps += 1
             if self.steps == step + 1:
-                saves._PATIENCE_S = 0.05
+                saver._PATIENCE_S = 0.05
             self.before(self.steps)
             return train_step(*arguments, **how)
 
@@ -168,7 +168,7 @@ def test_what_is_due_while_a_save_is_being_written_is_skipped(
 ) -> None:
     of_run, answers, fsync = saves_of(tmp_path, TorchState(*build())), threading.Event(), os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (answers.wait(20), fsync(handle)))
-    monkeypatch.setattr(saves, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(saver, "_PATIENCE_S", 0.05)
     assert [of_run.save(trainer_at(step)) for step in (1, 2, 3)] == [True, False, False]
     assert of_run.skipped == 2
     said = "save skipped: the checkpoint of step 1 is still being written; training continues"
@@ -189,7 +189,7 @@ def test_steps_continue_while_the_disk_does_not_answer(
     def answer(step: int) -> None:
         if step == 6:
             disk.answers.set()
-            saves._PATIENCE_S = 60.0
+            saver._PATIENCE_S = 60.0
             for thread in threading.enumerate():
                 if thread.name == "checkpoint":
                     thread.join(60)

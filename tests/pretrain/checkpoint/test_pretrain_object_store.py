@@ -13,9 +13,9 @@ import pytest
 from pretrain.checkpoint import CheckpointError, StorageError, commit, verify
 from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.files.blocks import PRIVATE
-from pretrain.checkpoint.object_store import stored
+from pretrain.checkpoint.object_store import bucket as buckets
+from pretrain.checkpoint.object_store.bucket import RECORDS_FILE, CheckpointBucket
 from pretrain.checkpoint.object_store.objects import ObjectStore
-from pretrain.checkpoint.object_store.stored import RECORDS_FILE, CheckpointBucket
 from pretrain.engine.named_state import TorchState
 from pretrain.run.settings import RunSettings
 from support.checkpoint_run import build, plan_of, save, shares, train
@@ -176,7 +176,7 @@ def test_a_save_stores_what_is_new_of_the_metrics(
     bucket: CheckpointBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part once, whatever process saves; a machine that lost the last lines goes on from those that are stored."""
-    monkeypatch.setattr(stored, "PART_BYTES", 1000)
+    monkeypatch.setattr(buckets, "PART_BYTES", 1000)
     metrics, written = tmp_path / "metrics.jsonl", list[str]()
     write = ObjectStore.write
 

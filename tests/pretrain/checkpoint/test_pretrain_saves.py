@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from accelerate import Accelerator
 
-import pretrain.checkpoint.saves
+import pretrain.checkpoint.saver
 import pretrain.loop
 import pretrain.masked_language_job
 from pretrain.__main__ import main
@@ -75,7 +75,7 @@ class Run:
 @pytest.fixture(autouse=True, scope="module")
 def _no_pause() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretrain.checkpoint.saves, "_PAUSE_S", 0.0)
+        patch.setattr(pretrain.checkpoint.saver, "_PAUSE_S", 0.0)
         yield
 
 

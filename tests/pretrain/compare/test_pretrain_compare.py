@@ -11,8 +11,8 @@ from data.corpus.prepare import open_corpora, prepare_corpora
 from pretrain.compare.__main__ import main
 from pretrain.compare.comparison import ModelComparison, ModelDifference
 from pretrain.compare.models import compare_models, differences
-from pretrain.evaluation.evaluate import Row
-from pretrain.evaluation.opened import EvaluationSetOptions
+from pretrain.evaluation.scored_set import EvaluationSetOptions
+from pretrain.evaluation.validation import Row
 from pretrain.evaluation.verdict import Judgement
 from support.jobs.finished_runs import SHAPE, finished_run, model_of, settings_of
 from zymogen.settings.json_file import as_json

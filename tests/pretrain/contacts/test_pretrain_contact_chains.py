@@ -11,9 +11,9 @@ import pytest
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from pretrain.contacts.chains import CONTACT, Chain, chains_of, files_of
-from pretrain.contacts.chosen import filter_chains
 from pretrain.contacts.score import format_scores, score_contacts
-from pretrain.model.initial import initialise
+from pretrain.contacts.split import filter_chains
+from pretrain.model.initialization import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from support.inputs.structure_files import Atoms, pdb_text

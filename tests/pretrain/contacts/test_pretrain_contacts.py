@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from pretrain.contacts import chosen
+from pretrain.contacts import split
 from pretrain.contacts.__main__ import main
 from pretrain.contacts.attention import corrected, eager, maps_of
 from pretrain.contacts.chains import Chain, chains_of
-from pretrain.contacts.chosen import filter_chains, split_chains
 from pretrain.contacts.regression import LONG_RANGE, SHARES, fit, interval, pairs_of, precisions, probabilities
 from pretrain.contacts.score import contact_pairs, format_scores, median_chain
+from pretrain.contacts.split import filter_chains, split_chains
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
@@ -177,11 +177,11 @@ def test_which_chains_are_fitted_on_follows_from_their_residues(
 ) -> None:
     """With what finds relatives replaced, because MMseqs2 takes seconds."""
     identity = 0.0
-    monkeypatch.setattr(chosen, "related", lambda store, _: SimpleNamespace(hashes=np.arange(store.num_records)))
+    monkeypatch.setattr(split, "related", lambda store, _: SimpleNamespace(hashes=np.arange(store.num_records)))
     found = lambda _, queries, *__: SimpleNamespace(  # noqa: E731
         identity=np.full(len(queries), identity), is_searchable=np.ones(len(queries), bool)
     )
-    monkeypatch.setattr(chosen, "nearest", found)
+    monkeypatch.setattr(split, "nearest", found)
     first = split_chains(chains, 3)
     assert len(first.fitted) == 3
     assert len(first.scored) == len(set(first.groups)) == 9

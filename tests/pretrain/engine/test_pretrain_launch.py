@@ -12,10 +12,10 @@ from accelerate.utils import LoggerType
 
 from data.settings import DataSettings
 from pretrain.__main__ import main
-from pretrain.engine import request
+from pretrain.engine import launch_request
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import _check
-from pretrain.engine.request import LaunchConfig, read_launch_config
+from pretrain.engine.launch_request import LaunchConfig, read_launch_config
 from pretrain.engine.settings import ParallelSettings
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.settings import OptimizerSettings
@@ -87,7 +87,7 @@ def test_a_tracker_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPa
     """Accelerate itself would leave it out without a word."""
     recipe = replace(RECIPE, run=RunSettings(directory="-", trackers=("tensorboard", "trackio")))
     asked().check(recipe)
-    monkeypatch.setattr(request, "get_available_trackers", lambda: [LoggerType.TENSORBOARD, LoggerType.WANDB])
+    monkeypatch.setattr(launch_request, "get_available_trackers", lambda: [LoggerType.TENSORBOARD, LoggerType.WANDB])
     with pytest.raises(
         ValueError, match=r"^run\.trackers names 'trackio', which is not installed: pip install trackio, "
     ):
@@ -95,7 +95,7 @@ def test_a_tracker_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_deepspeed_zero_is_refused(no_launcher: pytest.MonkeyPatch) -> None:
-    no_launcher.setattr(request, "find_spec", lambda name: None)
+    no_launcher.setattr(launch_request, "find_spec", lambda name: None)
     with pytest.raises(
         ValueError, match=r"deepspeed is not installed; .*pip install 'deepspeed>=0\.19\.8,<0\.20', .*fsdp2\.yaml"
     ):
@@ -252,19 +252,21 @@ def test_finds_the_launchers_own_command_line(command: str, found: str | None) -
 def test_reads_the_launchers_yaml_and_flags(tmp_path: Path, no_launcher: pytest.MonkeyPatch) -> None:
     no_launcher.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     (tmp_path / "c.yaml").write_text("distributed_type: MULTI_CPU\nnum_processes: 4\nmixed_precision: bf16\n")
-    read = request._from_accelerate(["--config_file", "c.yaml", "-m", "pretrain", "r.toml", "run.seed=1"], tmp_path)
+    read = launch_request._from_accelerate(
+        ["--config_file", "c.yaml", "-m", "pretrain", "r.toml", "run.seed=1"], tmp_path
+    )
     assert (read.world_size, read.distributed_type, read.precision) == (4, "MULTI_CPU", "bf16")
     assert read.config == {"distributed_type": "MULTI_CPU", "num_processes": 4, "mixed_precision": "bf16"}
     assert "--config_file c.yaml" in read.origin
 
     flags = ["--config_file", "c.yaml", "--num_processes", "3", "--multi_gpu", "-m", "pretrain", "r.toml"]
-    read = request._from_accelerate(flags, tmp_path)
+    read = launch_request._from_accelerate(flags, tmp_path)
     assert (read.world_size, read.distributed_type) == (3, "MULTI_GPU")
 
 
 @pytest.mark.parametrize(("flag", "kind"), [("--use_fsdp", "FSDP"), ("--use_deepspeed", "DEEPSPEED")])
 def test_engines_asked_for_by_flag_are_seen(tmp_path: Path, flag: str, kind: str) -> None:
-    read = request._from_accelerate([flag, "--num_processes", "2", "-m", "pretrain", "r.toml"], tmp_path)
+    read = launch_request._from_accelerate([flag, "--num_processes", "2", "-m", "pretrain", "r.toml"], tmp_path)
     assert read.distributed_type == kind
 
 
@@ -274,7 +276,7 @@ def test_the_users_default_yaml_counts_as_asked_for(tmp_path: Path, no_launcher:
     default = tmp_path / "default_config.yaml"
     default.write_text("distributed_type: MULTI_CPU\nnum_processes: 2\n")
     no_launcher.setattr(accelerate_launch, "default_config_file", str(default))
-    read = request._from_accelerate(["-m", "pretrain", "r.toml"], tmp_path)
+    read = launch_request._from_accelerate(["-m", "pretrain", "r.toml"], tmp_path)
     assert (read.world_size, read.distributed_type) == (2, "MULTI_CPU")
 
 
@@ -291,8 +293,8 @@ def test_without_a_launcher_the_environment_speaks(no_launcher: pytest.MonkeyPat
 @pytest.mark.parametrize("in_yaml", ["", "gradient_accumulation_steps: 1\n"])
 def test_accumulation_by_flag_is_refused(in_yaml: str, tmp_path: Path, no_launcher: pytest.MonkeyPatch) -> None:
     (tmp_path / "c.yaml").write_text(f"distributed_type: 'NO'\n{in_yaml}")
-    read = request._from_accelerate(["--config_file", "c.yaml", "-m", "pretrain"], tmp_path)
-    no_launcher.setattr(request, "_requested", lambda: read)
+    read = launch_request._from_accelerate(["--config_file", "c.yaml", "-m", "pretrain"], tmp_path)
+    no_launcher.setattr(launch_request, "_requested", lambda: read)
     read_launch_config().check(RECIPE)
     no_launcher.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")  # what --gradient_accumulation_steps 4 sets
     with pytest.raises(ValueError, match="gradient_accumulation_steps: 4"):

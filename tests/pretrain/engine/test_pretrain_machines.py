@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from pretrain.engine import launch, request
+from pretrain.engine import launch, launch_request
 from pretrain.engine.engine import Engine
 from pretrain.model import compilation, compute
 from pretrain.model.attention import implementation
@@ -124,18 +124,18 @@ def _resolved(command: str, machine: Machine, patch: pytest.MonkeyPatch) -> Laun
     flags = words[words.index("launch") + 1 : words.index("-m")]
     asked = dict(zip(flags[::2], flags[1::2], strict=True))
     config = ROOT / asked.pop("--config_file")
-    processes = request._from_accelerate([*flags, "-m", "pretrain"], ROOT).world_size
+    processes = launch_request._from_accelerate([*flags, "-m", "pretrain"], ROOT).world_size
     assert processes is not None
     asked.pop("--num_processes", None)
     environment = launch_environments(config, processes, [word for pair in asked.items() for word in pair])[0]
     local = processes // int(asked.get("--num_machines", 1))
     for variable, value in {**environment, "LOCAL_WORLD_SIZE": str(local)}.items():
         patch.setenv(variable, value)
-    seen = request._from_accelerate([*flags, "-m", "pretrain"], ROOT)  # by a process of that launch
-    patch.setattr(request, "_requested", lambda: seen)
+    seen = launch_request._from_accelerate([*flags, "-m", "pretrain"], ROOT)  # by a process of that launch
+    patch.setattr(launch_request, "_requested", lambda: seen)
 
     machine.stand_in(patch)
-    recipe, launched = recipe_of(command), request.read_launch_config()
+    recipe, launched = recipe_of(command), launch_request.read_launch_config()
     launched.check(recipe)
     launch._check_devices(launched, local)
     kind = launch._engine(launched)
@@ -274,7 +274,7 @@ def test_what_a_launch_on_the_cpu_asks_of_gpus_is_nothing(flags: list[str], monk
     (variables,) = launch_environments(single, 1, ["--mixed_precision", "bf16", *flags])
     monkeypatch.setenv("ACCELERATE_USE_CPU", variables["ACCELERATE_USE_CPU"])
     replace(T4, gpus=1).stand_in(monkeypatch)
-    asked = request.LaunchConfig(1, "NO", "bf16", "accelerate launch", {})
+    asked = launch_request.LaunchConfig(1, "NO", "bf16", "accelerate launch", {})
     for processes, said in ((1, "asks for mixed_precision bf16, and Tesla T4"), (2, "2 processes were started")):
         with nullcontext() if flags else pytest.raises(ValueError, match=said):
             launch._check_devices(asked, processes)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pretrain.loop
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
 from pretrain.checkpoint.canonical import InvalidCheckpointError, canonical
@@ -35,7 +35,7 @@ from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.groups import build_optimizer, parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe
-from pretrain.recovery.numerical import NumericalFaultError
+from pretrain.recovery.loss_monitor import NumericalFaultError
 from pretrain.step import Outcome, Reading, train_step
 from support.checkpoint_run import trainer_at
 from support.inputs.raw_store import Records, plan_over, write_store

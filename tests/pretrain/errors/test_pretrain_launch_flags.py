@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from data.settings import DataSettings
-from pretrain.engine import request
+from pretrain.engine import launch_request
 from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe
 from pretrain.run.settings import RunSettings
@@ -46,7 +46,7 @@ def test_flags_of_another_launch_are_refused(
     monkeypatch.setenv("FSDP_VERSION", "2")
     words = ["--config_file", f"accelerate_configs/{name}.yaml", *flags, "-m", "pretrain", "r.toml"]
     with pytest.raises(ValueError, match=re.escape(said)):
-        request._from_accelerate(words, ROOT).check(RECIPE)
+        launch_request._from_accelerate(words, ROOT).check(RECIPE)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "accelerate_configs").glob("*.yaml")), ids=lambda path: path.stem)
@@ -57,5 +57,5 @@ def test_flags_of_this_launch_pass(path: Path, monkeypatch: pytest.MonkeyPatch) 
     if config.get("parallelism_config"):
         flags += ["--parallelism_config_dp_replicate_size", "2"]
     words = ["--config_file", str(path), "--gradient_accumulation_steps", "1", "--num_processes", "2", *flags]
-    read = request._from_accelerate([*words, "-m", "pretrain", "r.toml"], ROOT)
+    read = launch_request._from_accelerate([*words, "-m", "pretrain", "r.toml"], ROOT)
     assert set(read.config.get("flags", ())) <= {"gradient_accumulation_steps"}

@@ -19,7 +19,7 @@ from data.transport.byte_stream import ByteStream
 from pretrain.__main__ import main
 from pretrain.evaluate import main as evaluate
 from pretrain.inspect.__main__ import main as inspect
-from pretrain.proposal.written import toml_value
+from pretrain.proposal.recipe_text import toml_value
 from pretrain.recipe import Recipe
 from pretrain.report.page import write_report
 from support.inputs.faulty_server import Fault, Site, serving

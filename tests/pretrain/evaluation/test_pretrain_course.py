@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pretrain.evaluation.course import level, training_curve, trend, trend_of_validations, without_rolled_back
+from pretrain.evaluation.training_curve import level, training_curve, trend, trend_of_validations, without_rolled_back
 from pretrain.run.attempts import Attempt, AttemptRecords, attempts
 
 

@@ -19,12 +19,12 @@ from pretrain.checkpoint.writer import StagingBuffer
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
 from pretrain.evaluate import main
-from pretrain.evaluation.evaluate import evaluate, unigram_losses
-from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, EvaluationResult, buckets
-from pretrain.evaluation.finished import scored_by
-from pretrain.evaluation.frozen import frozen_set
-from pretrain.evaluation.opened import EvaluationSet, EvaluationSetOptions, open_evaluation_set, run_of_name
+from pretrain.evaluation.frozen_set import frozen_set
+from pretrain.evaluation.results import ALL, IDENTITY, LENGTH, EvaluationResult, buckets
+from pretrain.evaluation.score_models import scored_by
+from pretrain.evaluation.scored_set import EvaluationSet, EvaluationSetOptions, open_evaluation_set, run_of_name
 from pretrain.evaluation.scores import CORRUPTIONS
+from pretrain.evaluation.validation import evaluate, unigram_losses
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.ship import source
@@ -160,7 +160,7 @@ def test_the_hash_is_of_proteins_crops_and_targets(opened: EvaluationSet, run: P
 
 def test_one_hidden_residue_more_is_another_set(opened: EvaluationSet, monkeypatch: pytest.MonkeyPatch) -> None:
     before = opened.scored.fingerprint()
-    monkeypatch.setattr("pretrain.evaluation.frozen.SEED", 1)
+    monkeypatch.setattr("pretrain.evaluation.frozen_set.SEED", 1)
     assert opened.scored.fingerprint() != before
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.evaluation.figures import ALL, EvaluationResult
+from pretrain.evaluation.results import ALL, EvaluationResult
 from support.kept_runs import Trained, config
 from support.launching import lines
 from support.rank_pool import RankPool

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pretrain.evaluation.course import Point, TrainingCurve
 from pretrain.evaluation.scores import CorruptionScores, HeldOutUnit
+from pretrain.evaluation.training_curve import Point, TrainingCurve
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 
 BETTER = CorruptionScores(9.0, 8.5, 9.5, 18.0, 0.693, 0.6, 0.8, None, 40, 900)

@@ -20,7 +20,7 @@ from pretrain.checkpoint.writer import StagingBuffer
 from pretrain.engine.named_state import TorchState
 from pretrain.model.attention.layout import rotate, rotation
 from pretrain.model.build import build_meta
-from pretrain.model.initial import initial_weights, local_attention_init, parameter_offsets
+from pretrain.model.initialization import initial_weights, local_attention_init, parameter_offsets
 from pretrain.model.layer import Layer
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ModelSettings

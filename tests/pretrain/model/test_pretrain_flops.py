@@ -15,7 +15,7 @@ from benchmarks.training import Case, activation_bytes, compare, ours, theirs
 from data.alphabet import CLS, EOS, MASK, PAD
 from data.batches.batch import IGNORED
 from pretrain.model.flops import encoder_flops, forward_flops, training_flops
-from pretrain.model.initial import initialise
+from pretrain.model.initialization import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.telemetry.peak import known_peak, measured_peak, peak

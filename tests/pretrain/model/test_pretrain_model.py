@@ -12,7 +12,7 @@ from data.batches.batch import IGNORED, Batch
 from pretrain.model import encoder as encoder_module
 from pretrain.model.attention.layout import frequencies
 from pretrain.model.encoder import EXPECTED_MASK_RATIO, token_dropout_scale
-from pretrain.model.initial import WEIGHT_STD, initialise
+from pretrain.model.initialization import WEIGHT_STD, initialise
 from pretrain.model.layer import KeyedDropout, Site
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
-from pretrain.proposal.choice import ProposedRecipe, propose_settings
+from pretrain.proposal.choose import ProposedRecipe, propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import TrainingPlan
-from pretrain.proposal.written import format_proposal
+from pretrain.proposal.recipe_text import format_proposal
 from pretrain.run.settings import RunSettings
 from support.places import ROOT
 from zymogen.console.format import duration
@@ -328,6 +328,6 @@ def test_a_model_too_large_for_the_memory_is_not_taken() -> None:
 
 
 def test_choosing_needs_no_torch() -> None:
-    program = "import sys, pretrain.proposal.written; print('torch' in sys.modules)"
+    program = "import sys, pretrain.proposal.recipe_text; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

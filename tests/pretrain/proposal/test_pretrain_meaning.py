@@ -8,10 +8,10 @@ import pytest
 
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
-from pretrain.proposal.choice import propose_settings
+from pretrain.proposal.choose import propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine
-from pretrain.proposal.meaning import check_proportions
+from pretrain.proposal.proportions import check_proportions
 from support.kept_runs import config
 from support.places import ROOT
 from support.rank_pool import RankPool

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.proposal.request import ProposalOptions
+from pretrain.proposal.options import ProposalOptions
 from pretrain.recipe import Recipe
 from support.kept_runs import config
 from support.launching import bit_equal, end_of, lines

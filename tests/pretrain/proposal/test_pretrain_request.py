@@ -11,15 +11,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pretrain import proposed
+from pretrain import auto_recipe
 from pretrain.__main__ import main
+from pretrain.auto_recipe import describe_existing_run, provisional_recipe
 from pretrain.proposal import machine, rules
-from pretrain.proposal.choice import ProposedRecipe, propose_settings
+from pretrain.proposal.choose import ProposedRecipe, propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine, describe_machine
-from pretrain.proposal.request import ProposalOptions
-from pretrain.proposal.written import format_estimate, format_proposal, recipe_text, times_of
-from pretrain.proposed import describe_existing_run, provisional_recipe
+from pretrain.proposal.options import ProposalOptions
+from pretrain.proposal.recipe_text import format_estimate, format_proposal, recipe_text, times_of
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from support.launching import torchrun_variables
@@ -247,7 +247,7 @@ def test_an_outline_is_that_of_the_run(
         given.update(of=of, **gpu)
         return LAPTOP
 
-    monkeypatch.setattr(proposed, "describe_machine", looked)
+    monkeypatch.setattr(auto_recipe, "describe_machine", looked)
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
     (here / "your.fasta").write_text("".join(f">{n}\nMK{'A' * n}\n" for n in range(60)))
     assert main(["your.fasta", "--plan", "--untimed"]) == 0
@@ -305,7 +305,7 @@ def test_steps_that_are_timed_are_no_larger_than_those_that_are_trained(here: Pa
     given = {"run.directory": "r", "data.sources": ["your.fasta.gz"], **typed.given}
     found = propose_settings(CORPUS, SPLIT, slow, 3600, given)
     recipe = check(Recipe, tomllib.loads(recipe_text(found, "p", "w", CORPUS, slow, "r")), "the proposal")
-    timed = proposed._in_short_steps(recipe, found, slow).data.bins_per_step
+    timed = auto_recipe._in_short_steps(recipe, found, slow).data.bins_per_step
     assert timed == 8 // context <= recipe.data.bins_per_step
 
 
@@ -336,10 +336,10 @@ def test_every_size_that_is_timed_is_named_while_it_is(
         work.append(recipe.model.preset)
         return 1e6
 
-    monkeypatch.setattr(proposed, "ProgressBar", Line)
+    monkeypatch.setattr(auto_recipe, "ProgressBar", Line)
     monkeypatch.setattr("pretrain.timing.timed_tokens_per_s", timed)
     (here / "your.fasta.gz").write_text("".join(f">{n}\nMK{'A' * n}\n" for n in range(60)))
-    text = proposed.propose(request("data.split_identity=none"), OneProcess(), planned=planned)
+    text = auto_recipe.propose(request("data.split_identity=none"), OneProcess(), planned=planned)
     first, *timings = work
     assert first == "looking at the proteins"
     assert timings

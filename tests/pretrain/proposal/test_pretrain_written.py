@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 
-from finetune.look.written import recipe_text as looked
+from finetune.look.recipe_text import recipe_text as looked
 from pretrain.proposal.reasons import SettingChoice
-from pretrain.proposal.written import comment, toml_value
+from pretrain.proposal.recipe_text import comment, toml_value
 from zymogen.console.safe_text import printable
 
 EVERY = [chr(number) for number in range(0x110000) if not 0xD800 <= number < 0xE000]

@@ -10,7 +10,7 @@ from huggingface_hub import HfApi, constants, snapshot_download
 
 from pretrain.push.__main__ import main
 from pretrain.push.commit import push
-from pretrain.push.failure import HubRefusedError, HubUnavailableError, TagExistsError, wait_s
+from pretrain.push.errors import HubRefusedError, HubUnavailableError, TagExistsError, wait_s
 from pretrain.push.folder import LIST
 from support.hub.client import TOKEN, api, local_hub
 from support.hub.faults import RESET_S, Fault

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.push.commit import push
-from pretrain.push.failure import PushError
+from pretrain.push.errors import PushError
 from pretrain.push.folder import LIST
 from support.forked import forked, status_of
 from support.hub.client import api, local_hub

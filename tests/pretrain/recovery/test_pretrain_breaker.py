@@ -14,7 +14,7 @@ import pytest
 
 import pretrain.loop
 from pretrain.__main__ import main
-from pretrain.recovery.breaker import IDLE, SAME, require_progress
+from pretrain.recovery.restart_limit import IDLE, SAME, require_progress
 from pretrain.step import train_step
 from support.forked import in_process
 from support.inputs.written_runs import WrittenStarts
@@ -262,7 +262,7 @@ def test_a_deterministic_error_is_refused_on_a_new_disk(
 def test_a_numerical_fault_stops_the_run_on_every_disk(
     recipe_in, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr("pretrain.recovery.numerical.ENOUGH", 5)  # a shorter run
+    monkeypatch.setattr("pretrain.recovery.loss_monitor.ENOUGH", 5)  # a shorter run
     recipe, url = recipe_in(tmp_path), server.new_url()
     with bad_labels(65):
         with pytest.raises(RollbackError, match="rolls back once, to step-000000008"):

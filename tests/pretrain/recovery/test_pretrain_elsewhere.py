@@ -18,7 +18,7 @@ import pretrain.loop
 from pretrain import masked_language_job
 from pretrain.__main__ import main
 from pretrain.checkpoint import CheckpointError, find, verify
-from pretrain.checkpoint.object_store.stored import RECORDS_FILE, CheckpointBucket
+from pretrain.checkpoint.object_store.bucket import RECORDS_FILE, CheckpointBucket
 from support.chaos.campaign import Campaign
 from support.checkpoint_run import flip
 from support.jobs import best_job

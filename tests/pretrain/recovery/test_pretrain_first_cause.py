@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pretrain.inspect.__main__ import main as inspect
-from pretrain.recovery.breaker import require_progress
+from pretrain.recovery.restart_limit import require_progress
 from support.inputs.written_runs import WrittenStarts
 from support.kept_runs import STEPS_12
 from support.launching import DDP, launch, lines

@@ -19,7 +19,7 @@ import pretrain.loop
 from pretrain.__main__ import main as train
 from pretrain.inspect import attempts
 from pretrain.inspect.__main__ import main
-from pretrain.recovery.breaker import SAME
+from pretrain.recovery.restart_limit import SAME
 from pretrain.run import lock
 from pretrain.run.lock import LEASE, LOCK, RunLock, is_held
 from pretrain.run.run_json import FORMAT

@@ -18,7 +18,7 @@ from pretrain.inspect.__main__ import main as inspect
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.recipe import Recipe
-from pretrain.recovery.numerical import ENOUGH, REMEMBERED, LossMonitor, faults_met, remedies_of, require_remedy
+from pretrain.recovery.loss_monitor import ENOUGH, REMEMBERED, LossMonitor, faults_met, remedies_of, require_remedy
 from pretrain.run.attempts import AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.settings import RunSettings
@@ -279,7 +279,7 @@ def test_a_loss_that_leaps(
     recipe_in, tmp_path: Path, times: int, clean: End, capsys: pytest.CaptureFixture[str], monkeypatch
 ) -> None:
     """By weights that are damaged, once or each time; the checkpoint before the step is one step older."""
-    monkeypatch.setattr("pretrain.recovery.numerical.ENOUGH", 5)  # a shorter run
+    monkeypatch.setattr("pretrain.recovery.loss_monitor.ENOUGH", 5)  # a shorter run
     words, run = [str(recipe_in(tmp_path)), *STEPS_12, SAVES], tmp_path / "run"
     with damaged_weights(10, times):
         assert with_rollbacks(main, words) == (0 if times == 1 else 78)
@@ -298,7 +298,7 @@ def test_a_loss_that_leaps(
 def test_a_bin_that_makes_the_loss_leap_is_left_out(
     recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pretrain.recovery.numerical.ENOUGH", 5)
+    monkeypatch.setattr("pretrain.recovery.loss_monitor.ENOUGH", 5)
     words, run = [str(recipe_in(tmp_path)), *STEPS_12, SAVES], tmp_path / "run"
     with bad_labels(65):
         assert with_rollbacks(main, words) == 78

@@ -12,9 +12,9 @@ import pytest
 
 from data.order.plan import Cursor
 from pretrain.evaluation.scores import CorruptionScores, HeldOutUnit, MaskedLanguageScores, kind_of
-from pretrain.report.facts import format_verdict, key_numbers, run_state
-from pretrain.report.figures import loss_figure, short, time_line, training_figures
+from pretrain.report.charts import loss_figure, short, time_line, training_figures
 from pretrain.report.history import read_history
+from pretrain.report.page_text import format_verdict, key_numbers, run_state
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.summary import LaunchCommand, format_summary

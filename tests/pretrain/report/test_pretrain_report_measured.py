@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from pretrain.card.pretrained import ExportFacts, write_card
+from pretrain.card.card import ExportFacts, write_card
 from pretrain.report.drawings import ContactMap, IntervalPlot
-from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
 from pretrain.report.page import write_report
+from pretrain.report.results import ASSAYS, CONTACTS, EVALUATION, read
 from support.inputs.written_runs import IDENTITIES, LENGTHS, WEIGHTS, WrittenRun, contacts, evaluation
 from support.screens.browser import Browser, offences
 from zymogen.settings import json_file

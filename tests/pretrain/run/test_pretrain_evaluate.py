@@ -25,7 +25,8 @@ from data.order.plan import Cursor
 from data.settings import DataSettings
 from data.sources.synthetic import Families
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.evaluate import (
+from pretrain.evaluation.scores import CorruptionScores
+from pretrain.evaluation.validation import (
     evaluate,
     intervals,
     require_targets,
@@ -33,7 +34,6 @@ from pretrain.evaluation.evaluate import (
     validation_set,
     with_floor,
 )
-from pretrain.evaluation.scores import CorruptionScores
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.groups import build_optimizer, parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
@@ -243,7 +243,7 @@ def test_rank_0_alone_resamples(
         calls.append(1)
         return intervals(*arguments)
 
-    monkeypatch.setattr("pretrain.evaluation.evaluate.intervals", counted)
+    monkeypatch.setattr("pretrain.evaluation.validation.intervals", counted)
     other = Ranks(1)
     monkeypatch.setattr(other, "on_main", lambda work: alone, raising=False)
     assert scored(Fake(uneven), corpora, other, unigram) is alone

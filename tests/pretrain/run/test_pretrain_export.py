@@ -23,7 +23,7 @@ from data.order.plan import Bin
 from data.settings import DataSettings
 from pretrain import export
 from pretrain.__main__ import main
-from pretrain.card.pretrained import validation
+from pretrain.card.card import validation
 from pretrain.evaluation.scores import HeldOutUnit
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS

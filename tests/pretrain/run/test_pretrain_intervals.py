@@ -10,7 +10,7 @@ import pytest
 from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings, MixedCorpus
-from pretrain.evaluation.evaluate import intervals
+from pretrain.evaluation.validation import intervals
 
 
 def width(sums: np.ndarray, clusters: np.ndarray) -> float:

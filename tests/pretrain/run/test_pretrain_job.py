@@ -21,11 +21,11 @@ from torch import Tensor
 
 from data.batches.batch import Batch
 from data.batches.loader import Loader, Step
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
 from pretrain.engine.engine import Engine
-from pretrain.model.initial import initialise
+from pretrain.model.initialization import initialise
 from pretrain.model.presets import PRESETS
 from pretrain.step import Reading, train_step
 from support.inputs.raw_store import Records, plan_over, write_store

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from data.order.extent import tokens_per_epoch
+from data.order.plan_size import tokens_per_epoch
 from pretrain.__main__ import main
-from pretrain.corpus import open_on_every_rank
+from pretrain.corpora import open_on_every_rank
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.recipe import Recipe
 from pretrain.summary import LaunchCommand

@@ -16,7 +16,7 @@ import pretrain.loop
 from data.batches.batch import IGNORED, Batch, Targets
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
 from pretrain.__main__ import main

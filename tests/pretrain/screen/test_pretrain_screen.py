@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from data.order.extent import PlanSize
+from data.order.plan_size import PlanSize
 from pretrain.job import LossTerm
 from pretrain.screen import (
     Pause,

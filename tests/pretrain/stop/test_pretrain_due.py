@@ -8,7 +8,7 @@ import pytest
 import pretrain.loop
 from pretrain.__main__ import main
 from pretrain.recipe import Recipe
-from pretrain.run import due
+from pretrain.run import interval_schedule
 from support.checkpoint_run import written_at_once
 from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
@@ -31,7 +31,7 @@ def test_by_the_clock(recipe_in, trained: Trained, tmp_path: Path, monkeypatch: 
         now[0] += 7.0
         return train_step(*arguments, **how)
 
-    monkeypatch.setattr(due, "monotonic", lambda: now[0])
+    monkeypatch.setattr(interval_schedule, "monotonic", lambda: now[0])
     monkeypatch.setattr(pretrain.loop, "train_step", seven_seconds)
     with written_at_once():
         assert main([str(recipe_in(tmp_path)), *STEPS_12, *TIMES]) == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pretrain.run.grace import GracePeriod
+from pretrain.run.grace_period import GracePeriod
 from zymogen.processes import signals
 from zymogen.processes.signals import Interrupted
 

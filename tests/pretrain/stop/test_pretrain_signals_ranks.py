@@ -11,7 +11,7 @@ import pytest
 
 from pretrain import loop
 from pretrain.checkpoint import find, verify
-from pretrain.checkpoint.saves import CheckpointSaver, SaveCost
+from pretrain.checkpoint.saver import CheckpointSaver, SaveCost
 from pretrain.recovery import watchdog
 from pretrain.run.directory import RunDirectory
 from support.chaos import campaign

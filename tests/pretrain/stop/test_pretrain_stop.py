@@ -19,7 +19,7 @@ import pretrain.masked_language_job as job
 import pretrain.report.page
 import pretrain.ship.export as ship
 from pretrain.__main__ import main
-from pretrain.checkpoint import saves
+from pretrain.checkpoint import saver
 from pretrain.checkpoint.commit import SavePlan
 from pretrain.engine.engine import Engine
 from pretrain.run.directory import RunDirectory
@@ -112,8 +112,8 @@ PHASES: dict[str, tuple[object, str, dict, int | None]] = {
     "start": (Engine, "prepare", {}, None),
     "first step": (Engine, "settle", {}, None),
     "waiting for data": (job.Loader, "__next__", {"at": 4}, 3),
-    "save": (saves, "commit", {"at": 1}, 10),
-    "after a save": (saves, "commit", {"at": 1, "after": True}, 10),
+    "save": (saver, "commit", {"at": 1}, 10),
+    "after a save": (saver, "commit", {"at": 1, "after": True}, 10),
     "validation": (Engine, "stop_together", {"at": 2}, 12),
     "end of the validation": (job, "evaluate", {"after": True}, 12),
     "export": (ship.transformers_io, "save", {}, 12),
@@ -196,7 +196,7 @@ def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], mon
 def test_the_last_save_is_begun_if_it_fits(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, save_s: float, saved: int
 ) -> None:
-    monkeypatch.setattr(saves.CheckpointSaver, "cost", saves.SaveCost(0.0, save_s, 1))
+    monkeypatch.setattr(saver.CheckpointSaver, "cost", saver.SaveCost(0.0, save_s, 1))
     when(pretrain.loop, "train_step", SIGTERM, at=5)
     with written_at_once():
         assert run.start("run.checkpoint_every=2", "run.grace_s=100") == 75
@@ -215,7 +215,7 @@ def test_a_save_that_does_not_end_gets_what_is_left(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """The one that is being written when the signal comes, and the last one."""
-    commit, may_end = saves.commit, threading.Event()
+    commit, may_end = saver.commit, threading.Event()
 
     def blocked(plan: SavePlan, *arguments: object, **how: object) -> object:
         if plan.trainer.step == at:
@@ -224,9 +224,9 @@ def test_a_save_that_does_not_end_gets_what_is_left(
         return commit(plan, *arguments, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(saves, "commit", blocked)
+        patch.setattr(saver, "commit", blocked)
         patch.setattr(
-            saves.CheckpointSaver, "cost", saves.SaveCost(0.0, 0.0, 1)
+            saver.CheckpointSaver, "cost", saver.SaveCost(0.0, 0.0, 1)
         )  # however slow the disk is, the last one fits
         when(pretrain.loop, "train_step", SIGTERM, at=5)
         began = time.monotonic()

@@ -8,8 +8,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from finetune.labels.labels import Labels
-from finetune.labels.placed import TableRows
-from finetune.labels.reading import TaskLabels, read_task
+from finetune.labels.locate import TableRows
+from finetune.labels.read import TaskLabels, read_task
 from finetune.tables.table import Table
 from finetune.tasks.settings import TaskSettings
 

@@ -43,7 +43,7 @@ _LONGEST_S = 1.2
 _SAVE_S = 0.03
 """A kill of a save comes within this time after its folder appeared."""
 _BY_A_RUN = (
-    *("numba", "pydantic.dataclasses", "pretrain.__main__", "data.sources.resolve", "pretrain.proposal.written"),
+    *("numba", "pydantic.dataclasses", "pretrain.__main__", "data.sources.resolve", "pretrain.proposal.recipe_text"),
     *("pretrain.ship.export", "pretrain.report.page", "jinja2", "matplotlib.figure", "matplotlib.patches"),
 )
 """What a run imports beside that, at its start and, the second line, at its end: 2.7 of a short run's 6.6 seconds."""

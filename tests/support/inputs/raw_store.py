@@ -9,13 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_IDS
-from data.corpus.shelves import CorpusReader
+from data.corpus.reader import CorpusReader
 from data.order.plan import Plan
 from data.order.sampler import Epochs
 from data.settings import DataSettings
 from zymogen.compiled import compiled
 
-KERNELS = ("data.order.packing", "data.batches.masking", "data.corpus.shelves", "data.batches.collate")
+KERNELS = ("data.order.packing", "data.batches.masking", "data.corpus.reader", "data.batches.collate")
 
 
 def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pretrain.model.build import build_initialized, build_meta
-from pretrain.model.initial import FirstWeight
+from pretrain.model.initialization import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.settings import ModelSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.checkpoint.load import newest_step
-from pretrain.evaluation.figures import (
+from pretrain.evaluation.results import (
     CHANCE,
     CONTROL,
     ConfidenceInterval,
@@ -18,7 +18,7 @@ from pretrain.evaluation.figures import (
     EvaluationResult,
     EvaluationRow,
 )
-from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION
+from pretrain.report.results import ASSAYS, CONTACTS, EVALUATION
 from pretrain.run import records
 from pretrain.run.attempts import Attempt, AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory

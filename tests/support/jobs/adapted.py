@@ -12,7 +12,7 @@ from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.lora import is_adapters, plan_of
 from finetune.adaptation.settings import AdaptationSettings
 from pretrain.model.encoder import Encoder
-from pretrain.model.initial import FirstWeight
+from pretrain.model.initialization import FirstWeight
 from pretrain.model.linear import Linear
 from pretrain.model.presets import EsmShape
 

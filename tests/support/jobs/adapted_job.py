@@ -20,7 +20,7 @@ from pretrain.engine.launch import launch
 from pretrain.job import ModelBundle
 from pretrain.loop import train
 from pretrain.model.build import build_meta
-from pretrain.model.initial import initial_weights
+from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.recipe import Recipe

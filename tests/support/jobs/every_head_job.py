@@ -23,7 +23,7 @@ from finetune.tasks.task import Task
 from pretrain import job
 from pretrain.engine.engine import Engine
 from pretrain.job import ModelBundle
-from pretrain.model.initial import initial_weights
+from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.groups import ParameterGroup, parameter_groups
 from pretrain.recipe import Recipe

@@ -8,7 +8,7 @@ from finetune.__main__ import main as whole
 def main(arguments: list[str]) -> int:
     """Train as the recipe says; the exit status."""
     with (
-        mock.patch("finetune.ending.finalize", return_value=None),
-        mock.patch("finetune.results.words.format_summary", return_value=[]),
+        mock.patch("finetune.finalize.finalize", return_value=None),
+        mock.patch("finetune.results.text.format_summary", return_value=[]),
     ):
         return whole(arguments)

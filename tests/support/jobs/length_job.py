@@ -25,16 +25,16 @@ from data.batches.loader import Loader, Step
 from data.order.plan import Bin, Cursor
 from data.order.settings import forward_bins
 from pretrain.checkpoint.load import newest_valid
-from pretrain.corpus import open_on_every_rank
+from pretrain.corpora import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
-from pretrain.evaluation.evaluate import validation_set
+from pretrain.evaluation.validation import validation_set
 from pretrain.job import Job, LossTerm, ModelBundle
 from pretrain.loop import train
 from pretrain.model.encoder import Encoder
 from pretrain.model.flops import training_flops
-from pretrain.model.initial import initial_weights
+from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.recipe import Recipe

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrain.checkpoint.digests.copies import _in_words
+from pretrain.checkpoint.digests.replicas import _in_words
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import build
 

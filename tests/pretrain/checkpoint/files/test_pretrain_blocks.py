@@ -22,7 +22,7 @@ from pretrain.checkpoint import (
 )
 from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.files.blocks import BlockHashes, BlockReader, FileEntry
-from pretrain.checkpoint.files.reading import read_tensors
+from pretrain.checkpoint.files.reader import read_tensors
 from pretrain.checkpoint.load import unreadable
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import build, flip, restore, rewrite_manifest, write_ranks, write_two

@@ -14,7 +14,7 @@ from torch import nn
 
 from pretrain.checkpoint import InvalidCheckpointError, UnsupportedVersionError, VerifiedCheckpoint, verify
 from pretrain.checkpoint.canonical import canonical
-from pretrain.checkpoint.files.reading import read_tensors
+from pretrain.checkpoint.files.reader import read_tensors
 from pretrain.checkpoint.writer import StagingBuffer
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import (

@@ -18,7 +18,7 @@ from pretrain.checkpoint import InvalidCheckpointError, StorageError, VerifiedCh
 from pretrain.checkpoint.files import blocks
 from pretrain.checkpoint.files.blocks import FileEntry
 from pretrain.checkpoint.files.index import TensorIndex, index_bytes
-from pretrain.checkpoint.files.reading import TensorRange, TensorReader, read_tensors
+from pretrain.checkpoint.files.reader import TensorRange, TensorReader, read_tensors
 from pretrain.checkpoint.load import unreadable
 from pretrain.checkpoint.writer import StagedState
 from pretrain.engine.spans import StoredPiece
