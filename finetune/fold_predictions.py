@@ -116,7 +116,7 @@ def best_model(trained: TrainedMember, device: torch.device) -> tuple[int, nn.Mo
     parameters = dict(built.model.named_parameters())
     has_frozen = not all(parameter.requires_grad for parameter in parameters.values())
     # Of a frozen encoder whose features are cached the model has no weights, so there is nothing else to read.
-    frozen = built.first if has_frozen else None
+    frozen = built.initializers if has_frozen else None
     checkpoint = best_valid(trained.run.checkpoints, lambda found: read_whole(found, parameters, frozen))
     built.model.load_state_dict({name: checkpoint.tensors[name] for name in parameters}, assign=True)
     return checkpoint.trainer.step, built.model.to(device).train(False)

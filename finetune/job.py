@@ -284,7 +284,7 @@ class FineTuneJob(Job[FineTuneScores]):
         """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
         return sum(bin_.num_tokens for bin_ in self.assays.bins(self._scored)) / 3
 
-    def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
+    def require_entries(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
         """Nothing to check: a table is whole before the first step, and its fingerprint covers it."""
 
     def publish(self, run: RunDirectory) -> None:
@@ -327,7 +327,7 @@ class FineTuneJob(Job[FineTuneScores]):
             read_wild_types(recipe.data.wild_type, recipe.data.ingest.content) if recipe.data.wild_type else None,
         )
 
-    def names(self, samples: NDArray[np.int64]) -> list[str]:
+    def sample_names(self, samples: NDArray[np.int64]) -> list[str]:
         """The id of each record of the tables."""
         return [self.assays.store.header(record) for record in samples.tolist()]
 

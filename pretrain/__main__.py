@@ -186,7 +186,7 @@ def _require_files(recipe: Recipe, origin: SettingOrigin) -> None:
     except ValueError as error:
         named = [name for name in ("data.clusters", "data.exclude") if name in str(error)]
         sources = "data.mixture" if recipe.data.mixture else "data.sources"
-        raise ValueError(origin.says(str(error), *(named or [sources]))) from None
+        raise ValueError(origin.error(str(error), *(named or [sources]))) from None
 
 
 def _parser() -> CommandParser:

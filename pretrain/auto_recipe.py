@@ -94,7 +94,7 @@ def provisional_recipe(request: ProposalOptions) -> Recipe:
     recipe = check(Recipe, overridden({}, [f"{name}={toml_value(value)}" for name, value in named.items()]), typed)
     if os.path.realpath(recipe.run.directory) == os.path.realpath(recipe.data.store_dir):
         text = f"run.directory is {recipe.run.directory}, where token stores are kept (data.store_dir); choose another"
-        raise ValueError(typed.says(text, "run.directory", "data.store_dir"))
+        raise ValueError(typed.error(text, "run.directory", "data.store_dir"))
     return recipe
 
 
@@ -133,7 +133,7 @@ def _kept(request: ProposalOptions, run: RunDirectory) -> dict[str, Any]:
         try:
             require_files(DataSettings(sources=request.sources))
         except ValueError as error:
-            raise ValueError(SettingOrigin(COMMAND_LINE).says(str(error))) from None
+            raise ValueError(SettingOrigin(COMMAND_LINE).error(str(error))) from None
         moved = ""
         if not all("://" in each or glob(each) for each in map(str, kept)):
             setting = shlex.quote(f"data.sources={toml_value(request.sources)}")

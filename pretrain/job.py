@@ -65,7 +65,7 @@ class ModelBundle:
     """Parameters on the meta device: names and shapes. What is not trained has `requires_grad` False already."""
     description: Mapping[str, Any]
     """For run.json: what `Job.build` needs to build the same model when the run is continued."""
-    first: Mapping[str, Callable[[], Tensor]]
+    initializers: Mapping[str, Callable[[], Tensor]]
     """Parameter name -> what draws or reads its first value, whole, float32 on the host.
 
     For a run that begins, every parameter. For one that is continued, those that are not trained: a checkpoint does not
@@ -88,7 +88,7 @@ class Job(Protocol[S]):
 
     @property
     def entry_names(self) -> Set[str]:
-        """Every name that `entries` may use; a run is not continued from a checkpoint that has an unknown one."""
+        """Every name that `checkpoint_entries` may use; no run continues from a checkpoint that has another one."""
         return frozenset()
 
     bounds_spikes: ClassVar[bool] = False
@@ -156,7 +156,7 @@ class Job(Protocol[S]):
     def evaluate(self, model: nn.Module) -> S:
         """Score the prepared model on what is held out; collective. Its mode stays as it was.
 
-        A signal ends it where it calls `engine.stop_together`.
+        A signal ends it where it calls `engine.raise_if_interrupted`.
         """
 
     def scored_set(self) -> str:
@@ -179,15 +179,15 @@ class Job(Protocol[S]):
         """How much of the data a run has trained on up to `cursor`, None if unknown; called on rank 0 alone."""
         return None
 
-    def names(self, samples: NDArray[np.int64]) -> Sequence[str]:
+    def sample_names(self, samples: NDArray[np.int64]) -> Sequence[str]:
         """What sequences are called, by the sample ids of a plan, where a run must name them; on rank 0 alone."""
         return [str(sample) for sample in samples.tolist()]
 
-    def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
+    def checkpoint_entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
         """What a checkpoint at `cursor` keeps for the job, by the name of the entry; collective."""
         return {}
 
-    def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
+    def require_entries(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
         """Check that the job can continue from a checkpoint that holds `entries`; collective.
 
         Raises:

@@ -128,7 +128,7 @@ class Steps:
         """
         self.clock.count(step.num_tokens, self._job.flops(step, outcome))
         self._screen.count(step.num_tokens, lambda: most_bytes(self._engine.device))
-        is_due = self._due.at(state.step) or self._due.by_clock(first=self._is_first, last=is_last)
+        is_due = self._due.due_at_step(state.step) or self._due.due_by_clock(first=self._is_first, last=is_last)
         if is_due or is_last or self._is_first:
             speed, self.clock = self.clock.read(), Timer()
             # A peak that was measured while other programs ran is too low.
@@ -136,7 +136,7 @@ class Steps:
             report = report_of(self._job.objectives, outcome.losses, rate, speed, self._peak_flops)
             if is_due:
                 self._log.step(state, step, outcome, report, speed, saves)
-                self._due.done()
+                self._due.reset()
             self._screen.report(report, shows_mfu=self._engine.device.type == "cuda")
         self._is_first = False
 

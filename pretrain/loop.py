@@ -94,14 +94,14 @@ def train(
     def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
         with run.claimed(recipe, allow_schedule_change=allow_schedule_change):
             with signals.immediate():
-                known, newest_step = elsewhere.known()
+                known, newest_step = elsewhere.attempts()
             before = attempts(known)
             require_remedy(run, known.faults, newest_step, recipe)
             asked_for = require_progress(run, before, newest_step, despite_failures=despite_failures)
             sweep(run.checkpoints)
             with signals.immediate():
                 found = elsewhere.newest()
-            attempt, found = elsewhere.numbered(found, engine.world_size, despite_failures=asked_for)
+            attempt, found = elsewhere.start_attempt(found, engine.world_size, despite_failures=asked_for)
         chosen = (found.path, found.manifest.self_sha256) if found else None
         return attempt, found.trainer.step if found else 0, chosen, [] if asked_for else faults_met(before)
 
@@ -131,7 +131,7 @@ def train(
             scores = training.finish()
     summary = TrainingResult(scores, training.state, run, training.seconds, job, training.validations.best)
     training = None  # with its model, so that the engine can train another one
-    engine.forget()
+    engine.release()
     return summary
 
 
@@ -168,14 +168,14 @@ class Trainer(Generic[S]):
         if not checkpoint:  # run.json describes the model from here on
             engine.on_main(lambda: run.describe(model=dict(built.description), parameters=num_parameters))
         self._prepare(built)
-        if frozen := fill_frozen(self.named, built.first, engine.gather) or built.frozen:
+        if frozen := fill_frozen(self.named, built.initializers, engine.gather) or built.frozen:
             fingerprints[FROZEN] = frozen
         self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor(), chain=GENESIS, skipped_steps=0)
         if checkpoint:
             checkpoint = self._restore(checkpoint, elsewhere, fingerprints)
             self.state = checkpoint.trainer
         else:
-            fill(self.named, self.named.names, built.first)
+            fill(self.named, self.named.names, built.initializers)
         self.opening_lines += describe_changes(checkpoint, engine)
         engine.on_main(lambda: run.describe(compute=self.opening_lines))
         self.log = MetricsLog(recipe, job, engine, run, attempt)
@@ -184,7 +184,7 @@ class Trainer(Generic[S]):
         self.saves = CheckpointSaver(run, engine, self.named, attempt, fingerprints, settings, checkpoint, log)
         if not self.is_over:
             steps = recipe.schedule.total_tokens // (recipe.data.bins_per_step * recipe.data.bin_tokens)
-            self.saves.require_room(self.num_stored, with_best=job.selection is not None, steps=steps)
+            self.saves.require_free_space(self.num_stored, with_best=job.selection is not None, steps=steps)
         self.numerics, self.seconds = LossMonitor(recipe.run.spike_nats, self.state, faults), 0.0
         self.bound: bool | None = None  # None: not tried yet
         self.late = int({"auto": engine.device.type == "cuda", "always": True, "never": False}[recipe.run.read_late])
@@ -209,11 +209,11 @@ class Trainer(Generic[S]):
         while True:
             require_same_run(checkpoint, fingerprints)
             require_same_skipped_bins(checkpoint, self.recipe.data)
-            self.job.require(checkpoint.trainer.entries, checkpoint.trainer.cursor)
+            self.job.require_entries(checkpoint.trainer.entries, checkpoint.trainer.cursor)
             try:
                 state = restore(checkpoint, self.named, self.engine, fingerprints.get(FROZEN), known)
             except InvalidCheckpointError as error:  # on every rank
-                checkpoint = elsewhere.instead_of(checkpoint, error, self.attempt)
+                checkpoint = elsewhere.fall_back(checkpoint, error, self.attempt)
                 continue
             self.engine.restore_scaler(state.entries.get(LOSS_SCALE))
             return checkpoint
@@ -221,7 +221,7 @@ class Trainer(Generic[S]):
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to train: all tokens are seen, or no score has been better for long enough."""
-        return self.validations.have_ended or self.state.tokens_seen >= self.recipe.schedule.total_tokens
+        return self.validations.patience_exhausted or self.state.tokens_seen >= self.recipe.schedule.total_tokens
 
     def run_to_end(self) -> None:
         """Train until the recipe's tokens are seen, or until no score has been better for long enough.
@@ -264,7 +264,7 @@ class Trainer(Generic[S]):
         checkpoints = SaveSchedule(settings, self.saves, self.engine.world_size, screen.say)
         validations = IntervalSchedule("run.evaluate_every", settings.evaluate_every)
         started = time.perf_counter()
-        if self.validations.lack(self.state.step) and (validations.at(self.state.step) or self.is_over):
+        if self.validations.is_missing(self.state.step) and (validations.due_at_step(self.state.step) or self.is_over):
             self._select(screen)  # a signal ended the validation of this step, which was saved without one
         while not self.is_over:
             with lines.clock.waiting(), signals.immediate(alone):  # several ranks would wait for one that ends
@@ -272,14 +272,14 @@ class Trainer(Generic[S]):
                 step = next(loader)
                 self.phase = "train"
             if not settled:
-                self.engine.settle(self.model, step.batches[0])
+                self.engine.warm_up(self.model, step.batches[0])
                 settled = True
             tokens_seen = self.state.tokens_seen + ahead.num_tokens + step.num_tokens
             rate = learning_rate(schedule, tokens_seen)
             save = signals.save_requested() and not self.saves.is_writing
-            told = self.saves.told()._replace(stop=signals.signal_flag(), save=save)
+            told = self.saves.flags()._replace(stop=signals.signal_flag(), save=save)
             if self.engine.is_main:
-                told = told._replace(save=told.save or checkpoints.by_clock(), validate=validations.by_clock())
+                told = told._replace(save=told.save or checkpoints.due_by_clock(), validate=validations.due_by_clock())
             outcome = train_step(
                 step,
                 self.model,
@@ -293,26 +293,26 @@ class Trainer(Generic[S]):
             )
             ahead.add(step, outcome, rate)
             number, is_last = self.state.step + len(ahead), tokens_seen >= schedule.total_tokens
-            saves, validates = checkpoints.at(number) or is_last, validations.at(number)
+            saves, validates = checkpoints.due_at_step(number) or is_last, validations.due_at_step(number)
             told = ahead.read(all_of_them=saves or validates)
             signals.raise_if_flagged(told.stop)
             saves, validates = saves or bool(told.save), validates or bool(told.validate)
             if self.validations.best and (validates or is_last):
                 self._select(screen)
-                checkpoints.done()
-                validations.done()
+                checkpoints.reset()
+                validations.reset()
                 lines.paused()
                 continue
             if saves:
                 with screen.pause("save"):
                     if self.save(is_last=is_last):
-                        checkpoints.done()
+                        checkpoints.reset()
                 lines.paused()
             # After the save: what ends it costs no step.
             if validates:
                 with screen.pause("validation"):
                     screen.say(f"step {self.state.step} | {self.validate().line()}")
-                validations.done()
+                validations.reset()
                 lines.paused()
         self.seconds = time.perf_counter() - started
 
@@ -341,7 +341,11 @@ class Trainer(Generic[S]):
         there is a checkpoint.
         """
         self.phase = "checkpoint"
-        entries = self.job.entries(self.state.cursor) | self.numerics.kept | to_entry(self.recipe.data, self.state.step)
+        entries = (
+            self.job.checkpoint_entries(self.state.cursor)
+            | self.numerics.to_entry
+            | to_entry(self.recipe.data, self.state.step)
+        )
         if scale := self.engine.scaler_state():
             entries[LOSS_SCALE] = scale
         if (best := self.validations.best) and best.validated:
@@ -383,13 +387,13 @@ class Trainer(Generic[S]):
             skipped_steps=before.skipped_steps + (not outcome.applied),
         )
         loss = loss_of(self.job.objectives, outcome.losses) if self.job.bounds_spikes else float("nan")
-        if fault := self.numerics.fault_of(before, loss, outcome.applied, outcome.loss_scale):
+        if fault := self.numerics.check(before, loss, outcome.applied, outcome.loss_scale):
             self.saves.wait(patiently=True)
             where = self.recipe, self.run, self.saves.newest, plan
-            raise self.numerics.error(fault, *where, self.job.names, self.engine.on_main)
+            raise self.numerics.make_error(fault, *where, self.job.sample_names, self.engine.on_main)
         self.phase = "log"  # rank 0 writes, and may wait for the disk
         self._bind()
         lines.taken(self.state, step, outcome, rate, self.saves, is_last=self.is_over)
         self.phase = "checkpoint"
-        self.saves.hear(outcome.told, self.state.step)
+        self.saves.update(outcome.told, self.state.step)
         self.phase = "train"

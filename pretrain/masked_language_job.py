@@ -191,7 +191,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         """Proteins and passes; None for a mixture and for cluster sampling."""
         return self.corpora.seen(self.corpora.plan(self.recipe.run.seed), cursor)
 
-    def names(self, samples: NDArray[np.int64]) -> list[str]:
+    def sample_names(self, samples: NDArray[np.int64]) -> list[str]:
         """The first word of each header."""
         return self.corpora.names(samples)
 
@@ -200,14 +200,14 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         """The contact head; what was read of a stream is known to every run."""
         return frozenset({CONTACT_HEAD})
 
-    def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
+    def checkpoint_entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
         """What was read of a stream up to the cursor, finished stores have fingerprints; and the contact head."""
         kept = {CONTACT_HEAD: dict(self.contact_head)} if self.contact_head else {}
         if (consumed := self._consumed) is not None:
             kept[CONSUMED] = self.engine.on_main(lambda: consumed.up_to(cursor))
         return kept
 
-    def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
+    def require_entries(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
         """A stream's fingerprint leaves out its tail, so what was read of that is compared here."""
         self.contact_head = entries.get(CONTACT_HEAD)
         kept = entries.get(CONSUMED)  # absent where the store was finished

@@ -103,7 +103,7 @@ class InFlightSteps:
             What all ranks told with the steps that were read, added up.
         """
         told = NOTHING
-        while len(self._queued) > (0 if all_of_them or told.asks else self._late):
+        while len(self._queued) > (0 if all_of_them or told.any_set else self._late):
             step, outcome, rate = self._queued.popleft()
             reading = outcome.read()
             self._taken(step, reading, rate)

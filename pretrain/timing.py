@@ -56,7 +56,7 @@ def timed_steps(
     """
     with torch.random.fork_rng([engine.device] if engine.device.type == "cuda" else []):
         tokens, took_s = _timed(recipe, open_job(recipe, engine), engine, seconds, least_tokens)
-    engine.forget()
+    engine.release()
     return tokens / max(engine.gather(took_s))
 
 
@@ -69,7 +69,7 @@ def _timed(
     optimizer = build_optimizer(job.parameter_groups(built.model), recipe.optimizer)
     model, optimizer = engine.prepare(built.model, optimizer)
     named = engine.named_state(model, optimizer)
-    fill(named, named.names, built.first)
+    fill(named, named.names, built.initializers)
     model.train()
     weights = torch.tensor([objective.weight for objective in job.objectives], device=engine.device)
     with closing(job.loader(Cursor(), 0)) as loader:

@@ -60,7 +60,7 @@ class ValidationHistory(Generic[S]):
         self.best = before.after(step, self._engine.on_main(lambda: scores.rank_metric))  # alike on every rank
         return before
 
-    def lack(self, step: int) -> bool:
+    def is_missing(self, step: int) -> bool:
         """Whether a step that was to be validated was not, because a signal ended that."""
         return self.best is not None and self.best.validated < step
 
@@ -71,10 +71,14 @@ class ValidationHistory(Generic[S]):
             words = "no score was a finite number so far"
         else:
             words = f"best at step {self.best.step}" if self.best.since else "the best so far"
-        return f"{words}; none of {self.best.since} since then was better: training ends" if self.have_ended else words
+        return (
+            f"{words}; none of {self.best.since} since then was better: training ends"
+            if self.patience_exhausted
+            else words
+        )
 
     @property
-    def have_ended(self) -> bool:
+    def patience_exhausted(self) -> bool:
         """Whether so many in a row were no better that training ends."""
         selection, best = self._selection, self.best
         patience = selection.patience if selection else None

@@ -153,7 +153,7 @@ def first_weights(described: Recipe) -> Mapping[str, Tensor]:
     with quiet(), launch(described) as engine:
         (member,) = ensemble_members(described, open_on_every_rank(described, engine))
         built = FineTuneJob(member.recipe, engine, member.assays).build(None)
-        return {name: weight().clone() for name, weight in built.first.items()}
+        return {name: weight().clone() for name, weight in built.initializers.items()}
 
 
 def train_ours(described: Recipe) -> Trained:

@@ -152,7 +152,7 @@ class RankShard(Protocol):
     def data_rank(self) -> int: ...  # noqa: D102
     @property
     def data_world_size(self) -> int: ...  # noqa: D102
-    def stop_together(self) -> None: ...  # noqa: D102
+    def raise_if_interrupted(self) -> None: ...  # noqa: D102
     def share(self, batch: Batch) -> Batch: ...  # noqa: D102
 
 
@@ -167,7 +167,7 @@ def iterate_bins(bins: Sequence[Bin], contents: Contents, engine: RankShard) -> 
         have run out, the batch is idle, and the bin another process's.
     """
     for first in range(0, len(bins), engine.data_world_size):
-        engine.stop_together()
+        engine.raise_if_interrupted()
         index = first + engine.data_rank
         is_own = index < len(bins)
         bin_ = bins[index if is_own else -1]

@@ -59,7 +59,7 @@ class TableLocation:
             return cls(name, place[: at + len(_ZIP) - 1], place[at + len(_ZIP) :], parameters)
         return cls(name, place, "", parameters)
 
-    def beside(self, file: str) -> "TableLocation":
+    def sibling(self, file: str) -> "TableLocation":
         """Another file of the same folder or zip file; an absolute path or a URL stands for itself."""
         if os.path.isabs(file) or "://" in file:
             return TableLocation.of(file)

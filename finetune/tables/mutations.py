@@ -145,7 +145,7 @@ def variants(
     if numbering is None:
         numbering = ResidueNumbering(offset, leaves_out=leaves_out)
         numbering.count(table, columns, wild_types, parsed)
-        said += numbering.settle(table)
+        said += numbering.infer(table)
     sequences: list[str | None] = [None] * table.num_rows
     mutated: list[tuple[int, ...]] = [()] * table.num_rows
     for index, (name, changes) in enumerate(zip(wild_types.of_rows, parsed, strict=True)):
@@ -182,7 +182,7 @@ def numbering_of(parts: Iterable[Table], settings: TableSettings) -> tuple[Resid
     for part in parts:
         parsed, _ = _parsed(part, settings.mutation, empty_is_wild_type=True)
         numbering.count(part, settings.mutation, wild_types_of(part, settings), parsed)
-    return numbering, numbering.settle(part)
+    return numbering, numbering.infer(part)
 
 
 def _parsed(

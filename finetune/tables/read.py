@@ -71,7 +71,7 @@ def _joined(table: Table, location: TableLocation) -> Table:
     """A table with the labels and the mask that its location names."""
     labels, mask = location.parameter("labels"), location.parameter("mask")
     if labels is not None:
-        table = with_labels(table, read_table(location.beside(labels).name))
+        table = with_labels(table, read_table(location.sibling(labels).name))
     if mask is not None:
-        table = with_mask(table, read_table(location.beside(mask).name))
+        table = with_mask(table, read_table(location.sibling(mask).name))
     return table

@@ -189,7 +189,7 @@ class ResidueNumbering:
                 if change.old:
                     expected.setdefault((change.number, change.old), table.shown(index))
 
-    def settle(self, table: Table) -> list[str]:
+    def infer(self, table: Table) -> list[str]:
         """Find what is added, and say it where it was not given and is not 0.
 
         Args:

@@ -108,7 +108,7 @@ class TaskSettings(Section):
             ValueError: which settings of which task, and what to change.
         """
         Section.__post_init__(self)
-        classes = f"{self.called}.classes"
+        classes = f"{self.dotted_name}.classes"
         if self.type in ("binary", "multilabel"):
             said = f"of a task of type {self.type} give two, the negative one first, or none"
             require(len(self.classes) in (0, 2), classes, list(self.classes), said)
@@ -116,12 +116,15 @@ class TaskSettings(Section):
             is_plain = self.type == "multilabel" and self.level == "sequence" and len(self.columns) <= 1
             allowed = "lists are one column of a multilabel task of whole sequences, without classes and conditions"
             require(
-                is_plain and not self.classes and not self.conditions, f"{self.called}.columns_are", "lists", allowed
+                is_plain and not self.classes and not self.conditions,
+                f"{self.dotted_name}.columns_are",
+                "lists",
+                allowed,
             )
         require(len(set(self.classes)) == len(self.classes), classes, list(self.classes), "name each once")
 
     @property
-    def called(self) -> str:
+    def dotted_name(self) -> str:
         """Its name, as an override of the command line has it; a URL, which is refused, is none."""
         return "tasks" if "://" in self.name else f"tasks.{self.name}"
 

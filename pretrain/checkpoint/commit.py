@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pretrain.checkpoint.canonical import InvalidCheckpointError, canonical, parsed
 from pretrain.checkpoint.digests.digest import identity, sums
-from pretrain.checkpoint.files.blocks import PARTS, PRIVATE, FileModes, data_file, write_file, write_tensors
+from pretrain.checkpoint.files.blocks import PARTS, PRIVATE, FileEntry, FileModes, data_file, write_file, write_tensors
 from pretrain.checkpoint.files.index import INDEX_FILE, TensorIndex, index_bytes
 from pretrain.checkpoint.load import MADE_WAY, quarantine, require_exact_files, supersede, verify
 from pretrain.checkpoint.manifest import (
@@ -29,7 +29,6 @@ from pretrain.checkpoint.manifest import (
     MANIFEST_FILE,
     TRAINER_FILE,
     CheckpointManifest,
-    FileEntry,
     Topology,
     TrainerState,
     checkpoint_name,

@@ -16,13 +16,12 @@ from pathlib import Path
 from torch import Tensor
 
 from pretrain.checkpoint.canonical import InvalidCheckpointError
-from pretrain.checkpoint.files.blocks import PARTS, BlockHashes, BlockReader, read_small, retried
+from pretrain.checkpoint.files.blocks import PARTS, BlockHashes, BlockReader, FileEntry, read_small, retried
 from pretrain.checkpoint.files.index import INDEX_FILE, TensorIndex
 from pretrain.checkpoint.manifest import (
     MANIFEST_FILE,
     TRAINER_FILE,
     CheckpointManifest,
-    FileEntry,
     TrainerState,
     form_of,
     step_of_name,

@@ -169,7 +169,7 @@ def restore(
     beside: list[tuple[Tensor, Tensor]] = []  # elements that do not lie one after the other where they go
     for part, of_part in stored.items():
         for name, (parameter, key) in of_part.items():
-            (start, stop), target = state.held(parameter, key)
+            (start, stop), target = state.local_part(parameter, key)
             if name in fresh:
                 target.zero_()
                 continue

@@ -110,11 +110,11 @@ class SaveSchedule(IntervalSchedule):
         self._steps: dict[bool, deque[float]] = {writing: deque(maxlen=_STEPS) for writing in (False, True)}
         self._last = monotonic(), False
 
-    def at(self, step: int) -> bool:
+    def due_at_step(self, step: int) -> bool:
         """Whether a save is due with this step, on every rank: also of one that stays for good."""
-        return super().at(step) or self._settings.stays(step)
+        return super().due_at_step(step) or self._settings.stays(step)
 
-    def by_clock(self, *, first: bool = False, last: bool = False) -> bool:
+    def due_by_clock(self, *, first: bool = False, last: bool = False) -> bool:
         """Whether the interval has passed by this rank's clock, or a save that failed is to be tried again.
 
         Called once a step. While another save is being written, none is due. "auto" is what the latest saves ask for.
@@ -127,7 +127,7 @@ class SaveSchedule(IntervalSchedule):
             if not told / _OTHER < found.seconds < told * _OTHER:
                 self._told = found
                 self._say(found.in_words())
-        return not self._saves.is_writing and (super().by_clock(first=first, last=last) or self._saves.due)
+        return not self._saves.is_writing and (super().due_by_clock(first=first, last=last) or self._saves.retry_due)
 
     def _time_step(self) -> None:
         """Note how long the step took. One in which a save began or ended counts neither as beside it nor as alone."""

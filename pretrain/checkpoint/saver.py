@@ -4,8 +4,8 @@ In: where the run stands at a step. Out: a checkpoint, some steps later; or, on 
 none. Kept: the newest checkpoint; in faults.jsonl, for how long saves have failed, which a restart does not forget.
 
 Training waits while the state is copied; a thread of each rank writes it (`checkpoint.writer`).
-One save is written at a time. With each step the ranks tell each other what has become of it (`told`), so that all of
-them know at the same step that it ended (`hear`). A save that is due before that waits for it once, for `_PATIENCE_S`
+One save is written at a time. With each step the ranks tell each other what has become of it (`flags`), so that all of
+them know at the same step that it ended (`update`). A save that is due before that waits for it once, for `_PATIENCE_S`
 seconds, and is skipped if it takes longer; the last save of a run waits as long as it takes.
 
 After a failed save training continues. It is tried again after a share of `run.saves_may_fail_for`, or when the next
@@ -134,7 +134,7 @@ class CheckpointSaver:
         self.skipped = 0
         """Saves of this attempt that were due while another one was written."""
 
-    def require_room(self, num_stored: int, *, with_best: bool, steps: int) -> None:
+    def require_free_space(self, num_stored: int, *, with_best: bool, steps: int) -> None:
         """Refuse to begin where the disk has no room for the checkpoints that the run will keep; collective.
 
         Args:
@@ -151,7 +151,7 @@ class CheckpointSaver:
         self._engine.on_main(lambda: require_room(self._run.checkpoints, kept=kept, checkpoint_bytes=size))
 
     @property
-    def due(self) -> bool:
+    def retry_due(self) -> bool:
         """Whether a save that failed is to be tried again, by this rank's clock, so that one rank decides for all."""
         return self._fails and self._failures.latest_s >= self._most_s / _TRIES
 
@@ -165,7 +165,7 @@ class CheckpointSaver:
         """Whether a save has begun of whose end not all ranks know."""
         return self._begun is not None
 
-    def told(self) -> StepFlags:
+    def flags(self) -> StepFlags:
         """What this rank has to tell the others with the next step."""
         if self._begun is None:
             return NOTHING
@@ -178,7 +178,7 @@ class CheckpointSaver:
             overdue=self._engine.is_main and is_late,
         )
 
-    def hear(self, told: StepFlags, step: int | None = None) -> None:
+    def update(self, told: StepFlags, step: int | None = None) -> None:
         """Learn what has become of the save that is being written; collective, after every step.
 
         After the first one, when the optimizer has its moments, the buffers of saves are made ready in a thread.
@@ -198,7 +198,7 @@ class CheckpointSaver:
             )
             self._touching.start()
         if step is not None:
-            self._copies.at(step, self._newest_at_the_end)
+            self._copies.check_if_due(step, self._newest_at_the_end)
         if self._begun is None:
             return
         if told.failed:
@@ -232,7 +232,7 @@ class CheckpointSaver:
         if self._begun and not self.wait(patiently=waits or self._settings.stays(state.step)):
             self.skipped += 1
             if self._engine.is_main:
-                self._failures.note(self._begun.state.step, self._begun.write.seconds)
+                self._failures.record(self._begun.state.step, self._begun.write.seconds)
             return False
         if self._step == state.step and not again:
             return False
@@ -260,13 +260,15 @@ class CheckpointSaver:
             Whether none is being written any more.
 
         Raises:
-            StorageError: as of `hear`.
+            StorageError: as of `update`.
         """
         while self._begun:
             may_wait = patiently or not self._has_waited
-            self._begun.write.wait((self._grace.look_s(_LOOK_S) if patiently else _PATIENCE_S) if may_wait else 0.0)
+            self._begun.write.wait(
+                (self._grace.poll_interval(_LOOK_S) if patiently else _PATIENCE_S) if may_wait else 0.0
+            )
             step = self._begun.state.step
-            self.hear(StepFlags(*map(sum, zip(*self._engine.gather(self.told()), strict=True))))
+            self.update(StepFlags(*map(sum, zip(*self._engine.gather(self.flags()), strict=True))))
             if self._begun and patiently:
                 self._grace.require(0.0, f"the save of step {step} had not ended")
             if self._begun and not patiently:

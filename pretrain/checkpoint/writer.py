@@ -206,9 +206,9 @@ class SaveFailures:
         """Note that the save of a step failed; for how many seconds saves have failed now."""
         self._latest = monotonic()
         self._first = self._latest if self._first is None else self._first
-        return self.note(step, self._latest - self._first)
+        return self.record(step, self._latest - self._first)
 
-    def note(self, step: int, for_s: float) -> float:
+    def record(self, step: int, for_s: float) -> float:
         """Write down that in this start saves have failed for some seconds; for how many they have in all."""
         line = {"attempt": self._attempt, "time": records.now(), "step": step, _SECONDS: self.before_s + for_s}
         with suppress(OSError):  # a disk that refuses this, too: the next start counts from its own first failure

@@ -121,7 +121,7 @@ class Engine(Ranks):
             prepared_model.register_comm_hook(None, lambda _, bucket: _summed(bucket))
         return prepared_model, prepared_optimizer
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Release what `prepare` returned, so that another model can be prepared; the caller's own names go first.
 
         Trackers are closed, and the loss scale is a fresh one: whatever comes next begins as in a process of its own.
@@ -142,7 +142,7 @@ class Engine(Ranks):
         """State by name of what `prepare` returned; make it again after every `prepare`."""
         return TorchState(model, optimizer)
 
-    def settle(self, model: nn.Module, batch: Batch) -> None:
+    def warm_up(self, model: nn.Module, batch: Batch) -> None:
         """One forward and backward pass whose gradients are thrown away, so that DDP's buckets have their final layout.
 
         DDP reduces its first gradients in buckets by registration order, then rebuilds them by order of arrival. A

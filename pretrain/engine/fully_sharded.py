@@ -74,7 +74,7 @@ class FullyShardedEngine(Engine):
                 module.set_force_sum_reduction_for_comms(True)
         return model, self.accelerator.prepare_optimizer(optimizer)
 
-    def settle(self, model: nn.Module, batch: Batch) -> None:
+    def warm_up(self, model: nn.Module, batch: Batch) -> None:
         """Do nothing: every step reduces the same groups, the first one too."""
 
     def accumulating(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:

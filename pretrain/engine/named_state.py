@@ -78,7 +78,7 @@ class NamedState(ABC):
 
     @property
     def frozen(self) -> Sequence[str]:
-        """Names of the parameters that are not trained, likewise: `shape` and `held` take them, too."""
+        """Names of the parameters that are not trained, likewise: `shape` and `local_part` take them, too."""
         return tuple(name for name, parameter in self._parameters.items() if not parameter.requires_grad)
 
     @property
@@ -132,7 +132,7 @@ class NamedState(ABC):
         Over all ranks, the pieces of a tensor cover it once.
         """
 
-    def copy(self) -> tuple[int, dict[str, Tensor]] | None:
+    def replica(self) -> tuple[int, dict[str, Tensor]] | None:
         """What this rank holds of parameters and moments, by name, if other ranks hold the same; None if none does.
 
         The number before it is the same on all ranks that hold the same.
@@ -144,7 +144,7 @@ class NamedState(ABC):
         """Let the optimizer allocate its moments; no parameter is moved and no step is counted."""
 
     @abstractmethod
-    def held(self, name: str, key: str) -> tuple[Span, Tensor]:
+    def local_part(self, name: str, key: str) -> tuple[Span, Tensor]:
         """Which elements of a tensor this rank holds, and the tensor that holds them, and padding after them perhaps.
 
         What is written to it is what the optimizer moves; ranks do not communicate.
@@ -178,14 +178,14 @@ def fill(state: NamedState, names: Iterable[str], weights: Weights) -> None:
     for name in names:
         value = weights[name]()
         assert tuple(value.shape) == state.shape(name), f"{name!r}: {tuple(value.shape)} into {state.shape(name)}"
-        (start, stop), part = state.held(name, "param")
+        (start, stop), part = state.local_part(name, "param")
         set_tensor(value.flatten()[start:stop], part)
     state.end_load()
 
 
 @torch.no_grad()
 def set_tensor(values: Tensor, part: Tensor) -> None:
-    """Copy elements into what `NamedState.held` gives, so that ties and the optimizer's references hold."""
+    """Copy elements into what `NamedState.local_part` gives, so that ties and the optimizer's references hold."""
     if part.numel() == len(values):
         part.copy_(values.view(part.shape))
         return
@@ -235,7 +235,7 @@ class TorchState(NamedState):
         found = []
         for name, keys in sources.items():
             for key in keys:
-                tensor, (span, live) = self._tensor(name, key), self.held(name, key)
+                tensor, (span, live) = self._tensor(name, key), self.local_part(name, key)
                 is_stored = storer.get(name) == rank
                 if isinstance(tensor, DTensor):
                     is_stored = stores(span, tensor.numel(), _rows(tensor)[0])
@@ -243,7 +243,7 @@ class TorchState(NamedState):
                     found.append(StoredPiece(name, key, *span, live))
         return found
 
-    def copy(self) -> tuple[int, dict[str, Tensor]] | None:
+    def replica(self) -> tuple[int, dict[str, Tensor]] | None:
         """Under DDP all of the state; under HSDP the rows of this rank."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return None
@@ -266,7 +266,7 @@ class TorchState(NamedState):
         trained = [self._parameters[name] for name in self.names]
         materialize_moments(self._optimizer, [p for p in trained if not self._optimizer.state.get(p)])
 
-    def held(self, name: str, key: str) -> tuple[Span, Tensor]:
+    def local_part(self, name: str, key: str) -> tuple[Span, Tensor]:
         """The rows of a DTensor that this rank has; all of any other tensor."""
         tensor = self._tensor(name, key).detach()
         span = (0, tensor.numel())

@@ -101,7 +101,7 @@ class StepFlags(NamedTuple):
     """Rank 0: whether its clock says that a validation is due."""
 
     @property
-    def asks(self) -> bool:
+    def any_set(self) -> bool:
         """Whether something is to be done that no step may be queued for."""
         return bool(self.stop or self.save or self.validate)
 
@@ -172,7 +172,7 @@ class Ranks:
         dist.all_gather_object(values, value, group=self.patient)
         return cast(list[T], values)
 
-    def stop_together(self) -> None:
+    def raise_if_interrupted(self) -> None:
         """Stop here, on every rank, if any rank got a signal; collective.
 
         Raises:

@@ -105,14 +105,14 @@ class ZeroEngine(Engine):
         group.set_timeout(self.timeout)
         return prepared, prepared_optimizer
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Release what `prepare` returned; in stage 3 also what DeepSpeed's globals hold, and with it the model."""
         if self._stage == 3:
             offload: Any = importlib.import_module("deepspeed.runtime.zero.parameter_offload")
             offload.FWD_MODULE_STACK.clear()  # the model stays at its bottom
             release = offload.PartitionedParameterCoordinator._PartitionedParameterCoordinator__params_to_release
             inspect.getclosurevars(release).nonlocals["func"].cache_clear()  # by modules, under a decorator
-        super().forget()
+        super().release()
 
     def _allocate(self, model: nn.Module) -> None:
         """In stage 3 a parameter is cut before the next one is allocated; DeepSpeed then finds all of them cut.
@@ -143,7 +143,7 @@ class ZeroEngine(Engine):
         del optimizer  # DeepSpeed's engine holds it
         return ZeroState(model)
 
-    def settle(self, model: nn.Module, batch: Batch) -> None:
+    def warm_up(self, model: nn.Module, batch: Batch) -> None:
         """Do nothing: every step reduces the same buckets, the first one too."""
 
     def autocast(self) -> AbstractContextManager[None]:

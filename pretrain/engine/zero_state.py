@@ -79,7 +79,7 @@ class ZeroState(NamedState):
                 group["params"] = parameters
         self._steps.clear()
 
-    def held(self, name: str, key: str) -> tuple[Span, Tensor]:
+    def local_part(self, name: str, key: str) -> tuple[Span, Tensor]:
         """This rank's partition, padded; all of a tensor that is whole on every rank."""
         # Every rank holds all of what is not trained under stages 1 and 2.
         if not self._is_cut and id(self._parameters[name]) not in self._flat_of:

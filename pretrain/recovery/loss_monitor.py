@@ -122,11 +122,11 @@ class LossMonitor:
         self._begun: deque[TrainerState] = deque(maxlen=MOST_SKIPPED)
 
     @property
-    def kept(self) -> dict[str, dict[str, Any]]:
+    def to_entry(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint of the last step keeps, so that an attempt from there meets a fault at the same step."""
         return {LOSS_MONITOR: {"losses": list(self._losses), "skipped_in_a_row": self._skipped_in_a_row}}
 
-    def fault_of(self, before: TrainerState, loss: float, applied: bool, loss_scale: float) -> FaultDescription | None:
+    def check(self, before: TrainerState, loss: float, applied: bool, loss_scale: float) -> FaultDescription | None:
         """What is wrong with a step, if anything is.
 
         Args:
@@ -156,7 +156,7 @@ class LossMonitor:
             self._losses.append(loss)
         return None
 
-    def error(
+    def make_error(
         self,
         fault: FaultDescription,
         recipe: Any,

@@ -64,7 +64,7 @@ class RemoteCheckpoints:
         self._seen: list[StoredCheckpoint] = []
         self._stored = NO_RECORDS
 
-    def known(self) -> tuple[AttemptRecords, int]:
+    def attempts(self) -> tuple[AttemptRecords, int]:
         """What the directory and the store know of the run's attempts, and the step of its newest checkpoint.
 
         Raises:
@@ -105,9 +105,7 @@ class RemoteCheckpoints:
             self._run.require_longer(self._recipe.schedule.total_tokens, found.trainer.tokens_seen)
         return found
 
-    def instead_of(
-        self, damaged: VerifiedCheckpoint, error: InvalidCheckpointError, attempt: int
-    ) -> VerifiedCheckpoint:
+    def fall_back(self, damaged: VerifiedCheckpoint, error: InvalidCheckpointError, attempt: int) -> VerifiedCheckpoint:
         """Put a checkpoint aside whose damage was found as it was restored, and find an earlier one; collective.
 
         Raises:
@@ -134,7 +132,7 @@ class RemoteCheckpoints:
             except (StorageError, OSError) as error:
                 log(f"the end of attempt {attempt} is in the run directory alone: {error}")
 
-    def numbered(
+    def start_attempt(
         self, found: VerifiedCheckpoint | None, world_size: int, *, despite_failures: bool
     ) -> tuple[int, VerifiedCheckpoint | None]:
         """Number the attempt that starts now, after those of all machines, of which none may save any more.

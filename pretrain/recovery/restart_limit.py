@@ -74,7 +74,7 @@ def consecutive_failures(all_starts: Sequence[Attempt]) -> Sequence[Attempt]:
     """The starts since the last one that finished, or that somebody asked for by name."""
     first = 0
     for place, start in enumerate(all_starts):
-        if start.was_asked_for:
+        if start.was_forced:
             first = place
         if start.exit == "finished":
             first = place + 1

@@ -56,7 +56,7 @@ def require_shared(run: RunDirectory, ranks: Ranks) -> None:
             (folders[level] / name).unlink(missing_ok=True)
     if all(sees for sees, _, _ in answers):
         return
-    ranks.stop_together()
+    ranks.raise_if_interrupted()
     (_, host, path), blind = answers[0], sorted({f"{path} of {host}" for sees, host, path in answers if not sees})
     raise ValueError(
         f"run.directory is not one folder on all nodes: rank 0 wrote a file to {path} of {host}, which is not seen in "

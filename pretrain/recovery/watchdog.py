@@ -212,13 +212,13 @@ class Watchdog:
     def watch(self) -> None:
         """Look until it is over."""
         while not self._heartbeats.is_over.wait(_LOOK_S):
-            finding = self.look()
+            finding = self.check()
             if self._cannot_stop() or (finding and signals.first_signal() is not None):
                 self._stop()
             if finding:
                 self._end(finding)
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Why this process is to end; empty if it is not."""
         now, where = time.monotonic(), self._position()
         if now - self._looked > STOOD_STILL_S:

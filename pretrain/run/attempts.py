@@ -171,7 +171,7 @@ class Attempt(NamedTuple):
     """The last step that any line tells of; it may have come further where it was killed."""
     exit: str
     """How it ended; `KILLED` where it could not say, also while it trains."""
-    was_asked_for: bool
+    was_forced: bool
     """Whether somebody asked for it by name, when it would have been refused."""
     errors: tuple[RankError, ...]
     """Those of all ranks, the earliest first."""
@@ -193,13 +193,13 @@ class Attempt(NamedTuple):
         return said if self.cause is None or said is FINISHED else class_of_record(self.cause.exit_class)
 
     @property
-    def is_as_asked(self) -> bool:
+    def ended_on_request(self) -> bool:
         """Whether it finished, or ended because a signal asked for that."""
         return self.exit != KILLED and self.exit_class in _AS_ASKED
 
     def why(self, run: RunDirectory) -> str:
         """What it ended by, in words; empty where it ended as it was asked to, and where nothing is known."""
-        if self.is_as_asked:
+        if self.ended_on_request:
             return ""
         if self.cause:
             return self.cause.line(run)
@@ -236,7 +236,7 @@ def _start(
         base_step=int(line["base_step"]),
         step=max([*steps, int(at_stop[1])] if at_stop else steps),
         exit=ended_as,
-        was_asked_for=bool(line.get("despite_failures")),
+        was_forced=bool(line.get("despite_failures")),
         errors=tuple(errors),
         world_size=int(line["world_size"]),
         began=began,
@@ -247,7 +247,7 @@ def _start(
 def last_failure(run: RunDirectory, all_starts: Sequence[Attempt]) -> str | None:
     """A line about how the last start failed, which may not have been able to print it; None where it did not fail."""
     last = all_starts[-1] if all_starts else None
-    if last is None or last.is_as_asked:
+    if last is None or last.ended_on_request:
         return None
     why = last.why(run)
     if last.exit == KILLED and not last.cause:

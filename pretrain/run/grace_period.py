@@ -33,7 +33,7 @@ class GracePeriod:
         """Whether it has a limit, and this rank got a signal."""
         return self._seconds is not None and signals.first_signal() is not None
 
-    def look_s(self, most_s: float) -> float:
+    def poll_interval(self, most_s: float) -> float:
         """How long to wait between two looks at it, if `most_s` is enough without a limit."""
         return most_s if self._seconds is None else min(most_s, self._seconds / 50)
 

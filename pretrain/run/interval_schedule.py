@@ -18,13 +18,13 @@ class IntervalSchedule:
 
     def __init__(self, name: str, every: Every) -> None:
         self._interval = interval(name, every)
-        self.done()
+        self.reset()
 
-    def at(self, step: int) -> bool:
+    def due_at_step(self, step: int) -> bool:
         """Whether the interval is in steps and ends with this one: the same on every rank."""
         return self._interval.steps is not None and step % self._interval.steps == 0
 
-    def by_clock(self, *, first: bool = False, last: bool = False) -> bool:
+    def due_by_clock(self, *, first: bool = False, last: bool = False) -> bool:
         """Whether the interval is a time that has passed, by this rank's clock, so that one rank decides for all.
 
         Args:
@@ -34,6 +34,6 @@ class IntervalSchedule:
         seconds = self._interval.seconds
         return seconds is not None and (first or last or monotonic() - self._since >= seconds)
 
-    def done(self) -> None:
+    def reset(self) -> None:
         """Count the time from now on."""
         self._since = monotonic()

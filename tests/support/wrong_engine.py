@@ -62,7 +62,7 @@ def unsettled() -> AbstractContextManager[Any]:
     def faulty(self: Engine, model: Any, batch: Any) -> None:
         pass
 
-    return mock.patch.object(Engine, "settle", faulty)
+    return mock.patch.object(Engine, "warm_up", faulty)
 
 
 def causal() -> AbstractContextManager[Any]:
@@ -292,7 +292,7 @@ def flips_a_bit() -> AbstractContextManager[Any]:
     def faulty(step: Any, model: Any, optimizer: Any, engine: Engine, **how: Any) -> Any:
         outcome = train_step(step, model, optimizer, engine, **how)
         if next(steps) == 12 and engine.rank == 1:
-            _, tensors = engine.named_state(model, optimizer).copy()
+            _, tensors = engine.named_state(model, optimizer).replica()
             flip_bit(next(tensor for name, tensor in tensors.items() if name.startswith("encoder.layers.1.")))
         return outcome
 

@@ -65,7 +65,7 @@ class SettingOrigin:
         """Dotted name -> the last override of that name."""
         return {override.partition("=")[0]: override for override in self.overrides}
 
-    def says(self, message: str, *names: str) -> str:
+    def error(self, message: str, *names: str) -> str:
         """`message`, with where its reader finds the mistake before it: in the file, or on the command line.
 
         Args:
@@ -95,7 +95,7 @@ class SettingOrigin:
         if name in self._given and value.startswith("[") and value.endswith("]"):
             first = value.strip("[]").partition(",")[0]
             raise ValueError(
-                self.says(
+                self.error(
                     f"{name} is a list without quotes, as a shell takes them away; write {name}={first} for one, or "
                     f'\'{name}=["a", "b"]\' with the single quotes for several',
                     name,

@@ -109,7 +109,7 @@ class Section:
             unit = f.metadata.get("unit")
             if unit == "path":
                 object.__setattr__(self, f.name, expanded(getattr(self, f.name)))
-            name, value, allowed = f"{self.called}.{f.name}", getattr(self, f.name), allowed_words(hints[f.name])
+            name, value, allowed = f"{self.dotted_name}.{f.name}", getattr(self, f.name), allowed_words(hints[f.name])
             items = value if isinstance(value, tuple) else () if value is None else (value,)
             if any(isinstance(item, str) and "://" in item for item in items):
                 items = tuple(redact_later(item, name) for item in items)
@@ -129,14 +129,15 @@ class Section:
         for f in fields(self):
             value, (decides, readers) = getattr(self, f.name), f.metadata.get("only") or ("", ())
             if decides and value != f.default:
-                name, decisive, got = f"{self.called}.{f.name}", f"{self.called}.{decides}", getattr(self, decides)
+                name, decisive = f"{self.dotted_name}.{f.name}", f"{self.dotted_name}.{decides}"
+                got = getattr(self, decides)
                 default = next(each.default for each in fields(self) if each.name == decides)
                 said = f"only {required(decisive, readers)} reads it, and {decisive} is {got!r}"
                 holds = got in readers if readers else got != default
                 require(holds, name, value, f"{said}: take it out ({name}=none), or change {decisive}")
 
     @property
-    def called(self) -> str:
+    def dotted_name(self) -> str:
         """Its name in errors: that of its section, or of one table of several."""
         return self.section
 

@@ -89,9 +89,9 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str | SettingO
         if name not in valid:
             close = difflib.get_close_matches(name, valid, 1, 0.0)
             said = f"there is no setting {name!r}; the nearest is {close[0]!r} (--help lists all)"
-            raise ValueError(origin.says(said, name))
+            raise ValueError(origin.error(said, name))
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(origin.says(f"{name} is {value}; it must be a finite number", name))
+            raise ValueError(origin.error(f"{name} is {value}; it must be a finite number", name))
         if isinstance(value, str) and _is_list_of_strings(valid[name]):
             origin.require_quotes(name, value)
     try:
@@ -108,21 +108,21 @@ def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: Setti
     name = ".".join(str(part) for part in first["loc"] if str(part) in parts)
     if first["type"] == "value_error":
         fields_of_it = (each for each in valid if not name or each.rpartition(".")[0] == name)
-        return origin.says(first["msg"].removeprefix("Value error, "), *fields_of_it)
+        return origin.error(first["msg"].removeprefix("Value error, "), *fields_of_it)
     if first["type"] == "literal_error":
-        return origin.says(unknown_word(name, first["input"], allowed_words(valid[name])), name)
+        return origin.error(unknown_word(name, first["input"], allowed_words(valid[name])), name)
     if first["type"] == "missing" and isinstance(first["loc"][-1], int):
-        return origin.says(f"{name} is {first['input']!r}: item {first['loc'][-1] + 1} is missing", name)
+        return origin.error(f"{name} is {first['input']!r}: item {first['loc'][-1] + 1} is missing", name)
     if first["type"] == "missing":
-        return origin.says(f"{name} is required, and has no default", name)
+        return origin.error(f"{name} is required, and has no default", name)
     got = first["input"]
     if valid.get(name) == Every:
-        return origin.says(no_interval(name, got), name)
+        return origin.error(no_interval(name, got), name)
     if first["type"] == "int_type" and isinstance(got, float) and got.is_integer():
-        return origin.says(f"{name} is {got!r}, which TOML takes for a fraction: write {name}={int(got):_}", name)
+        return origin.error(f"{name} is {got!r}, which TOML takes for a fraction: write {name}={int(got):_}", name)
     if beside := allowed_words_of_union(valid.get(name)):
-        return origin.says(no_number(name, got, beside), name)
-    return origin.says(f"{name} is {got!r}: {first['msg']}", name)
+        return origin.error(no_number(name, got, beside), name)
+    return origin.error(f"{name} is {got!r}: {first['msg']}", name)
 
 
 def documented(recipe_class: type) -> Iterator[tuple[str, str]]:

@@ -37,7 +37,7 @@ class ReplicaCheck:
         self._named, self._ranks, self._every, self._run = named, ranks, every, run
         self._compared = -1
 
-    def at(self, step: int, newest: Callable[[], str]) -> None:
+    def check_if_due(self, step: int, newest: Callable[[], str]) -> None:
         """Compare if so many steps have been taken; collective.
 
         Args:
@@ -55,7 +55,7 @@ class ReplicaCheck:
 
         Args:
             step: that was taken.
-            newest: as of `at`.
+            newest: as of `check_if_due`.
 
         Raises:
             ReplicaMismatchError: on rank 0, copies differ; `PeerError` on the other ranks.
@@ -63,7 +63,7 @@ class ReplicaCheck:
         if not self._every or step == self._compared:
             return
         self._compared = step
-        copy = self._named.copy()
+        copy = self._named.replica()
         if copy is None:
             return
         part, tensors = copy

@@ -35,7 +35,7 @@ class Rank:
         self.data_rank, self.data_world_size, self.given = rank, size, given
         self.passes = 0
 
-    def stop_together(self) -> None:
+    def raise_if_interrupted(self) -> None:
         """Nothing."""
 
     def share(self, batch: Batch) -> Batch:

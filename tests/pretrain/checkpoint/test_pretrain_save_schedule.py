@@ -77,7 +77,7 @@ def test_the_slowdown_beside_a_save_is_measured(monkeypatch: pytest.MonkeyPatch)
     for step in range(200):
         saves.is_writing = step % 20 >= 12
         now += 30.0 if step % 20 in (0, 12) else 90.0 if step == 5 else 1.25 if saves.is_writing else 1.0
-        save_due.by_clock()
+        save_due.due_by_clock()
     assert save_due._slowdown() == 0.25
 
 
@@ -107,7 +107,7 @@ def test_saves_are_due_at_the_pace_of_the_latest_ones(monkeypatch: pytest.Monkey
         """When the next save is due, and is made."""
         nonlocal now
         began = now
-        while not save_due.by_clock():
+        while not save_due.due_by_clock():
             now += 1.0
         save_due.done()
         return now - began
@@ -144,7 +144,7 @@ def test_a_run_chooses_its_pace(recipe_in, tmp_path: Path, monkeypatch: pytest.M
 def test_a_step_that_stays_is_saved_in_any_case_and_never_removed(tmp_path: Path) -> None:
     of_three = settings(keep_checkpoints_every=3)
     save_due = SaveSchedule(of_three, _Saves(), 1, print)  # type: ignore[arg-type]
-    assert [step for step in range(1, 8) if save_due.at(step)] == [3, 6]
+    assert [step for step in range(1, 8) if save_due.due_at_step(step)] == [3, 6]
     state = TorchState(*build())
     for step in range(2, 8):
         committed = save(tmp_path, state, step)

@@ -266,7 +266,7 @@ def test_time_without_a_save_adds_up_over_starts(tmp_path: Path, monkeypatch: py
 
     assert [fails(1, 10, 20, 40), fails(2, 10, 40), fails(3, 1, 31)] == [0.5, 1.0, 1.5]
     long = SaveFailures(run, 4, newest)
-    assert [long.before_s, long.note(12, 600.0), SaveFailures(run, 5, newest).before_s] == [5400.0, 6000.0, 6000.0]
+    assert [long.before_s, long.record(12, 600.0), SaveFailures(run, 5, newest).before_s] == [5400.0, 6000.0, 6000.0]
     for later in ({"step": 13, "attempt": 4}, {"step": 3, "attempt": 5}):  # saved in that start, or in a later one
         assert fails(6, 5, newest=CheckpointManifest(**later, **MANIFEST)) == 0.0
         assert fails(4, 5, 65, newest=newest) == 1.0

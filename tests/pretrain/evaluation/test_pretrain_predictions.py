@@ -47,7 +47,7 @@ class Ranks:
         self.asked = 0
         """How often it was asked whether a signal ends the run."""
 
-    def stop_together(self) -> None:
+    def raise_if_interrupted(self) -> None:
         self.asked += 1
 
     def autocast(self) -> nullcontext:

@@ -41,7 +41,7 @@ def state_at(step: int) -> TrainerState:
 
 def taken(numerics: LossMonitor, first: int, losses: list[float]) -> list[str | None]:
     """What each step is found to be, from step `first` on."""
-    found = [numerics.fault_of(state_at(first + i - 1), loss, True, 1.0) for i, loss in enumerate(losses)]
+    found = [numerics.check(state_at(first + i - 1), loss, True, 1.0) for i, loss in enumerate(losses)]
     return [fault and fault.said for fault in found]
 
 
@@ -66,7 +66,7 @@ def test_the_median_is_of_the_latest_steps() -> None:
 
 def continued(numerics: LossMonitor, step: int, spike_nats: float | None = 2.0) -> LossMonitor:
     """What a fresh process knows that continues from the checkpoint of a step, by the bytes of that."""
-    record = replace(state_at(step), entries=numerics.kept).to_bytes()
+    record = replace(state_at(step), entries=numerics.to_entry).to_bytes()
     return LossMonitor(spike_nats, TrainerState.from_bytes(record), ())
 
 
@@ -82,7 +82,7 @@ def test_a_restart_at_any_step_changes_no_judgement(step: int) -> None:
     assert judged == taken(whole, step + 1, after)
     assert judged[3] is None or step >= ENOUGH - 1
     assert judged[-1] is not None
-    assert restarted.kept == whole.kept
+    assert restarted.to_entry == whole.kept
 
 
 def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
@@ -91,7 +91,7 @@ def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
     def found(pattern: str) -> list[bool]:
         """Of steps that were taken (.), skipped (x), or skipped as the loss scale was too high (s)."""
         return [
-            numerics.fault_of(state_at(i), 3.0, kind == ".", 2.0 if kind == "s" else 1.0) is not None
+            numerics.check(state_at(i), 3.0, kind == ".", 2.0 if kind == "s" else 1.0) is not None
             for i, kind in enumerate(pattern)
         ]
 
@@ -99,7 +99,7 @@ def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
     assert found("x") == [True]
     numerics = LossMonitor(None, None, ())
     assert found("xx") == [False, False]
-    assert numerics.kept == {"loss_monitor": {"losses": [], "skipped_in_a_row": 2}}
+    assert numerics.to_entry == {"loss_monitor": {"losses": [], "skipped_in_a_row": 2}}
     numerics = continued(numerics, 2)
     assert found("x") == [True]
     numerics = continued(continued(numerics, 3), 3)

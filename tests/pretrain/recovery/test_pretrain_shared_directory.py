@@ -76,7 +76,7 @@ class Simulated:
     def on_main(self, work: Any) -> Any:
         return self.gather(work() if self.is_main else None)[0]
 
-    def stop_together(self) -> None:
+    def raise_if_interrupted(self) -> None:
         pass
 
 

@@ -159,7 +159,7 @@ class Ranks:
             for rank in self.stands.keys() - self.stopped:
                 if self.answers and self.now % BEAT_S == 0:
                     self.beats[rank].exchange(self.dogs[rank].heartbeat)
-                if finding := self.dogs[rank].look():
+                if finding := self.dogs[rank].check():
                     self.dogs[rank]._finding = findings.setdefault(rank, finding)
         return findings
 

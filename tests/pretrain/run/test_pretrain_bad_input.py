@@ -235,7 +235,7 @@ def test_a_schedule_binds_from_the_first_step_on(command: Command, monkeypatch: 
     command.fasta.write_text("")
     assert "no FASTA record in it" in command.refused(*changed)
     command.fasta.write_text(GOOD)
-    monkeypatch.setattr(Engine, "settle", _no_memory)  # later: corpus, model and checkpoint are at hand
+    monkeypatch.setattr(Engine, "warm_up", _no_memory)  # later: corpus, model and checkpoint are at hand
     assert main([*command.words, *changed]) == 70
     assert "out of memory" in command.capsys.readouterr().err
     assert json.loads((command.run / "run.json").read_text())["recipe"]["schedule"]["total_tokens"] == 900

@@ -205,7 +205,7 @@ class Ranks:
     def on_main(self, work: Callable[[], Any]) -> Any:
         return work()
 
-    def stop_together(self) -> None:
+    def raise_if_interrupted(self) -> None:
         """No signal comes."""
 
 

@@ -125,7 +125,7 @@ def two_starts(folder: Path) -> None:
         engine.start_trackers({"a": 1}, folder, "0123456789abcdef")
         for step, loss in steps:
             engine.track({"loss": loss}, step)
-        engine.forget()
+        engine.release()
 
 
 @pytest.mark.launch

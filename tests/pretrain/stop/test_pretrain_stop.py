@@ -110,11 +110,11 @@ PHASES: dict[str, tuple[object, str, dict, int | None]] = {
     # what is called when the signal comes, and the step that is saved; None: nothing was trained
     "build": (job, "open_on_every_rank", {}, None),
     "start": (Engine, "prepare", {}, None),
-    "first step": (Engine, "settle", {}, None),
+    "first step": (Engine, "warm_up", {}, None),
     "waiting for data": (job.Loader, "__next__", {"at": 4}, 3),
     "save": (saver, "commit", {"at": 1}, 10),
     "after a save": (saver, "commit", {"at": 1, "after": True}, 10),
-    "validation": (Engine, "stop_together", {"at": 2}, 12),
+    "validation": (Engine, "raise_if_interrupted", {"at": 2}, 12),
     "end of the validation": (job, "evaluate", {"after": True}, 12),
     "export": (ship.transformers_io, "save", {}, 12),
     "end of the export": (ship.transformers_io, "save", {"after": True}, 12),
@@ -150,7 +150,7 @@ def test_while_the_directory_is_claimed(run: Run, when: Callable[..., None]) -> 
 def test_a_validation_between_saves_costs_no_step(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    when(Engine, "stop_together", SIGTERM, at=3)
+    when(Engine, "raise_if_interrupted", SIGTERM, at=3)
     assert run.start("run.evaluate_every=7") == 75
     assert run.saved() == [7]
     assert not any("validation" in line for line in lines(run.root / "metrics.jsonl"))
@@ -158,11 +158,11 @@ def test_a_validation_between_saves_costs_no_step(
 
 
 def test_a_folder_that_was_there_stays(run: Run, when: Callable[..., None], tmp_path: Path) -> None:
-    when(Engine, "settle", SIGTERM)
+    when(Engine, "warm_up", SIGTERM)
     (tmp_path / "run").mkdir()
     assert run.start() == 75
     assert list(run.root.iterdir()) == []
-    when(Engine, "settle", SIGTERM)
+    when(Engine, "warm_up", SIGTERM)
     deep = tmp_path / "new/deep/run"
     assert run.start(f"run.directory={deep}") == 75
     assert not (tmp_path / "new").exists()
@@ -184,8 +184,8 @@ def test_a_finished_run_is_not_called_stopped(
 
 
 def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Engine, "settle", lambda *_: (run.root / "notes.txt").write_text("mine"))
-    when(Engine, "settle", SIGTERM)
+    monkeypatch.setattr(Engine, "warm_up", lambda *_: (run.root / "notes.txt").write_text("mine"))
+    when(Engine, "warm_up", SIGTERM)
     assert run.start() == 75
     assert (run.root / "notes.txt").read_text() == "mine"
     assert run.attempts() == ["fresh", "stopped by SIGTERM before the first step"]

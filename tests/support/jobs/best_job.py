@@ -39,7 +39,7 @@ class BestJob(LengthJob):
         return BestModelSelection(self._patience)
 
     def evaluate(self, model: nn.Module) -> LengthScores:
-        self.engine.stop_together()
+        self.engine.raise_if_interrupted()
         return super().evaluate(model)
 
     def publish(self, run: RunDirectory) -> None:

@@ -31,14 +31,14 @@ class PartlyFrozenJob(MaskedLanguageJob):
         built = super().build(described)
         for number, (name, parameter) in enumerate(built.model.named_parameters()):
             parameter.requires_grad_(not self.is_frozen(number, name))
-        self.first = build_initialized(self.recipe.model, self.recipe.run.seed)[1]
-        return replace(built, first=self.first)
+        self.initializers = build_initialized(self.recipe.model, self.recipe.run.seed)[1]
+        return replace(built, initializers=self.initializers)
 
     def publish(self, run: RunDirectory) -> None:
         """With the frozen parameters, which the checkpoint lacks."""
         from pretrain.ship.export import last_export
 
-        last_export(run, self.first)
+        last_export(run, self.initializers)
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def frozen(choice: Choice) -> Iterator[None]:
 
     def compared(self: Trainer[MaskedLanguageScores]) -> MaskedLanguageScores:
         for name in self.named.frozen:
-            assert torch.equal(held(self.named, name, "param").cpu(), self.job.first[name]()), name
+            assert torch.equal(held(self.named, name, "param").cpu(), self.job.initializers[name]()), name
         print(f"frozen: {len(self.named.frozen)} parameters are as they came", flush=True)
         return finish(self)
 

@@ -171,16 +171,16 @@ def test_preset_beside_init_says_what_to_take_out(said) -> None:
 def test_an_origin_blames_what_a_message_names() -> None:
     origin = SettingOrigin("r.toml", ["data.clusters=t", "run.seed=1"])
     fields = ["data.clusters", "data.split_identity", "data.crop_tokens"]
-    assert origin.says("clusters is 't'", *fields) == "on the command line, data.clusters=t: clusters is 't'"
-    assert origin.says("of 60 clusters 3 are empty", *fields) == "r.toml: of 60 clusters 3 are empty"
-    assert origin.says("data.clusters_of is 1", *fields).startswith("r.toml: ")
+    assert origin.error("clusters is 't'", *fields) == "on the command line, data.clusters=t: clusters is 't'"
+    assert origin.error("of 60 clusters 3 are empty", *fields) == "r.toml: of 60 clusters 3 are empty"
+    assert origin.error("data.clusters_of is 1", *fields).startswith("r.toml: ")
     alone = SettingOrigin(COMMAND_LINE, ["data.bin_tokens=512"])
     message = "data.crop_tokens is 1024, data.bin_tokens is 512"
-    assert alone.says(message, "data.crop_tokens", "data.bin_tokens") == (
+    assert alone.error(message, "data.crop_tokens", "data.bin_tokens") == (
         f"on the command line, data.bin_tokens=512: {message}"
     )
     long = SettingOrigin("r.toml", [f"run.directory={'x' * 500}"])
-    assert len(long.says("run.directory is long", "run.directory")) < 160
+    assert len(long.error("run.directory is long", "run.directory")) < 160
 
 
 # One string in place of a list --------------------------------------------------------------------

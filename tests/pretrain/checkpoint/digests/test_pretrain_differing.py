@@ -23,4 +23,4 @@ def test_the_ranks_that_differ_from_the_most_are_named(sums: str, words: str) ->
 
 
 def test_one_process_has_no_copy() -> None:
-    assert TorchState(*build()).copy() is None
+    assert TorchState(*build()).replica() is None
