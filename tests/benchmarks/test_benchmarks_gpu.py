@@ -60,7 +60,7 @@ IN_CI += ("bf16 gathers and a save",)
 """Names of checks begin so that need no process of their own, and of two that do."""
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_dry_run_of_some_of_it(tmp_path: Path) -> None:
     _, last = dry_run(tmp_path, "--only", *IN_CI)
     rows = rows_in(tmp_path / "out")

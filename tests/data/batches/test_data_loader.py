@@ -331,6 +331,7 @@ def test_the_digest_sees_everything_a_bin_feeds(shelves: CorpusReader) -> None:
     assert digest() == digest()
 
 
+@pytest.mark.slow
 def test_the_digest_tells_equal_content_apart(tmp_path: Path) -> None:
     """Two records and two crops that look the same: which one it was still counts."""
     folder = write_store(tmp_path, np.array([100, 100]))

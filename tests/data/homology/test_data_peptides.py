@@ -58,6 +58,7 @@ def clusters_of(labels: np.ndarray) -> set[frozenset[int]]:
     return {frozenset(np.flatnonzero(labels == one).tolist()) for one in np.unique(labels)}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_mmseqs")
 def test_nearest_and_clusters_equal_all_pairs(tmp_path: Path) -> None:
     letters = families(14, 6, seed=3)

@@ -198,6 +198,7 @@ def test_files_are_required_without_reading_any(tmp_path: Path, monkeypatch: pyt
             require_files(settings)
 
 
+@pytest.mark.slow
 def test_the_embedded_corpus(tmp_path: Path) -> None:
     found = resolved(tmp_path, "synthetic:3")
     assert found.families is not None

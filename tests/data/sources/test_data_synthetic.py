@@ -269,6 +269,7 @@ def test_floor_is_the_enumerated_posterior(shown: str, truth: str, rates: dict[s
         )
 
 
+@pytest.mark.slow
 def test_no_other_predictor_does_better(held_out: tuple[dict[str, float], list[Document]]) -> None:
     """Gibbs' inequality, by more than four standard errors of the paired difference."""
     rates, documents = held_out

@@ -166,6 +166,7 @@ SHOWN = "a line of 1 GB"
 REST = [pytest.param(bomb, marks=pytest.mark.slow) for bomb in BOMBS if bomb != SHOWN]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bomb", [SHOWN, *REST])
 def test_memory_is_bounded(tmp_path: Path, bomb: str) -> None:
     stored, bounds, words = BOMBS[bomb]

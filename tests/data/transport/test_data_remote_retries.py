@@ -254,6 +254,7 @@ def test_in_the_end_it_is_one_error_and_what_was_read_is_kept(clock: Clock, tmp_
             assert [n for n in expected if found[n] != expected[n]] == ["store.json"]
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_is_read_anew_by_the_same_command(clock: Clock, tmp_path: Path) -> None:
     changed = [Fault("drop", 900_000), Fault("change")]
     grown, other = FASTA + b">one\nMKV\n", FASTA.replace(b"A", b"G")

@@ -72,6 +72,7 @@ def test_a_test_part_without_labels_is_scored_by_nothing(tmp_path: Path, capsys:
     assert "Undefined in validation: affinity_b: no label." in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("last_report")
 @pytest.mark.parametrize("words", ["", pytest.param('validation = ["c"]\n', marks=pytest.mark.slow)])
 def test_what_chose_on_training_rows_says_so_everywhere(
@@ -137,6 +138,7 @@ def test_training_rows_that_choose_a_checkpoint_are_a_keyed_sample(tmp_path: Pat
     assert assays.drawn_of_training(0, len(training) + 1).tolist() == training.tolist()
 
 
+@pytest.mark.slow
 def test_the_labels_that_calibrate_are_not_those_that_chose_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_beta_lactamase_from_its_mutations_is_beta_lactamase_from_its_sequences(
     assert table.num_rows - len(numbers(table, "cefotaxime").values) == 19
 
 
+@pytest.mark.slow
 def test_metz_counts_of_bounds_are_those_of_the_file() -> None:
     table = read_table(f"{DATA}/ligand/metz_interaction.csv.gz")
     found = [numbers(table, column) for column in table.columns[14:]]

@@ -207,6 +207,7 @@ def test_state_that_would_be_lost_is_refused() -> None:
         TorchState(layer, rowwise).moments("weight")
 
 
+@pytest.mark.slow
 def test_wrappers_do_not_reach_the_names() -> None:
     def work() -> None:
         from accelerate import Accelerator

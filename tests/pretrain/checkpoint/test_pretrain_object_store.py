@@ -150,6 +150,7 @@ def test_the_newest_the_best_and_what_is_not_ours_stay(bucket: CheckpointBucket,
     assert {name for name in bucket._objects.names() if name.endswith(("mine.txt", "mine/a", "009"))} == set(mine)
 
 
+@pytest.mark.slow
 def test_an_earlier_start_saves_no_more(bucket: CheckpointBucket, tmp_path: Path) -> None:
     bucket.claim(1)
     saved(tmp_path, bucket, 3)

@@ -157,7 +157,10 @@ def test_copies_whose_sums_differ_in_a_bit_are_clipped_by_one_norm(trained: Trai
 
 
 @pytest.mark.skipif(not HAS_ONEDNN, reason="torch has no MKL or no oneDNN here")
-@pytest.mark.parametrize(("engine", "overrides"), [("ddp", ()), ("fsdp2", TWO), ("zero3", ())])
+@pytest.mark.parametrize(
+    ("engine", "overrides"),
+    [("ddp", ()), *(pytest.param(*spread, marks=pytest.mark.prove) for spread in (("fsdp2", TWO), ("zero3", ())))],
+)
 def test_products_by_onednn_go_the_same_way_under_every_engine(
     trained: Trained, engine: str, overrides: tuple[str, ...]
 ) -> None:

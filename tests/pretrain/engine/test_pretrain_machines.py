@@ -160,6 +160,7 @@ def short(command: str) -> str:
     return command.replace("accelerate launch --config_file accelerate_configs/", "")[:60]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "machine"),
     [

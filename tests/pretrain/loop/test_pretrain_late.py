@@ -243,6 +243,7 @@ def clean(recipe_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_the_same_bytes_and_lines(recipe_in, tmp_path: Path, clean: Path) -> None:
     assert main([str(recipe_in(tmp_path)), *STEPS_12, *OFTEN, LATE]) == 0
     assert same(end_of(tmp_path / "run"), end_of(clean / "run"))

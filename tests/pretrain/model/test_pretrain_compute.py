@@ -168,6 +168,7 @@ def test_a_first_step_has_the_slots_that_a_rank_computes(
     assert asked == [3 * 128, 3 * 128 // 2]
 
 
+@pytest.mark.slow
 def test_a_first_step_is_compiled_forward_and_backward() -> None:
     dtype = torch.bfloat16
     encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder

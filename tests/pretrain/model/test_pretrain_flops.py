@@ -154,6 +154,7 @@ def test_a_round_is_representative(grouped: bool) -> None:
     assert sum(len(d) for batch in chosen for d in batch) > 0.97 * sum(b.tokens.numel() for b in bins)
 
 
+@pytest.mark.slow
 def test_compare_gives_ratios() -> None:
     case = Case(preset="60k", precision="fp32", crop=64, batch_sequences=3)
     speeds = compare(case, CPU, rounds=2)

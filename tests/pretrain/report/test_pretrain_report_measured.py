@@ -26,6 +26,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_every_value_is_drawn(root: Path) -> None:
     by_length, by_identity, of_contacts, of_one = read(root).section().drawings
     assert isinstance(of_one, ContactMap)

@@ -86,6 +86,7 @@ def checked(path: Path) -> Page:
 REST = [pytest.param(name, marks=pytest.mark.slow) for name in ("none", "never finite", "100 restarts")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one step", "diverged", "still running", *REST])
 def test_a_run_at_the_edge_has_a_page(tmp_path: Path, name: str) -> None:
     path = write_report(EDGES[name].write(tmp_path / "run"))

@@ -188,6 +188,7 @@ def test_a_table_that_lacks_a_record(command: Command) -> None:
     command.works(f"data.clusters={table}")
 
 
+@pytest.mark.slow
 def test_the_directory_of_another_run(command: Command) -> None:
     command.works()
     end = end_of(command.run)
@@ -201,6 +202,7 @@ def test_the_directory_of_another_run(command: Command) -> None:
     assert (end_of(command.run).chain, end_of(command.run).step) == (end.chain, end.step)
 
 
+@pytest.mark.slow
 def test_another_schedule_is_asked_for_by_name(command: Command) -> None:
     command.works()
     step = end_of(command.run).step
@@ -299,6 +301,7 @@ def lock_held() -> Iterator[Callable[[Path], Callable[[], None]]]:
         file.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fresh", [True, False])
 def test_another_process_trains_here(fresh: bool, command: Command, lock_held: Callable) -> None:
     if not fresh:
@@ -319,6 +322,7 @@ def test_the_lock_ends_with_the_run(command: Command, lock_held: Callable) -> No
     lock_held(command.run)()
 
 
+@pytest.mark.slow
 def test_the_corpus_changed_under_a_run(command: Command) -> None:
     command.works()
     end = end_of(command.run)
@@ -387,6 +391,7 @@ def test_a_start_that_died_while_it_described_itself_is_no_obstacle(command: Com
     command.works()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_not_continued(command: Command) -> None:
     other = f"run.directory={command.folder}/other"
     command.works()

@@ -42,6 +42,7 @@ def test_what_has_no_such_length_is_refused(settings: tuple[str, ...], said: str
     assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_run_of_passes_is_the_run_of_as_many_tokens(recipe_in, tmp_path: Path) -> None:
     path, run = recipe_in(tmp_path), tmp_path / "run"
     words = [str(path), "schedule.total_tokens=none", "schedule.passes=0.25"]

@@ -127,6 +127,7 @@ def test_another_user_reads_a_shared_checkpoint_and_no_private_one() -> None:
         assert without_rights(other, NOBODY) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o002, 0o077])
 def test_an_export_follows_the_umask(umask: int, folder: Path) -> None:
     before = os.umask(umask)

@@ -147,6 +147,7 @@ def test_while_the_directory_is_claimed(run: Run, when: Callable[..., None]) -> 
     assert not run.root.exists()
 
 
+@pytest.mark.slow
 def test_a_validation_between_saves_costs_no_step(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_finished_run_is_not_called_stopped(
     assert run.attempts() == ["fresh", "finished"]
 
 
+@pytest.mark.slow
 def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "warm_up", lambda *_: (run.root / "notes.txt").write_text("mine"))
     when(Engine, "warm_up", SIGTERM)
@@ -192,6 +194,7 @@ def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], mon
     run.assert_goes_on()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("save_s", "saved"), [pytest.param(0.1, 5, marks=pytest.mark.slow), (100.0, 4)])
 def test_the_last_save_is_begun_if_it_fits(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, save_s: float, saved: int
@@ -239,6 +242,7 @@ def test_a_save_that_does_not_end_gets_what_is_left(
     run.assert_goes_on()
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the main thread computes and hears nothing; signals within a moment are one."""
     monkeypatch.setattr(signals, "_SAME_S", 0.4)

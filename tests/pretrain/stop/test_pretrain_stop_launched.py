@@ -10,9 +10,10 @@ from signal import SIGINT, SIGTERM, SIGUSR1
 import psutil
 import pytest
 
-from support.kept_runs import Trained
-from support.launching import bit_equal, command, end_of, lines, run, started, until
+from support.kept_runs import Trained, config
+from support.launching import bit_equal, command, end_of, lines, started, until
 from support.places import ROOT
+from support.rank_pool import RankPool
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 
@@ -36,21 +37,22 @@ def blocks(pid: int, by: signal.Signals) -> bool:
     return bool(int(mask[1], 16) >> (by - 1) & 1)
 
 
-def assert_goes_on(words: list[str], root: Path, trained: Trained, processes: int) -> None:
+def assert_goes_on(pool: RankPool, words: list[str], root: Path, trained: Trained, processes: int) -> None:
     """From the step that was saved last, to the end of a run that nobody stopped."""
     last = max(line["step"] for line in lines(root / "metrics.jsonl"))
     assert last < 36
-    done = run(words)
+    spread = ("ddp" if processes > 1 else "single", processes)
+    done = pool.run(processes, config(spread[0]), words[words.index("pretrain") + 1 :])
     assert done.status == 0, done.output
     starts = [line for line in lines(root / "attempts.jsonl") if "cause" in line]
     assert starts[1]["base_step"] == last
     assert starts[1]["cause"].endswith(f"at step {last}")
-    reference = trained("ddp" if processes > 1 else "single", processes, length=STEPS_36).end
+    reference = trained(*spread, length=STEPS_36).end
     assert end_of(root).chain == reference.chain
     assert bit_equal(end_of(root), reference)
 
 
-def test_control_c_at_a_terminal(recipe_in, trained: Trained, tmp_path: Path) -> None:
+def test_control_c_at_a_terminal(pool: RankPool, recipe_in, trained: Trained, tmp_path: Path) -> None:
     """It reaches the workers of the loader, too, without which the step could not be finished."""
     words = [*ALONE, str(recipe_in(tmp_path)), *STEPS_36, "data.workers=2"]
     root, log = tmp_path / "run", tmp_path / "log"
@@ -68,7 +70,7 @@ def test_control_c_at_a_terminal(recipe_in, trained: Trained, tmp_path: Path) ->
     (step,) = {line["step"] for line in lines(root / "metrics.jsonl")[-1:]}
     assert ends(root) == [f"stopped by SIGINT at step {step}"]
     assert said.splitlines()[-1].endswith(f"python -m pretrain {' '.join(words[3:])}")
-    assert_goes_on(words, root, trained, 1)
+    assert_goes_on(pool, words, root, trained, 1)
 
 
 def test_a_signal_to_save_that_all_processes_get(recipe_in, tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_a_signal_to_save_that_all_processes_get(recipe_in, tmp_path: Path) -> N
 
 
 @pytest.mark.prove
-def test_the_launcher_of_one_process_is_ended(recipe_in, trained: Trained, tmp_path: Path) -> None:
+def test_the_launcher_of_one_process_is_ended(pool: RankPool, recipe_in, trained: Trained, tmp_path: Path) -> None:
     """It passes no signal on, and the program stops nevertheless."""
     words = command([recipe_in(tmp_path), *STEPS_36], 1, SINGLE)
     root, log = tmp_path / "run", tmp_path / "log"
@@ -102,13 +104,15 @@ def test_the_launcher_of_one_process_is_ended(recipe_in, trained: Trained, tmp_p
         until(lambda: "to continue: " in log.read_text(), log, 10)
     (end,) = ends(root)
     assert end.startswith("stopped by SIGTERM at step ")
-    assert_goes_on(words, root, trained, 1)
+    assert_goes_on(pool, words, root, trained, 1)
 
 
 @pytest.mark.parametrize(
     "by", [pytest.param(SIGINT, marks=pytest.mark.prove), pytest.param(SIGTERM, marks=pytest.mark.slow)]
 )
-def test_the_launcher_of_two_processes(recipe_in, trained: Trained, tmp_path: Path, by: signal.Signals) -> None:
+def test_the_launcher_of_two_processes(
+    pool: RankPool, recipe_in, trained: Trained, tmp_path: Path, by: signal.Signals
+) -> None:
     words = command([recipe_in(tmp_path), *STEPS_36, "data.workers=1"], 2)
     root, log = tmp_path / "run", tmp_path / "log"
     with started(words, log) as launcher:
@@ -120,4 +124,4 @@ def test_the_launcher_of_two_processes(recipe_in, trained: Trained, tmp_path: Pa
     (said,) = (line for line in log.read_text().splitlines() if line.startswith("stopped by "))
     launched = words.index("accelerate.commands.launch")
     assert said.endswith(" ".join(words[launched:]))
-    assert_goes_on(words, root, trained, 2)
+    assert_goes_on(pool, words, root, trained, 2)

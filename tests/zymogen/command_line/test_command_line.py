@@ -220,6 +220,7 @@ def test_the_answer_imports_no_torch(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: on the command line, data.sources=")
 
 
+@pytest.mark.slow
 def test_an_estimate_of_a_run_imports_no_torch(tmp_path: Path) -> None:
     (tmp_path / "x.fasta").write_text("".join(f">{n}\n{'MKTAYIAKQR' * (n + 2)}\n" for n in range(9)))
     program = (

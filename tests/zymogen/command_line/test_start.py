@@ -70,6 +70,7 @@ def test_what_a_user_says_of_waiting_stays(own: dict[str, str]) -> None:
     assert short_switch_interval({"HOME": "/home"} | own) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has another OpenMP there")
 @pytest.mark.parametrize(
     ("own", "spins"),

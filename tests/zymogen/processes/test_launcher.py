@@ -112,6 +112,7 @@ def test_one_that_the_kernel_does_not_tell_looks(family, how: tuple[str, ...]) -
     assert not each.lives(3)
 
 
+@pytest.mark.slow
 def test_one_alone_saves_and_is_killed_if_it_takes_too_long(family) -> None:
     each = family("accelerate-launch", AT_ONCE, {**ONE, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"})
     assert each.lives(0.7)

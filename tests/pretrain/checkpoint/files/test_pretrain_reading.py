@@ -303,6 +303,7 @@ def events(work: Callable[[], T]) -> tuple[int, T]:
     return count, result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["model", "optimizer"])
 def test_an_index_is_as_large_and_as_quick_as_its_tensors_and_files(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 16 << 20)
