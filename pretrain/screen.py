@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from data.order.plan import Plan
 from data.order.plan_size import PlanSize, plan_size
-from pretrain.evaluation.scores import format_number
 from pretrain.telemetry.memory import Throughput
-from zymogen.console.format import UNBROKEN, Row, aligned, count
+from zymogen.console.format import UNBROKEN, Row, aligned, count, format_number
 from zymogen.console.progress import ProgressLine, clock_time
 from zymogen.settings.interval import Interval
 

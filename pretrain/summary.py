@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrain.evaluation.scores import TITLES, MaskedLanguageScores, corruption_of, format_interval, format_number
+from pretrain.evaluation.scores import TITLES, MaskedLanguageScores, corruption_of, format_interval
 from pretrain.evaluation.training_curve import training_curve, without_rolled_back
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import TrainingResult
@@ -24,7 +24,7 @@ from pretrain.run.attempts import AttemptRecords, attempts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.records import read_metrics
 from pretrain.screen import format_epochs
-from zymogen.console.format import count
+from zymogen.console.format import count, format_number
 from zymogen.console.progress import in_columns
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"

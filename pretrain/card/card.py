@@ -23,13 +23,14 @@ from pretrain.card.text import (
     table,
     versions,
 )
-from pretrain.evaluation.scores import TITLES, HeldOutUnit, format_interval, format_number
+from pretrain.evaluation.scores import TITLES, HeldOutUnit, format_interval
 from pretrain.report import charts, page_text
 from pretrain.report import results as measurements
 from pretrain.report.history import RunHistory, read_history
 from pretrain.report.pictures import card_pictures
 from pretrain.report.results import RunResults
 from pretrain.report.section import NOT_MEASURED, ReportSection, source_names
+from zymogen.console.format import format_number
 from zymogen.console.safe_text import log
 
 _PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")

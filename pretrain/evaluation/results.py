@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pretrain.evaluation.scores import TITLES, CorruptionScores, Number, format_interval, format_number
+from pretrain.evaluation.scores import TITLES, CorruptionScores, Number, format_interval
+from zymogen.console.format import format_number
 from zymogen.console.progress import in_columns
 
 CONTROL = "random weights"

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator
 
 from data.batches.settings import MaskSettings
+from zymogen.console.format import format_number
 
 _SELECT_PROB = 0.15
 CORRUPTIONS = {
@@ -64,13 +65,6 @@ def kind_of(held_out: str | None) -> str:
     if held_out is None:
         return "protein"
     return "training protein" if held_out == HeldOutUnit.NOTHING else "held-out protein"
-
-
-def format_number(perplexity: float | None) -> str:
-    """A perplexity for readers: diverged weights may have one of hundreds of digits, or none (None)."""
-    if perplexity is None:
-        return "not finite"
-    return f"{perplexity:.2f}" if perplexity < 1e5 else f"{perplexity:.1g}"
 
 
 def format_interval(low: float | None, high: float | None, value: Callable[[float], str] = format_number) -> str:

@@ -24,9 +24,9 @@ from data.settings import DataSettings
 from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.load import find, unreadable, verify
 from pretrain.checkpoint.manifest import TrainerState, UnsupportedVersionError, step_of_name
+from pretrain.corpora import data_of
 from pretrain.recovery.loss_monitor import from_entry, skipped_bins
 from pretrain.run.directory import RunDirectory
-from pretrain.run.run_json import data_of
 from zymogen.console.progress import ProgressBar
 from zymogen.processes.errors import StorageError
 from zymogen.processes.exit_classes import ERROR, FINISHED, INPUT, STORAGE, ExitClass

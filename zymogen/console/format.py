@@ -46,3 +46,10 @@ def duration(seconds: float) -> str:
 def count(number: int, name: str) -> str:
     """A number of things, such as "1 bin", "3,008 steps"."""
     return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def format_number(number: float | None) -> str:
+    """A number such as a perplexity: diverged weights may give one of hundreds of digits, or none (None)."""
+    if number is None:
+        return "not finite"
+    return f"{number:.2f}" if number < 1e5 else f"{number:.1g}"

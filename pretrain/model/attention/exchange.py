@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.model.context import group_of
+from pretrain.optimizer.dealing import ALL_GATHER
 
 # Ulysses ------------------------------------------------------------------------------------------
 
@@ -118,7 +119,6 @@ def scatter_sum(gradient: Tensor, group: str) -> Tensor:
 
 
 # torch 2.13 renames them, and warns at each call by the old name.
-ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 

@@ -21,7 +21,6 @@ from pretrain.__main__ import main
 from pretrain.card import text as card_text
 from pretrain.card.card import ExportFacts, text, write_card
 from pretrain.card.text import FOLDER, hub_model
-from pretrain.evaluation.scores import format_number
 from pretrain.report.charts import loss_figure
 from pretrain.report.history import read_history
 from pretrain.report.results import ASSAYS, CONTACTS, EVALUATION, read
@@ -30,6 +29,7 @@ from pretrain.run import records
 from pretrain.ship.contact_head import NOT_FITTED
 from support.inputs.written_runs import IDENTITIES, LENGTHS, TOKENS_A_STEP, WEIGHTS, WrittenRun, evaluation, measure
 from support.places import ROOT
+from zymogen.console.format import format_number
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 OF_THE_WORDS = (
