@@ -30,7 +30,7 @@ from benchmarks.training import (
     ratio,
     theirs,
 )
-from pretrain.model.linear import EMULATES_BFLOAT16
+from zymogen.onednn import EMULATES_BFLOAT16
 
 
 class Bars(NamedTuple):

@@ -19,7 +19,7 @@ from data.batches.settings import MaskSettings
 from data.order.packing import pack
 from data.order.plan import SPECIAL_TOKENS, Bin
 from data.settings import DataSettings
-from pretrain.model.linear import ROWS
+from zymogen.onednn import ROWS
 
 MEGABATCH = 50
 """Batches that transformers' `LengthGroupedSampler` sorts together."""

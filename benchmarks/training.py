@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from benchmarks.proteins import Document, batches, draw, packed, padded, representative, work
 from benchmarks.timing import side_by_side
-from pretrain.model import linear
 from pretrain.model.flops import training_flops
 from pretrain.model.initialization import initialise
-from pretrain.model.linear import EMULATES_BFLOAT16
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.telemetry.peak import PeakFlops, peak
+from zymogen import onednn
+from zymogen.onednn import EMULATES_BFLOAT16
 
 Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -198,7 +198,7 @@ def compare(case: Case, device: torch.device, rounds: int) -> Speeds:
     losses = _first_losses(mine, other, case, device)
     random, grouped, peaks, products = [], [], [], []
     for round_ in range(rounds):
-        with mock.patch.object(linear, "HAS_ONEDNN", False):  # the bars are shares of what torch itself reaches
+        with mock.patch.object(onednn, "HAS_ONEDNN", False):  # the bars are shares of what torch itself reaches
             peaks.append(peak(device, DTYPES[case.precision], case.shape.dim, partial(clock, device)))
         products.append(own_products(case, device))
         random.append(_turn(case, mine, other, device, round_, grouped=False))

@@ -1,6 +1,7 @@
 """The ground that data, pretraining and fine-tuning stand on; it imports none of them.
 
-`keyed_random` makes random numbers of keys, `compiled` compiles loops with numba. `files` writes files that appear
-whole, `console` prints progress and text, `settings` reads recipes and other files into checked dataclasses.
-`processes` knows resources, launchers, signals and errors of a program, `command_line` is what all commands share.
+`keyed_random` makes random numbers of keys, `compiled` compiles loops with numba, `onednn` multiplies on a CPU. `files`
+writes files that appear whole, `console` prints progress and text, `settings` reads recipes and other files into
+checked dataclasses. `processes` knows resources, launchers, signals and errors of a program, `command_line` is what all
+commands share.
 """

@@ -27,8 +27,8 @@ from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import Recipe
 from pretrain.engine.launch import launch
 from pretrain.loop import train
-from pretrain.model.linear import ROWS
 from pretrain.step import Reading
+from zymogen.onednn import ROWS
 from zymogen.settings.toml_file import check
 
 TASK = "location"

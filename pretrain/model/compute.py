@@ -14,8 +14,8 @@ from pretrain.model.attention.choice import choose
 from pretrain.model.attention.implementation import check_backend, use_backend
 from pretrain.model.compilation import compile_layers, first_step, why_not_compiled
 from pretrain.model.encoder import Encoder
-from pretrain.model.linear import EMULATES_BFLOAT16
 from pretrain.model.settings import ComputeSettings
+from zymogen.onednn import EMULATES_BFLOAT16
 from zymogen.unsupported import UnsupportedFeature
 
 _GAIN = ("cuda",)

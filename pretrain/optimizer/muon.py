@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.adamw import adamw
 
-from pretrain.model.linear import PRODUCTS, by_onednn, onednn_multiplies
 from pretrain.optimizer.dealing import compute_shared
+from zymogen.onednn import PRODUCTS, by_onednn, onednn_multiplies
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The odd quintic polynomial's, chosen by Jordan et al. for the slope at 0; singular values end in about 0.7..1.2."""

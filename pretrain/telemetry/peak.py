@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple
 import torch
 
 from pretrain.engine.ranks import Ranks
-from pretrain.model.linear import EMULATES_BFLOAT16, ROWS, by_onednn, is_by_onednn
 from pretrain.run.directory import RunDirectory
+from zymogen.onednn import EMULATES_BFLOAT16, ROWS, by_onednn, is_by_onednn
 
 
 def peak_of_all(engine: Ranks, run: RunDirectory, dtype: torch.dtype, width: int) -> float:

@@ -28,7 +28,7 @@ from pretrain import loop, masked_language_job
 from pretrain.checkpoint import saver
 from pretrain.checkpoint.files.reader import read_tensors
 from pretrain.engine.engine import Engine
-from pretrain.model import compute, layer, linear
+from pretrain.model import compute, layer
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
 from pretrain.model.presets import PRESETS
@@ -41,6 +41,7 @@ from support import held_state
 from support.checkpoint_run import written_at_once
 from support.held_state import held
 from support.jobs import full_disks, half_frozen, late_reading, numerical_faults
+from zymogen import onednn
 from zymogen.unsupported import UnsupportedFeature
 
 
@@ -165,7 +166,7 @@ def targetless() -> AbstractContextManager[Any]:
 
 def every_product_by_onednn() -> AbstractContextManager[Any]:
     """No fault: oneDNN takes products of any size, those of a small model too."""
-    return mock.patch.multiple(linear, ROWS=1, PRODUCTS=1)
+    return mock.patch.multiple(onednn, ROWS=1, PRODUCTS=1)
 
 
 def compare_what_was_restored() -> AbstractContextManager[Any]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS, UNK
 from data.batches.packed import STEP, BinSize, PlainContents, TokenArrays, bins_of, packed, split_by_tokens, token_ids
-from pretrain.model.linear import ROWS
+from zymogen.onednn import ROWS
 
 SEQUENCES = ["MKV", "ACDEFGHIKL", "W", "MKTAYIAKQR", "GGGGJ"]
 

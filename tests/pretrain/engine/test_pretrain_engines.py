@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.model.linear import HAS_ONEDNN
 from support.inputs.cells import Cell, covering, full_product, pairs
 from support.kept_runs import STEP_1, STEPS_16, Ended, Trained, distances, yardstick
 from support.launching import DDP, largest_difference
 from support.rank_pool import RankPool
+from zymogen.onednn import HAS_ONEDNN
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from pretrain.model import linear
-from pretrain.model.linear import FusedLinear, Linear, is_by_onednn
+from pretrain.model.linear import FusedLinear, Linear
+from zymogen.onednn import HAS_ONEDNN, is_by_onednn
 
 ROUNDING = 2.0**-8
 """Largest relative error of one rounding to bfloat16, whose numbers have 8 binary digits."""
@@ -127,7 +128,7 @@ def test_it_is_compiled_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(of_out, of_plain, rtol=1e-6, atol=1e-5)
 
 
-onednn = pytest.mark.skipif(not linear.HAS_ONEDNN, reason="torch has no MKL or no oneDNN here")
+onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="torch has no MKL or no oneDNN here")
 
 
 @onednn

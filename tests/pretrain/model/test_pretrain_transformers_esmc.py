@@ -22,7 +22,6 @@ from transformers import AutoTokenizer, EsmcConfig, EsmcForMaskedLM, EsmcModel
 
 from data.alphabet import LETTER_IDS, PAD, REFUSED, TOKENS
 from data.batches.batch import IGNORED
-from pretrain.model import linear
 from pretrain.model.attention.choice import Request
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
@@ -30,6 +29,7 @@ from pretrain.model.weights import io as transformers_io
 from support.inputs.flat_batches import gradients, mixed_bins, pack, perturb, relative
 from support.inputs.foreign_process import loaded_elsewhere
 from support.inputs.whole_models import from_transformers_state, load
+from zymogen import onednn
 
 # One group: several tests look at the same answers, which are computed once.
 pytestmark = pytest.mark.xdist_group("esmc")
@@ -107,10 +107,10 @@ def answer(preset: str, kind: str, whose: str) -> Answer:
     "ours" by the backend that is chosen here, and by the others that this machine has; "one_by_one" and "padded".
     """
     ours, theirs = both(preset, kind.split()[0])
-    has_onednn = linear.HAS_ONEDNN and kind != "fp32 by torch"
+    has_onednn = onednn.HAS_ONEDNN and kind != "fp32 by torch"
     with (
         torch.autocast("cpu", torch.bfloat16, enabled=kind == "bf16"),
-        mock.patch.object(linear, "HAS_ONEDNN", has_onednn),
+        mock.patch.object(onednn, "HAS_ONEDNN", has_onednn),
     ):
         if whose in ("one_by_one", "padded"):
             return their_answer(theirs, PRESETS[preset], {"one_by_one": one_by_one, "padded": padded}[whose])

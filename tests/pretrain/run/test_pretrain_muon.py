@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pretrain.model import linear
 from pretrain.model.build import build_meta
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer import muon
@@ -19,6 +18,7 @@ from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.muon import ITERATIONS, Muon, newton_schulz
 from pretrain.optimizer.settings import OptimizerSettings
 from support.forked import forked, status_of
+from zymogen import onednn
 
 
 def muon_over(parameters: list[nn.Parameter], blocks: int, dtype: str = "float32", decay: float = 0.1) -> Muon:
@@ -108,7 +108,7 @@ def test_in_bfloat16_it_is_torchs_muon() -> None:
         assert torch.allclose(optimizer.state[a]["momentum_buffer"], reference.state[b]["momentum_buffer"], rtol=1e-6)
 
 
-@pytest.mark.skipif(not linear.HAS_ONEDNN, reason="torch has no MKL or no oneDNN here")
+@pytest.mark.skipif(not onednn.HAS_ONEDNN, reason="torch has no MKL or no oneDNN here")
 @pytest.mark.parametrize("shape", [(2, 160, 320), (2, 320, 160)], ids=["wide", "tall"])
 def test_newton_schulz_by_onednn_is_the_same(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -117,7 +117,7 @@ def test_newton_schulz_by_onednn_is_the_same(shape: tuple[int, ...], monkeypatch
     by_onednn = newton_schulz(matrices, torch.float32)
     assert called
     truth = newton_schulz(matrices.double(), torch.float64)
-    monkeypatch.setattr(linear, "HAS_ONEDNN", False)
+    monkeypatch.setattr(onednn, "HAS_ONEDNN", False)
     by_torch = newton_schulz(matrices, torch.float32)
     # Five steps of three products each, of numbers below 1: as near to float64 as torch's own are, within a factor.
     own = (by_torch - truth).abs().max()
