@@ -215,22 +215,6 @@ def test_another_schedule_is_asked_for_by_name(command: Command) -> None:
     assert "schedule.total_tokens was 3000, is 900" in command.refused()
 
 
-@pytest.mark.slow
-def test_the_same_warm_up_in_other_words_is_the_same_schedule(command: Command) -> None:
-    """A run that began when a warm-up was always in tokens is continued by a recipe that gives the same as a share."""
-    command.works("schedule.warmup_tokens=90")
-    path = command.run / "run.json"
-    content = json.loads(path.read_text())
-    assert content["recipe"]["schedule"].pop("warmup", 1) is None  # early versions had no such setting
-    path.write_text(json.dumps(content))
-    command.works("schedule.warmup_tokens=none", "schedule.warmup=0.1")
-    written = json.loads(path.read_text())["recipe"]["schedule"]
-    assert (written["warmup"], written["warmup_tokens"]) == (0.1, None)
-    error = command.refused("schedule.warmup_tokens=none", "schedule.warmup=0.2")
-    assert "schedule.warmup was 0.1, is 0.2" in error
-    command.works("schedule.warmup_tokens=none", "schedule.warmup=0.2", "--allow-schedule-change")
-
-
 def test_a_schedule_binds_from_the_first_step_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.works()
     changed = ["schedule.total_tokens=3_000", "--allow-schedule-change"]

@@ -335,7 +335,6 @@ def as_written(recipe: Recipe) -> RunRecord:
 def test_a_warm_up_may_be_given_in_tokens_or_as_the_same_share(recipe_in, tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     before = as_written(recipe_with(recipe_in, tmp_path, "schedule.warmup_tokens=90"))
-    assert before.recipe["schedule"].pop("warmup") is None  # early versions had no such setting
     no_tokens = "schedule.warmup_tokens=none"
     tenth, fifth = (recipe_with(recipe_in, tmp_path, no_tokens, f"schedule.warmup={share}") for share in (0.1, 0.2))
     run.require_same(tenth, False, before)
