@@ -4,8 +4,7 @@ In: the recipe's data settings. Out: `data.corpus.corpora.Corpora`. Kept: the st
 each node builds while the others wait.
 """
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare_corpora
@@ -13,7 +12,6 @@ from data.order.plan_size import tokens_per_epoch
 from data.settings import DataSettings
 from pretrain.engine.engine import Engine
 from pretrain.recipe import Recipe
-from pretrain.run.run_json import RunRecord
 
 
 def open_on_every_rank(settings: DataSettings, engine: Engine) -> Corpora:
@@ -44,21 +42,3 @@ def resolve_epochs(recipe: Recipe, engine: Engine) -> Recipe:
     corpora = open_on_every_rank(recipe.data, engine)
     tokens = engine.on_main(lambda: tokens_per_epoch(corpora.plan(recipe.run.seed)))
     return replace(recipe, schedule=recipe.schedule.in_tokens(tokens))
-
-
-def data_of(described: RunRecord, root: Path) -> DataSettings:
-    """Return the section `data` of a pretraining run's recipe; `root` is its directory.
-
-    Raises:
-        ValueError: it is a fine-tuning run, or its settings are not those of this version.
-    """
-    from zymogen.settings.toml_file import check
-
-    if "tasks" in described.recipe:
-        raise ValueError(f"{root} is a fine-tuning run; give one of python -m pretrain")
-    return check(_Data, {"data": described.recipe.get("data")}, str(root / "run.json")).data
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Data:
-    data: DataSettings

@@ -16,7 +16,8 @@ from pretrain.run.directory import RunDirectory
 from pretrain.run.interval_schedule import IntervalSchedule
 from pretrain.screen import Console, StepMetrics, report_of
 from pretrain.step import Reading
-from pretrain.telemetry.memory import Throughput, Timer, most_bytes
+from pretrain.telemetry.memory import most_bytes
+from pretrain.telemetry.speed import Throughput, Timer
 from zymogen.console.safe_text import log
 from zymogen.settings.section import settings_of
 

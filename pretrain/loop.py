@@ -32,7 +32,13 @@ from pretrain.engine.named_state import fill
 from pretrain.job import Job, ModelBundle, TrainingRecipe, ValidationScores, publish, require_publishable
 from pretrain.log import MetricsLog, Steps, flat_settings
 from pretrain.optimizer.groups import build_optimizer, learning_rate, num_stored
-from pretrain.recovery.loss_monitor import LossMonitor, faults_met, require_remedy, require_same_skipped_bins, to_entry
+from pretrain.recovery.loss_monitor import (
+    LossMonitor,
+    faults_met,
+    require_remedy,
+    require_same_skips,
+    skipped_bins_entry,
+)
 from pretrain.recovery.remote_checkpoints import RemoteCheckpoints
 from pretrain.recovery.restart_limit import require_progress
 from pretrain.recovery.shared_directory import require_shared
@@ -208,7 +214,7 @@ class Trainer(Generic[S]):
         known = ENTRIES | self.job.entry_names | ({BEST} if self.job.selection else frozenset())
         while True:
             require_same_run(checkpoint, fingerprints)
-            require_same_skipped_bins(checkpoint, self.recipe.data)
+            require_same_skips(checkpoint, self.recipe.data)
             self.job.require_entries(checkpoint.trainer.entries, checkpoint.trainer.cursor)
             try:
                 state = restore(checkpoint, self.named, self.engine, fingerprints.get(FROZEN), known)
@@ -343,8 +349,8 @@ class Trainer(Generic[S]):
         self.phase = "checkpoint"
         entries = (
             self.job.checkpoint_entries(self.state.cursor)
-            | self.numerics.to_entry
-            | to_entry(self.recipe.data, self.state.step)
+            | self.numerics.entry
+            | skipped_bins_entry(self.recipe.data, self.state.step)
         )
         if scale := self.engine.scaler_state():
             entries[LOSS_SCALE] = scale

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from data.order.plan import Plan
 from data.order.plan_size import PlanSize, plan_size
-from pretrain.telemetry.memory import Throughput
+from pretrain.telemetry.speed import Throughput
 from zymogen.console.format import UNBROKEN, Row, aligned, count, format_number
 from zymogen.console.progress import ProgressLine, clock_time
 from zymogen.settings.interval import Interval

@@ -1,7 +1,7 @@
 """Simple predictors of a hidden residue: by the composition of its protein, and by its neighbours.
 
-In: a bin of documents, and which of their residues are hidden. Out: `CompositionModel`, one fitted number; of it a
-fitted `NeighbourModel`. Kept: nothing.
+In: a bin of documents, and which of their residues are hidden. Out: a `CompositionModel`, which is one
+fitted number; a `NeighbourModel`, which starts from it. Kept: nothing.
 
 The letters of a protein are drawn from its own frequencies, which a Dirichlet distribution around the frequencies of
 the corpus describes. After `n` visible residues, of which n_k are letter k, the predictive probability is

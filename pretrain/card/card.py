@@ -24,8 +24,7 @@ from pretrain.card.text import (
     versions,
 )
 from pretrain.evaluation.scores import TITLES, HeldOutUnit, format_interval
-from pretrain.report import charts, page_text
-from pretrain.report import results as measurements
+from pretrain.report import charts, page_text, results
 from pretrain.report.history import RunHistory, read_history
 from pretrain.report.pictures import card_pictures
 from pretrain.report.results import RunResults
@@ -77,7 +76,7 @@ def write_card(root: Path, exported: ExportFacts, folder: Path) -> Path:
         ValueError: it is no run directory.
     """
     history = read_history(root, exported.step)
-    found = measurements.read(root, exported.weights)
+    found = results.read(root, exported.weights)
     if found.of_others:
         files = ", ".join(str(root / name) for name in found.of_others)
         log(f"not of the exported weights, and not on the card: {files}")
@@ -89,7 +88,7 @@ def write_card(root: Path, exported: ExportFacts, folder: Path) -> Path:
 
 def has_results(root: Path) -> bool:
     """Whether a run directory holds anything that was measured after the end of the run."""
-    return measurements.is_any(root)
+    return results.is_any(root)
 
 
 def text(

@@ -158,7 +158,7 @@ def commit(
     Args:
         plan: what is saved, alike on every rank.
         staged: the tensors. Frozen parameters are not saved: the fingerprints have their content hash
-            (`checkpoint.restore`).
+            (`checkpoint.digests.digest.identity`).
         rank: of this process, among `plan.topology.world_size`.
         is_given_up: asked while rank 0 waits; another rank's part will not come then.
 

@@ -26,7 +26,7 @@ MANIFEST_FILE = "manifest.json"
 TRAINER_FILE = "trainer.json"
 FINGERPRINTS = ("identity", "schedule", "corpus", "split")
 FROZEN = "frozen"
-"""The fingerprint of parameters that the run does not train (`checkpoint.restore`); absent where it trains all."""
+"""The fingerprint of what the run does not train (`checkpoint.digests.digest.identity`); absent where it trains all."""
 CONSUMED = "corpus/consumed"
 CONTACT_HEAD = "contact_head"
 """Entry of a run that started from an ESM-2 with a contact head, which it does not train."""

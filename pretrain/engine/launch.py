@@ -36,7 +36,12 @@ from zymogen.settings.interval import seconds
 
 @contextmanager
 def sharding_on_a_cpu(distributed_type: str) -> Iterator[None]:
-    """Make Accelerate set up 'FSDP' and 'DEEPSPEED' on a CPU, too, while the `Accelerator` is built."""
+    """Make Accelerate set up 'FSDP' and 'DEEPSPEED' on a CPU, too, while the `Accelerator` is built.
+
+    Accelerate 1.15 turns them on for GPUs alone: on a CPU each process would train its own model, or fail in
+    DeepSpeed's checks of batch sizes. DeepSpeed 0.19 compiles collectives in shared memory before the first one is
+    called, which takes a minute and a compiler; gloo does the same work. If torch sees a GPU, nothing is changed.
+    """
     if not torch.cuda.is_available():
         # Accelerate imports DeepSpeed wherever that is installed, and each process would warn that it found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

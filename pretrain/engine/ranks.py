@@ -88,7 +88,7 @@ class StepFlags(NamedTuple):
     """What a rank tells all others with a step, as numbers that are summed over ranks."""
 
     stop: int = 0
-    """`run.stop.word` of each rank."""
+    """`signals.signal_flag()` of each rank."""
     writing: int = 0
     """Whether this rank has not ended its part of the save that is being written; rank 0 has when it is published."""
     failed: int = 0

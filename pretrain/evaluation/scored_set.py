@@ -18,11 +18,11 @@ from data.homology import mmseqs
 from data.homology.relatives import cluster_within, nearest, search_method
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings, LetterPolicy
-from pretrain.corpora import data_of
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.frozen_set import FrozenSet, frozen_set
 from pretrain.evaluation.scores import HeldOutUnit
 from pretrain.run.directory import RunDirectory, run_at
+from pretrain.run.run_json import data_of
 
 MAX_SEQUENCES = 2000
 _RELATIVES = 0.3

@@ -125,7 +125,7 @@ class MaskedLanguageScores:
     """The scores under each corruption."""
 
     evaluations: dict[str, CorruptionScores]
-    """By the names of `corruptions.CORRUPTIONS`."""
+    """By the names of `CORRUPTIONS`."""
     held_out: HeldOutUnit
     """What the scored proteins are."""
 

@@ -24,9 +24,9 @@ from data.settings import DataSettings
 from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.load import find, unreadable, verify
 from pretrain.checkpoint.manifest import TrainerState, UnsupportedVersionError, step_of_name
-from pretrain.corpora import data_of
-from pretrain.recovery.loss_monitor import from_entry, skipped_bins
+from pretrain.recovery.loss_monitor import skipped_bins, skipped_bins_of
 from pretrain.run.directory import RunDirectory
+from pretrain.run.run_json import data_of
 from zymogen.console.progress import ProgressBar
 from zymogen.processes.errors import StorageError
 from zymogen.processes.exit_classes import ERROR, FINISHED, INPUT, STORAGE, ExitClass
@@ -67,7 +67,7 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
                 step, tokens, cursor = step + 1, tokens + planned.num_tokens, planned.cursor
         skipped = skipped_bins(loader.plan.settings, step)
         same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor)
-        same = same and from_entry(state) == skipped
+        same = same and skipped_bins_of(state) == skipped
         if not same:
             others.append(state)
         say(

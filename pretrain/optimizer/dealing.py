@@ -9,20 +9,18 @@ results out. Who computes what follows from the sizes and the number of ranks al
 import heapq
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from pretrain.model.attention.exchange import ALL_GATHER
 
 
 def newton_schulz_cost(rows: int, columns: int) -> int:
     """Multiplications of one step of the iteration on a map: ``X Xᵀ``, its square, and its product with X."""
     short, long = min(rows, columns), max(rows, columns)
     return 2 * short * short * long + short**3
-
-
-ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
 @lru_cache(maxsize=64)

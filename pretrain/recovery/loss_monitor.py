@@ -41,46 +41,6 @@ from zymogen.settings.section import listed
 _SHOWN = 10
 
 
-def skipped_bins(data: PackingSettings, steps: int) -> list[int]:
-    """The bins that the first `steps` steps of a run leave out, in order."""
-    return sorted(bin_ for bin_ in data.skip_bins if bin_ < steps * data.bins_per_step)
-
-
-def to_entry(data: PackingSettings, steps: int) -> dict[str, dict[str, Any]]:
-    """What a checkpoint after `steps` steps keeps of that."""
-    bins = skipped_bins(data, steps)
-    return {SKIPPED_BINS: {"bins": bins}} if bins else {}
-
-
-def from_entry(trainer: TrainerState) -> list[int]:
-    """The bins that were left out up to a checkpoint."""
-    return list(trainer.entries.get(SKIPPED_BINS, {}).get("bins", []))
-
-
-def require_same_skipped_bins(checkpoint: VerifiedCheckpoint, data: PackingSettings) -> None:
-    """Check that a run can continue from a checkpoint and leave out what its recipe says.
-
-    Raises:
-        ValueError: it would have to leave out what is trained already, or to train what it has left out.
-    """
-    before, now = set(from_entry(checkpoint.trainer)), set(skipped_bins(data, checkpoint.trainer.step))
-    where = f"{checkpoint.path}, where the run would continue, after {checkpoint.trainer.step:,} steps"
-    if trained := now - before:
-        raise ValueError(
-            f"data.skip_bins names {_shown(trained)}, already trained up to {where}: take them out of the list, or "
-            "move the checkpoints after them away, so that the run continues from one before them"
-        )
-    if missing := before - now:
-        raise ValueError(
-            f"data.skip_bins lacks {_shown(missing)}, left out up to {where}: put them back into the list, as they are "
-            "not trained any more"
-        )
-
-
-def _shown(bins: set[int]) -> str:
-    return f"{'the bins' if len(bins) > 1 else 'the bin'} {listed([*map(str, sorted(bins))], _SHOWN)}"
-
-
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
 """Gives the names of sequences, from the sample ids of a plan."""
 
@@ -122,7 +82,7 @@ class LossMonitor:
         self._begun: deque[TrainerState] = deque(maxlen=MOST_SKIPPED)
 
     @property
-    def to_entry(self) -> dict[str, dict[str, Any]]:
+    def entry(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint of the last step keeps, so that an attempt from there meets a fault at the same step."""
         return {LOSS_MONITOR: {"losses": list(self._losses), "skipped_in_a_row": self._skipped_in_a_row}}
 
@@ -285,3 +245,43 @@ def _advice(
         f"{begins}. The bins {bins[0]} to {bins[-1]} held {len(each)} sequences: {shown} ({where}). What led "
         f"to it is drawn by: python -m pretrain.report {shlex.quote(str(run.root))}"
     )
+
+
+def skipped_bins(data: PackingSettings, steps: int) -> list[int]:
+    """The bins that the first `steps` steps of a run leave out, in order."""
+    return sorted(bin_ for bin_ in data.skip_bins if bin_ < steps * data.bins_per_step)
+
+
+def skipped_bins_entry(data: PackingSettings, steps: int) -> dict[str, dict[str, Any]]:
+    """What a checkpoint after `steps` steps keeps of that."""
+    bins = skipped_bins(data, steps)
+    return {SKIPPED_BINS: {"bins": bins}} if bins else {}
+
+
+def skipped_bins_of(trainer: TrainerState) -> list[int]:
+    """The bins that were left out up to a checkpoint."""
+    return list(trainer.entries.get(SKIPPED_BINS, {}).get("bins", []))
+
+
+def require_same_skips(checkpoint: VerifiedCheckpoint, data: PackingSettings) -> None:
+    """Check that a run can continue from a checkpoint and leave out what its recipe says.
+
+    Raises:
+        ValueError: it would have to leave out what is trained already, or to train what it has left out.
+    """
+    before, now = set(skipped_bins_of(checkpoint.trainer)), set(skipped_bins(data, checkpoint.trainer.step))
+    where = f"{checkpoint.path}, where the run would continue, after {checkpoint.trainer.step:,} steps"
+    if trained := now - before:
+        raise ValueError(
+            f"data.skip_bins names {_shown(trained)}, already trained up to {where}: take them out of the list, or "
+            "move the checkpoints after them away, so that the run continues from one before them"
+        )
+    if missing := before - now:
+        raise ValueError(
+            f"data.skip_bins lacks {_shown(missing)}, left out up to {where}: put them back into the list, as they are "
+            "not trained any more"
+        )
+
+
+def _shown(bins: set[int]) -> str:
+    return f"{'the bins' if len(bins) > 1 else 'the bin'} {listed([*map(str, sorted(bins))], _SHOWN)}"

@@ -139,7 +139,7 @@ class RemoteCheckpoints:
 
         Args:
             found: what `newest` returned.
-            world_size: as of `start_attempt`.
+            world_size: as of `RunDirectory.start_attempt`.
             despite_failures: likewise.
 
         Returns:
@@ -149,7 +149,7 @@ class RemoteCheckpoints:
             CheckpointError: another machine has started the same attempt; `StorageError` if the store does not answer.
                 Nothing is written down before the number is claimed.
             ValueError: as of `newest`.
-            OSError: as of `start_attempt`.
+            OSError: as of `RunDirectory.start_attempt`.
         """
         run, bucket, before = self._run, self._bucket, 0
         if bucket is not None:

@@ -1,11 +1,14 @@
 """The record of a run in run.json.
 
-In: its content. Out: a `RunRecord` (`zymogen.settings.json_file`). Kept: nothing.
+In: its content. Out: a `RunRecord` (`zymogen.settings.json_file`), and the data that a pretraining run reads. Kept:
+nothing.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from data.settings import DataSettings
 from zymogen.settings import json_file
 
 FORMAT = "zymogen.run/2"
@@ -43,3 +46,21 @@ def run_record(content: bytes, where: str) -> RunRecord:
         ValueError: it is no run.json of this program.
     """
     return json_file.parse(RunRecord, content, where, "record of a run", "choose another run.directory")
+
+
+def data_of(described: RunRecord, root: Path) -> DataSettings:
+    """Return the section `data` of a pretraining run's recipe; `root` is its directory.
+
+    Raises:
+        ValueError: it is a fine-tuning run, or its settings are not those of this version.
+    """
+    from zymogen.settings.toml_file import check
+
+    if "tasks" in described.recipe:
+        raise ValueError(f"{root} is a fine-tuning run; give one of python -m pretrain")
+    return check(_Data, {"data": described.recipe.get("data")}, str(root / "run.json")).data
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Data:
+    data: DataSettings

@@ -29,12 +29,11 @@ from data.corpus.prepare import open_corpora, prepare_corpora
 from data.homology.mmseqs import is_installed
 from data.settings import DataSettings
 from pretrain.__main__ import main as pretrain
-from pretrain.corpora import data_of
 from pretrain.model.build import build_meta
 from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS
 from pretrain.recipe import Recipe
-from pretrain.run.run_json import RunRecord
+from pretrain.run.run_json import RunRecord, data_of
 from support.assays.structure_zip import records, zipped
 from support.places import REAL, ROOT
 from zymogen.settings.toml_file import read

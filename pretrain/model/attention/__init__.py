@@ -1,8 +1,9 @@
 """Attention over a flat batch: every slot sees its own document, in both directions, and nothing else.
 
 A layer calls `attend`, and `own_slots` with what it gets. Reading order: `choice` (which backend, and what each can
-take), `layout` (where the documents are), then a backend: `flash_cpu` on a CPU, `sdpa` on a GPU, for whatever
-that cannot take and for the reference. Where ranks share a batch, `exchange` brings slots together around them.
+take), `layout` (where the documents are), then the backends: `flash_cpu` on a CPU; in `sdpa`, `varlen` on a GPU,
+`per_document` for what these two cannot take, and `dense`, the reference. Where ranks share a batch, `exchange` brings
+slots together around them.
 
 Shapes: S slots of the batch, H heads, K channels of a head; a batch is `num_bins` bins of T slots. Of slots that c
 ranks share, queries, keys, values and what is gathered have S / c here; angles have S.
@@ -32,7 +33,7 @@ def attend(
         query: ``(S, H, K)``, as projected: neither turned nor scaled.
         key: ``(S, H, K)``, as projected.
         value: ``(S, H, K)``.
-        cos: ``(S, 1, K / 2)`` float32, of `rotary.rotation`.
+        cos: ``(S, 1, K / 2)`` float32, of `layout.rotation`.
         sin: likewise.
         layout: where documents are, and which backend to take.
         slots: ``(n,)`` int64 of this rank's share, where only what these slots gather is read; they still see all.

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.model.context import group_of
-from pretrain.optimizer.dealing import ALL_GATHER
 
 # Ulysses ------------------------------------------------------------------------------------------
 
@@ -148,3 +147,6 @@ def _of_gathered(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
 
 
 _of_all_slots.register_autograd(_of_gathered, setup_context=_keep_group)
+
+
+ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

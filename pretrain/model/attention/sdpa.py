@@ -1,6 +1,6 @@
 """Attention by torch: FlashAttention over packed documents on a GPU, and `scaled_dot_product_attention` on any device.
 
-In: turned queries and keys, values, where documents are. Out: what each slot gathered. Nothing is kept. The second is
+In: turned queries and keys, values, where documents are. Out: what each slot gathered. Nothing is kept. `dense` is
 the reference.
 """
 

@@ -95,7 +95,7 @@ def test_the_interval_lies_between_what_may_be_lost_and_what_a_save_takes() -> N
 
 class _Saves:
     cost: SaveCost | None = None
-    is_writing = due = False
+    is_writing = retry_due = False
 
 
 def test_saves_are_due_at_the_pace_of_the_latest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_saves_are_due_at_the_pace_of_the_latest_ones(monkeypatch: pytest.Monkey
         began = now
         while not save_due.due_by_clock():
             now += 1.0
-        save_due.done()
+        save_due.reset()
         return now - began
 
     assert first_due() == 60  # before anything was measured

@@ -66,7 +66,7 @@ def test_the_median_is_of_the_latest_steps() -> None:
 
 def continued(numerics: LossMonitor, step: int, spike_nats: float | None = 2.0) -> LossMonitor:
     """What a fresh process knows that continues from the checkpoint of a step, by the bytes of that."""
-    record = replace(state_at(step), entries=numerics.to_entry).to_bytes()
+    record = replace(state_at(step), entries=numerics.entry).to_bytes()
     return LossMonitor(spike_nats, TrainerState.from_bytes(record), ())
 
 
@@ -82,7 +82,7 @@ def test_a_restart_at_any_step_changes_no_judgement(step: int) -> None:
     assert judged == taken(whole, step + 1, after)
     assert judged[3] is None or step >= ENOUGH - 1
     assert judged[-1] is not None
-    assert restarted.to_entry == whole.kept
+    assert restarted.entry == whole.entry
 
 
 def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
@@ -99,7 +99,7 @@ def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
     assert found("x") == [True]
     numerics = LossMonitor(None, None, ())
     assert found("xx") == [False, False]
-    assert numerics.to_entry == {"loss_monitor": {"losses": [], "skipped_in_a_row": 2}}
+    assert numerics.entry == {"loss_monitor": {"losses": [], "skipped_in_a_row": 2}}
     numerics = continued(numerics, 2)
     assert found("x") == [True]
     numerics = continued(continued(numerics, 3), 3)

@@ -23,7 +23,7 @@ from pretrain.screen import (
     report_of,
     tracker_rows,
 )
-from pretrain.telemetry.memory import Throughput
+from pretrain.telemetry.speed import Throughput
 from zymogen.console.format import aligned
 from zymogen.console.progress import clock_time
 from zymogen.settings.interval import Interval
