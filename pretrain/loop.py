@@ -32,13 +32,7 @@ from pretrain.engine.named_state import fill
 from pretrain.job import Job, ModelBundle, TrainingRecipe, ValidationScores, publish, require_publishable
 from pretrain.log import MetricsLog, Steps, flat_settings
 from pretrain.optimizer.groups import build_optimizer, learning_rate, num_stored
-from pretrain.recovery.loss_monitor import (
-    LossMonitor,
-    faults_met,
-    require_remedy,
-    require_same_skips,
-    skipped_bins_entry,
-)
+from pretrain.recovery.loss_monitor import LossMonitor, faults_met, require_remedy, require_same_skips, skips_entry
 from pretrain.recovery.remote_checkpoints import RemoteCheckpoints
 from pretrain.recovery.restart_limit import require_progress
 from pretrain.recovery.shared_directory import require_shared
@@ -350,7 +344,7 @@ class Trainer(Generic[S]):
         entries = (
             self.job.checkpoint_entries(self.state.cursor)
             | self.numerics.entry
-            | skipped_bins_entry(self.recipe.data, self.state.step)
+            | skips_entry(self.recipe.data, self.state.step)
         )
         if scale := self.engine.scaler_state():
             entries[LOSS_SCALE] = scale

@@ -252,7 +252,7 @@ def skipped_bins(data: PackingSettings, steps: int) -> list[int]:
     return sorted(bin_ for bin_ in data.skip_bins if bin_ < steps * data.bins_per_step)
 
 
-def skipped_bins_entry(data: PackingSettings, steps: int) -> dict[str, dict[str, Any]]:
+def skips_entry(data: PackingSettings, steps: int) -> dict[str, dict[str, Any]]:
     """What a checkpoint after `steps` steps keeps of that."""
     bins = skipped_bins(data, steps)
     return {SKIPPED_BINS: {"bins": bins}} if bins else {}
