@@ -1,4 +1,4 @@
-"""Members: the runs that one recipe asks for, one for each fold of the split and each seed.
+"""The ensemble of a recipe: one run for each fold of the split and each seed.
 
 In: a recipe with its length in tokens, or in passes, and the assays. Out: members, each with a recipe and assays of its
 own. Kept: nothing.

@@ -1,4 +1,4 @@
-"""The end of a fine-tuning run: what its models predict of the tested part, beside what is simple.
+"""Finalizing a fine-tuning run: predictions of the tested part, and scores compared with baselines.
 
 In: the members that were trained. Out: `Results`; scores.json, predictions.csv and split.csv in the run directory.
 Kept: these files, and until they are complete what `finetune.results.cache` holds. Rank 0 does it alone.

@@ -91,7 +91,7 @@ class FineTuneModel(nn.Module):
             batch: the input.
             each: return for each objective the numbers of its targets instead, in the order of its labels: z-scores or
                 logits ``(n,)``, logits ``(n, C)`` of C classes, or ``(n, C - 1)`` of lying above each threshold;
-                `heads.predicted` makes predictions of them. Engines that gather parameters do so when the
+                `heads.activation` makes predictions of them. Engines that gather parameters do so when the
                 model itself is called, not when one of its methods is.
         """
         columns = [LabelColumns(*targets.columns) for targets in batch.targets]

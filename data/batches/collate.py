@@ -1,7 +1,7 @@
-"""Filled bins to a `Batch`, in flat arrays of fixed length.
+"""Filled bins, and the `Batch` that is made of them, in flat arrays of fixed length.
 
-In: bins with inputs and targets, sizes. Out: a `FilledBin` for each, which a worker makes: it takes time to compute and
-little to send; of them a `Batch` on the host. Kept: nothing.
+In: bins with inputs and targets; sizes. Out: in a worker a `FilledBin` for each bin, slow to compute and small to send;
+in the training process a `Batch` on the host. Kept: nothing.
 """
 
 import hashlib

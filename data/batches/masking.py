@@ -64,7 +64,7 @@ def _thresholds(*limits: float) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
 
 
 def _hashed(key: Any, counter: Any) -> Any:
-    """`draw.hashes` of one counter, for the kernel."""
+    """`keyed_random.hashes` of one counter, for the kernel."""
     return keyed_random.mixed((counter + np.uint64(1)) * keyed_random.GOLDEN + key)
 
 

@@ -1,4 +1,4 @@
-"""`python -m data build`: sources to a token store; and how each command opens, or builds, the store that it names."""
+"""`python -m data build`: sources to a token store; `store_of` opens, or builds, the store for `head` and `stats`."""
 
 import argparse
 from dataclasses import fields

@@ -1,8 +1,8 @@
 """`python -m data stats`: what is in a store, in numbers and as a picture, and what could be trained on it.
 
-In: a `TokenStore`. Out: lengths, composition and duplicates, all exact, as lines and as JSON; a PNG file of the
-lengths, which names this command in its metadata, so that no other picture is replaced. Kept: nothing; the sort that
-finds duplicates writes about 20 bytes a record into the system's temporary folder (TMPDIR), and removes them.
+In: sources or a store. Out: lengths, composition and duplicates, all exact, as lines or JSON. Kept: the store; a PNG of
+the lengths, which names this command in its metadata, so that no other picture is replaced. The sort that finds
+duplicates writes about 20 bytes a record into the system's temporary folder (TMPDIR), and removes them.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Shelves: the residues of all corpora of a run, by sample id; workers open them.
+"""Reader of the corpora of a run: residues by sample id; every worker opens its own.
 
 In: folders of token stores, finished or still growing. Out: tokens of documents. Kept: memory maps.
 """

@@ -127,7 +127,7 @@ def cluster_by_identity(store: "TokenStore", min_identity: float) -> Clusters:
     Each distinct sequence is clustered once. The hash of a cluster is the digest of the sequence that represents it.
 
     Raises:
-        ValueError: MMseqs2 cannot run here (`program.why_not_installed`) or failed; `min_identity` is outside (0, 1].
+        ValueError: MMseqs2 cannot run here (`why_not_installed`) or failed; `min_identity` is outside (0, 1].
     """
     require(0.0 < min_identity <= 1.0, "data.split_identity", min_identity, _FRACTION_OF_ONE)
     name = f"clusters-mmseqs-{min_identity!r}-"
@@ -196,7 +196,7 @@ def decontaminate(
         Number of records that are listed.
 
     Raises:
-        ValueError: MMseqs2 cannot run here (`program.why_not_installed`) or failed; a fraction is outside (0, 1]; the
+        ValueError: MMseqs2 cannot run here (`why_not_installed`) or failed; a fraction is outside (0, 1]; the
             output cannot be written, or is a file that this function did not write.
     """
     for name, value in (("min_identity", min_identity), ("min_coverage", min_coverage)):

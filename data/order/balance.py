@@ -1,4 +1,4 @@
-"""Dealing: which rank takes which bin of a step, so that all finish at about the same time.
+"""Load balancing: which rank takes which bin of a step, so that all finish at about the same time.
 
 In: the bins' costs. Out: bins by rank. Kept: nothing; every rank computes the same.
 

@@ -36,23 +36,6 @@ def stage_end(stages: Sequence[tuple[int, int]], tokens_seen: int) -> int | None
     return next((end for end, _ in stages if tokens_seen < end), None)
 
 
-GENESIS = "0" * 64
-"""The chain before the first step."""
-
-
-def extend(chain: str, digests: Sequence[int]) -> str:
-    """The chain after one more step.
-
-    Args:
-        chain: the chain before the step, 64 hex digits.
-        digests: the 64-bit digest of each bin of the step (`Batch.digests`), in global bin order.
-    """
-    content = hashlib.blake2b(bytes.fromhex(chain), digest_size=32)
-    for digest in digests:
-        content.update((digest & (1 << 64) - 1).to_bytes(8, "little"))
-    return content.hexdigest()
-
-
 SPECIAL_TOKENS = 2
 """Number of special tokens of a whole protein: begin and end token."""
 
@@ -217,3 +200,20 @@ def crop(
         drawn = keyed_random.hashes(keyed_random.key(seed, keyed_random.CROP, pass_index), samples[cut])
         starts[cut] = keyed_random.integers(drawn, (total - lengths + 1)[cut])
     return starts, lengths
+
+
+GENESIS = "0" * 64
+"""The chain before the first step."""
+
+
+def extend(chain: str, digests: Sequence[int]) -> str:
+    """The chain after one more step.
+
+    Args:
+        chain: the chain before the step, 64 hex digits.
+        digests: the 64-bit digest of each bin of the step (`Batch.digests`), in global bin order.
+    """
+    content = hashlib.blake2b(bytes.fromhex(chain), digest_size=32)
+    for digest in digests:
+        content.update((digest & (1 << 64) - 1).to_bytes(8, "little"))
+    return content.hexdigest()

@@ -1,4 +1,4 @@
-"""Extent: how many tokens a step and a pass hold, before the first step is taken.
+"""Plan size: the tokens of a step and of a pass, before the first step is taken.
 
 In: a plan. Out: `PlanSize`. Kept: nothing. Bins differ by a few tokens, so a number of steps is an estimate: it is
 taken from all bins of the plan's first window, once for each stage of the curriculum.

@@ -1,4 +1,4 @@
-"""Shares: passes in which each of several groups of records is drawn a given number of times.
+"""Weighted epochs: passes in which each of several groups of records is drawn a given number of times.
 
 In: the records of each group, how often a pass draws from it, a seed, a pass and a window. Out: `WindowSamples`. Kept:
 nothing.

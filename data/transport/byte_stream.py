@@ -20,40 +20,6 @@ from data.transport.remote_file import RemoteFile
 from data.transport.retries import StreamError
 from zymogen.files.suggestions import did_you_mean
 
-
-class ChunkFile(io.RawIOBase):
-    """A raw file that holds what an iterator gives.
-
-    Args:
-        chunks: bytes in order.
-    """
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = memoryview(b"")
-        self.failure: ValueError | None = None
-        """The error of the source, for a caller whose parser replaces it with an error of its own."""
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` from the current chunk, and return how many bytes were written; 0 at the end.
-
-        Raises:
-            ValueError: the source of the chunks raised it.
-        """
-        try:
-            self._rest = self._rest or memoryview(next(self._chunks, b""))
-        except ValueError as error:
-            self.failure = error
-            raise
-        count = min(len(self._rest), len(buffer))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
-
-
 STANDARD_INPUT = "-"
 _READ_BYTES = 1 << 18
 """How much is read at a time: little, as the rest of it is copied after each member of a compressed file."""
@@ -242,3 +208,36 @@ class ByteStream:
             raise ValueError(f"{self.location}: no such file; check data.sources") from None
         except OSError as error:
             raise StreamError(self.name, "cannot be read", str(error)) from error
+
+
+class ChunkFile(io.RawIOBase):
+    """A raw file that holds what an iterator gives.
+
+    Args:
+        chunks: bytes in order.
+    """
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+        self.failure: ValueError | None = None
+        """The error of the source, for a caller whose parser replaces it with an error of its own."""
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` from the current chunk, and return how many bytes were written; 0 at the end.
+
+        Raises:
+            ValueError: the source of the chunks raised it.
+        """
+        try:
+            self._rest = self._rest or memoryview(next(self._chunks, b""))
+        except ValueError as error:
+            self.failure = error
+            raise
+        count = min(len(self._rest), len(buffer))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count

@@ -1,7 +1,9 @@
-"""Retries at a server that fails: whether another may help, its wait, and what is printed about it.
+"""Errors of sources that can be read no further, and retries of requests to a server.
 
-In: the exception that a library raised. Out: a wait, or the error that ends them; its type says whether what was read
-before is still valid. Kept, while the process lives: which hosts have answered, and what was printed once.
+In: the exception that a library raised. Out: a wait before the next attempt, or the error that ends the attempts. The
+class of the error tells whether what was read before is still valid; `StreamError` itself is also raised for local
+files and damaged archives. Kept, while the process lives: the hosts that have answered, and messages that were printed
+once.
 """
 
 import random

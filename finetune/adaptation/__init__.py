@@ -3,7 +3,7 @@
 In: an encoder's weights and the recipe's `[adaptation]`. Out: what is trained and how fast, first weights, merged
 weights, adapters of peft, cached features. Kept: files of features.
 
-Read in this order: settings, start (where the encoder comes from), lora (adapters in the model), adapt (what is
-trained, and its first weights), groups (how fast), adapter and exchange (adapters of peft, in and out), vectors (what
-an encoder gives), features (what of it is kept).
+Read in this order: settings, lora (adapters in the model), adapt (what is trained, and its first weights), groups
+(learning rates), adapter and peft_files (adapters of peft, in and out), vectors (what an encoder gives), features (its
+cached vectors).
 """

@@ -38,13 +38,12 @@ def initializers(
     plan: AdapterPlan | None = None,
     start: Adapter | None = None,
 ) -> dict[str, FirstWeight]:
-    """First value of every parameter of an adapted model, by name: what `pretrain.job.ModelBundle.first` holds.
+    """First value of every parameter of an adapted model, by name: what `pretrain.job.ModelBundle.initializers` holds.
 
     Args:
         model: as `adapt` left it.
-        weights: those that are given, by their names without adapters: `TrainedModel.weights`, and a head's where it
-        draws
-            its own. What is in neither is drawn as `pretrain.model.initialization` says.
+        weights: those that are given, by their names without adapters: `TrainedModel.weights`, and those of a head that
+            draws its own. A parameter in neither is drawn as `pretrain.model.initialization` says.
         seed: seed of what is drawn.
         plan: the one that `adapt` was given.
         start: an adapter to start from, whose plan is `plan`.

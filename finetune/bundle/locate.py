@@ -1,4 +1,4 @@
-"""Places of bundles: which folders a user means by the name of a bundle or of a run.
+"""Locating bundles: which folders a user means by the name of a bundle or of a run.
 
 In: a path. Out: folders of bundles. Kept: nothing. Torch need not be imported to find out that there is none.
 """

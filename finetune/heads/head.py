@@ -1,11 +1,11 @@
-"""The head of one task table: from vectors to the numbers of each target.
+"""The head of one task with O outputs: from vectors to the numbers of each target.
 
 In: vectors of documents or residues, and which of them each target reads. Out: numbers of the targets, never rounded to
 less than float32. Kept: the parameters. Two forms: LayerNorm and an MLP, or exactly the heads of transformers' ESM
-classes. Ordered thresholds make the cumulative logits of ordered classes of one score (McCullagh, 1980).
+classes. For ordered classes, `OrderedThresholds` turns one score into cumulative logits (McCullagh, 1980).
 
-A protein of L residues has L (L - 1) / 2 pairs. What is computed of one residue is computed once; what is computed of a
-pair is wide, and exists for a chunk of pairs alone: the backward pass computes it again.
+`PairHead`: a protein of L residues has L (L - 1) / 2 pairs. What depends on one residue is computed once. What depends
+on a pair is wide, and is held for one chunk of pairs at a time; the backward pass computes it again.
 """
 
 import torch
@@ -18,39 +18,6 @@ from pretrain.model.layer import recomputed
 from pretrain.model.linear import Linear
 from pretrain.model.presets import EsmShape
 
-LEAST_GAP = 1e-3
-"""Least distance of two thresholds, so that no class between them has a probability of 0 in float32."""
-
-
-class OrderedThresholds(nn.Module):
-    """C - 1 thresholds for each of O tasks, ascending whatever the parameters are.
-
-    Their mean is 0: where they lie as a whole is for the head's bias. So two classes need no parameter.
-    """
-
-    def __init__(self, outputs: int, classes: int) -> None:
-        """Equal distances until they are learned."""
-        super().__init__()
-        self.shape = outputs, classes - 2
-        if classes > 2:  # an engine would get a parameter of no elements
-            self.gaps = nn.Parameter(torch.zeros(outputs * (classes - 2)))
-
-    def forward(self, scores: Tensor, outputs: Tensor) -> Tensor:
-        """Scores ``(n,)`` of the tasks `outputs` ``(n,)`` int64 to logits ``(n, C - 1)``, descending.
-
-        The k-th one, from 0, is of the event that the class is above k: score minus threshold.
-        """
-        if not self.shape[1]:
-            return scores[:, None]
-        gaps = F.softplus(self.gaps.view(self.shape)) + LEAST_GAP
-        thresholds = F.pad(gaps.cumsum(1), (1, 0))
-        thresholds = thresholds - thresholds.mean(1, keepdim=True)
-        return scores[:, None] - thresholds.to(scores.dtype)[outputs]
-
-
-CHUNK_BYTES = 1 << 24
-"""Bytes of one float32 tensor of a chunk's hidden channels."""
-
 
 class OutputMap(Linear):
     """A linear map that is computed in float32 under autocast too; a float64 model stays float64."""
@@ -61,6 +28,37 @@ class OutputMap(Linear):
             dtype = torch.promote_types(x.dtype, torch.float32)
             bias = None if self.bias is None else self.bias.to(dtype)
             return F.linear(x.to(dtype), self.weight.to(dtype), bias)
+
+
+class MlpHead(nn.Module):
+    """LayerNorm and two maps with a GELU between them."""
+
+    def __init__(self, shape: EsmShape, hidden: int, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps)
+        self.dense, self.out = Linear(shape.dim, hidden), OutputMap(hidden, width)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Map ``(n, W)`` to ``(n, width)`` float32."""
+        numbers: Tensor = self.out(F.gelu(self.dense(self.norm(vectors))))
+        return numbers
+
+
+class ClassificationHead(nn.Module):
+    """transformers' `EsmClassificationHead` without dropout; it reads the begin token."""
+
+    def __init__(self, shape: EsmShape, width: int) -> None:
+        super().__init__()
+        self.dense, self.out_proj = Linear(shape.dim, shape.dim), OutputMap(shape.dim, width)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Map ``(n, W)`` to ``(n, width)`` float32."""
+        numbers: Tensor = self.out_proj(torch.tanh(self.dense(vectors)))
+        return numbers
+
+
+CHUNK_BYTES = 1 << 24
+"""Bytes of one float32 tensor of a chunk's hidden channels."""
 
 
 class ChunkedOutput(OutputMap):
@@ -99,31 +97,34 @@ class PairHead(nn.Module):
         return numbers
 
 
-class MlpHead(nn.Module):
-    """LayerNorm and two maps with a GELU between them."""
+LEAST_GAP = 1e-3
+"""Least distance of two thresholds, so that no class between them has a probability of 0 in float32."""
 
-    def __init__(self, shape: EsmShape, hidden: int, width: int) -> None:
+
+class OrderedThresholds(nn.Module):
+    """C - 1 thresholds for each of O tasks, ascending whatever the parameters are.
+
+    Their mean is 0: where they lie as a whole is for the head's bias. So two classes need no parameter.
+    """
+
+    def __init__(self, outputs: int, classes: int) -> None:
+        """Equal distances until they are learned."""
         super().__init__()
-        self.norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps)
-        self.dense, self.out = Linear(shape.dim, hidden), OutputMap(hidden, width)
+        self.shape = outputs, classes - 2
+        if classes > 2:  # an engine would get a parameter of no elements
+            self.gaps = nn.Parameter(torch.zeros(outputs * (classes - 2)))
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Map ``(n, W)`` to ``(n, width)`` float32."""
-        numbers: Tensor = self.out(F.gelu(self.dense(self.norm(vectors))))
-        return numbers
+    def forward(self, scores: Tensor, outputs: Tensor) -> Tensor:
+        """Scores ``(n,)`` of the tasks `outputs` ``(n,)`` int64 to logits ``(n, C - 1)``, descending.
 
-
-class ClassificationHead(nn.Module):
-    """transformers' `EsmClassificationHead` without dropout; it reads the begin token."""
-
-    def __init__(self, shape: EsmShape, width: int) -> None:
-        super().__init__()
-        self.dense, self.out_proj = Linear(shape.dim, shape.dim), OutputMap(shape.dim, width)
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Map ``(n, W)`` to ``(n, width)`` float32."""
-        numbers: Tensor = self.out_proj(torch.tanh(self.dense(vectors)))
-        return numbers
+        The k-th one, from 0, is of the event that the class is above k: score minus threshold.
+        """
+        if not self.shape[1]:
+            return scores[:, None]
+        gaps = F.softplus(self.gaps.view(self.shape)) + LEAST_GAP
+        thresholds = F.pad(gaps.cumsum(1), (1, 0))
+        thresholds = thresholds - thresholds.mean(1, keepdim=True)
+        return scores[:, None] - thresholds.to(scores.dtype)[outputs]
 
 
 class TaskHead(nn.Module):

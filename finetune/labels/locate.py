@@ -1,4 +1,4 @@
-"""The labels of a column at the records, and the residues of records, that they are about.
+"""The records, and the residues in them, that the labels of a column are about.
 
 In: a column as text, and what each row is about. Out: `NonEmptyCells`, one for each label. Kept: nothing.
 """

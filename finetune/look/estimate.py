@@ -1,4 +1,4 @@
-"""How long the proposal takes and how much memory it needs, measured on some rows by a process of its own.
+"""Time and memory that the drafted run needs, measured on some rows by a process of its own.
 
 In: the text of the recipe, its sizes. Out: `RunEstimate`, or why nothing was measured. Kept: nothing; the process finds
 the stores of the look, and writes no run.

@@ -4,7 +4,7 @@ In: truth and predictions of the rows, prepared once, and whole weights (n, b) o
 where a resample has no value, as where it holds one class. Kept: nothing. With all weights 1 the values are those of
 scikit-learn and scipy; equal scores count half. `ranking_metric` is the one of a task, which follows from its type.
 
-Concordance is of values of which some are known as a bound alone (``<v``, ``>v``). Two rows are comparable if the true
+Concordance scores values of which some are known only as a bound (``<v``, ``>v``). Two rows are comparable if the true
 value of one is certainly below that of the other: an exact value or an upper bound v against a greater exact value or
 lower bound u; where v equals u, one of the two must be a bound. A pair whose predictions are equal counts half (Harrell
 et al. 1982, doi:10.1001/jama.1982.03320430047030).
@@ -126,33 +126,6 @@ def _correlation(covariance: Floats, of_truth: Floats, of_prediction: Floats) ->
     return np.where(of_truth > 0, value, np.nan)
 
 
-def ranking_metric(
-    kind: TaskType, truth: Floats, ranks: Floats, censoring: NDArray[np.int8] | None = None
-) -> tuple[str, Statistic]:
-    """Name of the metric, and the metric of weighted rows; they are of one output.
-
-    Args:
-        kind: type of the task.
-        truth: (n,) numbers, ones and zeros, or indices of classes.
-        ranks: (n,) what orders the rows, rising with the truth; (n, C) of classes without an order.
-        censoring: (n,) which numbers are bounds; None: none.
-    """
-    if kind == "regression":
-        if censoring is None or (censoring == EXACT).all():
-            return "spearman", spearman(truth, ranks)
-        return "concordance", statistic(truth, censoring, ranks)
-    if kind == "ordinal":
-        return "kendall", kendall(truth, ranks)
-    if kind == "multiclass":
-        return "macro_auroc", macro_auroc(truth, ranks, np.unique(truth).astype(np.int64))
-    return "auroc", auroc(truth == 1, ranks)
-
-
-def expected_class(probabilities: Floats) -> Floats:
-    """(n,) the expected class of (n, C) probabilities; rounding keeps equal probabilities equal."""
-    return np.asarray(np.round(probabilities @ np.arange(probabilities.shape[1]), 9))
-
-
 _BLOCK_CELLS = 1 << 21
 
 
@@ -200,3 +173,30 @@ def _blocks(
         ours = prediction[rows, None]
         score = (ours < prediction).astype(np.float32) + np.float32(0.5) * (ours == prediction)
         yield rows, comparable, score * comparable
+
+
+def ranking_metric(
+    kind: TaskType, truth: Floats, ranks: Floats, censoring: NDArray[np.int8] | None = None
+) -> tuple[str, Statistic]:
+    """Name of the metric, and the metric of weighted rows; they are of one output.
+
+    Args:
+        kind: type of the task.
+        truth: (n,) numbers, ones and zeros, or indices of classes.
+        ranks: (n,) what orders the rows, rising with the truth; (n, C) of classes without an order.
+        censoring: (n,) which numbers are bounds; None: none.
+    """
+    if kind == "regression":
+        if censoring is None or (censoring == EXACT).all():
+            return "spearman", spearman(truth, ranks)
+        return "concordance", statistic(truth, censoring, ranks)
+    if kind == "ordinal":
+        return "kendall", kendall(truth, ranks)
+    if kind == "multiclass":
+        return "macro_auroc", macro_auroc(truth, ranks, np.unique(truth).astype(np.int64))
+    return "auroc", auroc(truth == 1, ranks)
+
+
+def expected_class(probabilities: Floats) -> Floats:
+    """(n,) the expected class of (n, C) probabilities; rounding keeps equal probabilities equal."""
+    return np.asarray(np.round(probabilities @ np.arange(probabilities.shape[1]), 9))

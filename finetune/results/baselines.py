@@ -1,4 +1,4 @@
-"""The baselines beside a model: all that can be fitted to an objective, within a bound on their time.
+"""Baselines for the tasks of a run: all that can be fitted, within a limit on their time.
 
 In: an objective, labels, the records of each part, sequences, vectors of the encoder before fine-tuning. Out: by name
 `TaskBaseline`s, and for each that is missing why. Kept: nothing.

@@ -1,4 +1,4 @@
-"""What the end of a run has found so far, so that one that was interrupted repeats only what is missing.
+"""Cache of the end of a run, so that an interrupted one repeats only the missing steps.
 
 In: arrays by the name of a step. Out: the same, from the disk where they are there. Kept: ``ending-HASH/STEP.npz`` in
 the run directory, each file whole or absent, until the results are complete. HASH is that of everything on which the

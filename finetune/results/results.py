@@ -113,7 +113,7 @@ class Results:
     notes: tuple[str, ...] = ()
     """What could not be done, in sentences."""
     caveats: tuple[str, ...] = ()
-    """`words.caveats`, made once: the console, the report and the card have the same sentences."""
+    """`text.caveats`, made once: the console, the report and the card have the same sentences."""
     said: tuple[str, ...] = ()
     """What the start of the run said of tables, split and model; empty in a bundle, as it names files."""
     inputs: str = ""

@@ -1,8 +1,8 @@
-"""The schemes of scores, and the forward passes that the scores of variants need, each once.
+"""Schemes of scores, and the plan of the forward passes that they need, each pass once.
 
-In: a target, its variants, a scheme. Out: a `ScoringPlan`: documents, tokens that are read in them, and which sums of
-these are the scores. Kept: nothing. A model is not needed to make one, so it says beforehand what scoring takes. Of a
-long sequence the model sees the optimal window around what is scored, as ProteinGym defines it.
+In: a target, its variants, a scheme. Out: a `ScoringPlan`: documents, the tokens that are read in them, and the sums
+that are the scores. Kept: nothing. A plan needs no model, so it tells the cost of scoring beforehand. Of a long
+sequence the model reads a window around the scored tokens, as ProteinGym defines it.
 
 With x the target, x' the variant, M the residues in which they differ, and p what the model gives a residue:
 
@@ -26,33 +26,6 @@ from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS
 from data.order.plan import SPECIAL_TOKENS
-
-WINDOW_TOKENS = 1024
-"""Tokens of a window: 1,022 residues where begin and end token are among them."""
-
-
-def common_window(first: int, last: int, tokens: int, window_tokens: int = WINDOW_TOKENS) -> tuple[int, int] | None:
-    """The window around the middle of the tokens from `first` to `last`, unless the sequence ends nearer.
-
-    For one token it is ProteinGym's `get_optimal_window` over tokens, as its program for ESM calls it: the begin token
-    counts, and a window that does not reach an end of the sequence has no begin or end token.
-
-    Args:
-        first: of the tokens that are scored; residue i from 0 is token i + 1.
-        last: of them.
-        tokens: of the sequence.
-        window_tokens: of the window, even.
-
-    Returns:
-        The first token, and the one after the last; None if those that are scored do not fit into one window.
-    """
-    if tokens <= window_tokens:
-        return 0, tokens
-    if last - first >= window_tokens:
-        return None
-    start = min(max((first + last + 1) // 2 - window_tokens // 2, 0), tokens - window_tokens)
-    return start, start + window_tokens
-
 
 Scheme = Literal["wt-marginal", "masked-marginal-wt-fill", "masked-marginal-joint", "pseudo-likelihood"]
 
@@ -83,8 +56,37 @@ def column(model: str, scheme: Scheme) -> str:
     return f"{model}:{scheme}"
 
 
+WINDOW_TOKENS = 1024
+"""Tokens of a window: 1,022 residues where begin and end token are among them."""
+
+
+def common_window(first: int, last: int, tokens: int, window_tokens: int = WINDOW_TOKENS) -> tuple[int, int] | None:
+    """The window around the middle of the tokens from `first` to `last`, unless the sequence ends nearer.
+
+    For one token it is ProteinGym's `get_optimal_window` over tokens, as its program for ESM calls it: the begin token
+    counts, and a window that does not reach an end of the sequence has no begin or end token.
+
+    Args:
+        first: of the tokens that are scored; residue i from 0 is token i + 1.
+        last: of them.
+        tokens: of the sequence.
+        window_tokens: of the window, even.
+
+    Returns:
+        The first token, and the one after the last; None if those that are scored do not fit into one window.
+    """
+    if tokens <= window_tokens:
+        return 0, tokens
+    if last - first >= window_tokens:
+        return None
+    start = min(max((first + last + 1) // 2 - window_tokens // 2, 0), tokens - window_tokens)
+    return start, start + window_tokens
+
+
 CHUNK_TOKENS = 1 << 24
 """Tokens of the documents of a chunk, about: what is known of them is in memory together."""
+
+
 CHUNK_VARIANTS = 8192
 
 

@@ -1,8 +1,8 @@
 """The audit: how much of the tested side is known from training, from validation, or from pretraining.
 
-In: parts, records, which of them have labels, what the model was initialized from (the token stores of the runs that it
-comes from). Out: `SplitAudit`: counts, and notes on what could not be looked at. Kept: nothing, but searches, which
-`data.homology.relatives` keeps beside the token store.
+In: parts, records, which of them have labels, what the model was initialized from (its pretraining token stores are
+looked up in run.json). Out: `SplitAudit`: counts, and notes on what could not be looked at. Kept: nothing, but
+searches, which `data.homology.relatives` keeps beside the token store.
 
 The tested sequences are the queries, and an alignment must cover at least half of the query: a training protein that
 contains a tested domain is found, one of which a small piece resembles a part of a long tested protein is not. Local

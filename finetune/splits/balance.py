@@ -1,4 +1,4 @@
-"""Dealing groups to sides: whole groups, sides of the sizes that were asked for, an order that a seed draws.
+"""Balancing groups over sides: groups stay whole, sides get the requested sizes, and a seed draws the order.
 
 In: sizes and keys of groups, shares of sides. Out: the side of each group. Kept: nothing. NumPy alone.
 """

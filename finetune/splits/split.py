@@ -1,4 +1,4 @@
-"""Dividing the records of a table: the one function that every split goes through.
+"""The split of a table's records: the one function that every split goes through.
 
 In: settings, records. Out: `Split`: the parts, what decided them, and notes on what was left out. Kept: nothing,
 except clusters beside the store.

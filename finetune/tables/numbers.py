@@ -1,7 +1,7 @@
 """Numbers in cells: text to values, bounds and a unit, a whole column at a time.
 
-In: the texts of a column, each once; a header. Out: `ParsedNumbers`; the unit in a column's name, and what molar units
-are in mol/l. Kept: nothing.
+In: the texts of a column, each once; a header. Out: `ParsedNumbers`; name and unit of a header; the factor of a
+molar unit to mol/l. Kept: nothing.
 
 Read are ``12``, ``-1.5e-3``, ``1,5`` in a column of decimal commas, ``1,234.5``, ``>100``, ``<= 0.1``, ``~5``, ``45
 %``, ``12 nM``, ``5.2 ± 0.3``, ``58.7(0.7)``. Plain numbers are converted by pyarrow, all at once; others one by one.

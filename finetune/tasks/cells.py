@@ -1,8 +1,8 @@
 """What is written in a column: the cells in which something was measured, each distinct text once.
 
-In: a column of text. Out: `NonEmptyCells`; of cells such as ``HHHEEC``, ``0.1 0.3 - 0.2``, ``3, 17`` or ``3-17:8.2;
-5-9:4.1`` one of them for each label of a residue or a pair; of a column of bounds, on which side of the number the true
-value lies. Kept: nothing. A column of a thousand that are almost empty costs what is written in it, not its length.
+In: a column of text. Out: `NonEmptyCells`. For cells with labels of residues or pairs (``HHHEEC``, ``0.1 0.3 - 0.2``,
+``3, 17``, ``3-17:8.2; 5-9:4.1``): one cell for each label. For a column of bounds: whether the true value is above or
+below the number. Kept: nothing. The cost depends on the cells that hold something, not on the number of rows.
 """
 
 import json
@@ -17,41 +17,6 @@ from numpy.typing import NDArray
 from finetune.tables.table import Table
 from finetune.tasks.settings import TaskSettings
 from zymogen.settings.section import unknown_word
-
-_SEPARATOR = re.compile(r"[\s;,]|^\[")
-_PAIR = re.compile(r"(\d+)-(\d+):(\S+)")
-
-
-USUAL = {
-    **dict.fromkeys((">", ">=", "≥", ">>", "gt", "ge", "greater", "greater than", "more than", "above", "at least"), 1),
-    **dict.fromkeys(("over", "lower bound", "right", "right censored", "right-censored"), 1),
-    **dict.fromkeys(("<", "<=", "≤", "<<", "lt", "le", "less", "less than", "below", "at most", "under"), -1),
-    **dict.fromkeys(("upper bound", "left", "left censored", "left-censored"), -1),
-    **dict.fromkeys(("=", "==", "~", "≈", "exact", "none", "equal", "equals", "equal to", "measured", "uncensored"), 0),
-    **dict.fromkeys(("0", "no", "false", "n", "f", "na", "n/a", "nan", "-"), 0),
-}
-"""Text in lower case -> 1: the true value is above the number, -1: below, 0: the number is exact."""
-
-
-def censoring_of(text: str, settings: TaskSettings) -> int:
-    """1 where the true value is above the number, -1 below, 0 where it is exact.
-
-    Raises:
-        ValueError: the text is none of the words.
-    """
-    word = normalize(text)
-    given = dict.fromkeys(settings.lower_bounds, 1) | dict.fromkeys(settings.upper_bounds, -1)
-    found = given.get(text, USUAL.get(word))
-    if found is None:
-        said = unknown_word(f"bound of {settings.name!r}", text, [*given, *USUAL])
-        raise ValueError(f"{said}; name it in tasks.lower_bounds or tasks.upper_bounds")
-    return found
-
-
-def normalize(text: str) -> str:
-    """A text in lower case without quotes, as ChEMBL has '='."""
-    return text.strip("'\" ").casefold()
-
 
 _ONE = re.compile(r"""\[\s*([+-]?[\d.]+(?:e[+-]?\d+)?|"[^"]*"|'[^']*')\s*\]""", re.I)
 """A list of one number or text, as JSON and pandas write it."""
@@ -137,6 +102,12 @@ def _alone(text: str) -> str:
     return found[1].strip("\"'").strip() if found else text
 
 
+_SEPARATOR = re.compile(r"[\s;,]|^\[")
+
+
+_PAIR = re.compile(r"(\d+)-(\d+):(\S+)")
+
+
 def residue_labels(cells: NonEmptyCells, *, of_numbers: bool) -> tuple[NonEmptyCells, NDArray[np.int64]]:
     """The labels of all residues of each cell, and (cells,) how many each cell has.
 
@@ -206,3 +177,34 @@ def pair_labels(cells: NonEmptyCells, where: Callable[[int], str]) -> NonEmptyCe
             labels.append((row, numbers.setdefault(found[3], len(numbers)), first, second))
     rows, which, *places = np.array(labels, np.int64).reshape(-1, 4).T
     return NonEmptyCells(rows, which, tuple(numbers), np.stack(places, 1).astype(np.int32))
+
+
+USUAL = {
+    **dict.fromkeys((">", ">=", "≥", ">>", "gt", "ge", "greater", "greater than", "more than", "above", "at least"), 1),
+    **dict.fromkeys(("over", "lower bound", "right", "right censored", "right-censored"), 1),
+    **dict.fromkeys(("<", "<=", "≤", "<<", "lt", "le", "less", "less than", "below", "at most", "under"), -1),
+    **dict.fromkeys(("upper bound", "left", "left censored", "left-censored"), -1),
+    **dict.fromkeys(("=", "==", "~", "≈", "exact", "none", "equal", "equals", "equal to", "measured", "uncensored"), 0),
+    **dict.fromkeys(("0", "no", "false", "n", "f", "na", "n/a", "nan", "-"), 0),
+}
+"""Text in lower case -> 1: the true value is above the number, -1: below, 0: the number is exact."""
+
+
+def censoring_of(text: str, settings: TaskSettings) -> int:
+    """1 where the true value is above the number, -1 below, 0 where it is exact.
+
+    Raises:
+        ValueError: the text is none of the words.
+    """
+    word = normalize(text)
+    given = dict.fromkeys(settings.lower_bounds, 1) | dict.fromkeys(settings.upper_bounds, -1)
+    found = given.get(text, USUAL.get(word))
+    if found is None:
+        said = unknown_word(f"bound of {settings.name!r}", text, [*given, *USUAL])
+        raise ValueError(f"{said}; name it in tasks.lower_bounds or tasks.upper_bounds")
+    return found
+
+
+def normalize(text: str) -> str:
+    """A text in lower case without quotes, as ChEMBL has '='."""
+    return text.strip("'\" ").casefold()

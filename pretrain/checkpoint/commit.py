@@ -2,8 +2,9 @@
 
 Every rank writes what it stores into one folder, `.tmp-step-*`, whose name all of them know, and flushes it. Rank 0
 then adds index, trainer state and, last, the manifest with all hashes; one rename to `step-000012000` publishes it. A
-crash at any point before the rename leaves a folder that no reader looks at and `retention.sweep` removes. There is no
-collective, so that each rank can do this in a thread beside training.
+crash at any point before the rename leaves a folder that no reader looks at and `retention.sweep` removes. Each rank
+tells rank 0 by a file, its receipt, that its part is on disk. There is no collective: parts are written in threads
+beside training, whose collectives must come in one order on all ranks.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 In: a directory of `step-*` checkpoints, any of which may be damaged. Out: a `VerifiedCheckpoint` one, or an error; None
 only where there never was a checkpoint. What is read of its data files is compared with their hashes as it is read:
-`check_data` reads all of them, `reading` what a process needs, and `restore` what all ranks of a run need.
+`check_data` reads all of them, `reader.TensorReader` what a process needs, `restore` what all ranks of a run need.
 """
 
 import errno

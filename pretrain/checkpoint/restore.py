@@ -2,6 +2,10 @@
 
 In: a checkpoint whose JSON is right, and a state as an engine prepared it. Out: where the run stands, or an error.
 Kept: nothing. What was restored before damage is found is overwritten by the restore of an earlier checkpoint.
+
+Frozen parameters, which a run does not train, are in no checkpoint: the manifest has one content hash of all of them
+(`digests.digest.identity`). `fill_frozen` reads them from their source, `read_whole` adds them to those of a
+checkpoint. After a load all ranks compare what they hold with the saved digests.
 """
 
 from collections.abc import Callable, Collection, Set
@@ -20,98 +24,6 @@ from pretrain.checkpoint.writer import stored_as
 from pretrain.engine.named_state import NamedState, Weights, fill, set_tensor
 from pretrain.engine.ranks import Ranks
 from zymogen.processes.errors import CheckpointError
-
-
-def require_same_digest(checkpoint: VerifiedCheckpoint, state: NamedState, ranks: Ranks) -> None:
-    """Compare what all ranks hold with what was saved; collective.
-
-    Args:
-        checkpoint: that was loaded.
-        state: what it was loaded into. Moments that the checkpoint lacks are left out.
-        ranks: that hold the state together.
-
-    Raises:
-        CheckpointError: on every rank, some tensor is not what was saved.
-    """
-    saved, shapes = checkpoint.digests, checkpoint.shapes
-    places = {name: place for place, name in enumerate(saved)}
-    totals = torch.zeros(len(saved), 2, dtype=torch.int64, device=ranks.device)
-    for piece in state.pieces():
-        if (name := "/".join(stored_as(piece))) in places:
-            totals[places[name]] += sums(piece.live, piece.start).to(ranks.device)
-    found = dict(zip(saved, map(hexadecimal, ranks.sum_over_ranks(totals).cpu()), strict=True))
-    if identity(shapes, found) != checkpoint.manifest.digest:
-        differing = [name for name in saved if found[name] != saved[name]]
-        raise CheckpointError(
-            checkpoint.path,
-            f"{len(differing)} of {len(saved)} tensors are not what was saved, after they were read from files that "
-            f"are: {differing[:5]}",
-            "start again; if it happens again, on another machine, report it",
-        )
-
-
-def fill_frozen(state: NamedState, source: Weights, gather: Callable[[Any], list[Any]]) -> str | None:
-    """Give the frozen parameters their values; collective.
-
-    Args:
-        state: as prepared.
-        source: where the values come from; only those of frozen parameters are read.
-        gather: every rank's value, on every rank.
-
-    Returns:
-        Their content hash; None where the run trains all of its parameters.
-
-    Raises:
-        ValueError: ranks read different values.
-    """
-    names, digests = sorted(state.frozen), dict[str, str]()
-    if not names:
-        return None
-
-    def read(name: str) -> Tensor:
-        weight = source[name]()
-        digests[name] = hexadecimal(sums(weight))
-        return weight
-
-    fill(state, names, {name: partial(read, name) for name in names})
-    own = identity({name: state.shape(name) for name in names}, digests)
-    found = gather(own)
-    if len(set(found)) > 1:
-        raise ValueError(
-            f"the frozen parameters, such as {names[0]!r}, are not alike on all ranks: their content hashes are "
-            f"{sorted(set(found))}; let every rank read them from the same files"
-        )
-    return own
-
-
-def read_whole(
-    checkpoint: VerifiedCheckpoint, names: Collection[str], frozen: Weights | None = None
-) -> dict[str, Tensor]:
-    """All parameters of a model, whole, float32 on the host: those of a checkpoint, and the frozen ones.
-
-    Args:
-        checkpoint: holds what was trained.
-        names: of the parameters.
-        frozen: where the others come from.
-
-    Raises:
-        ValueError: the checkpoint does not hold all of them and there is no `frozen`, or another one than that it was
-            trained on.
-        InvalidCheckpointError: bytes are not what was written.
-    """
-    index = checkpoint.index["model"]
-    absent = sorted(set(names) - index.shapes.keys() - index.aliases.keys())
-    if absent and frozen is None:
-        count = len(index.shapes)
-        raise ValueError(
-            f"{checkpoint.path} holds {count} of {count + len(absent)} parameters: {absent[0]!r} and others "
-            f"were frozen (content hash {checkpoint.manifest.fingerprints.get(FROZEN)}); give the weights that they "
-            "come from"
-        )
-    others = {} if frozen is None else {name: frozen[name]() for name in absent}
-    if frozen is not None:
-        require_same_frozen(checkpoint, identity_of(others.items()) if others else None)
-    return read_tensors(checkpoint, "model") | others
 
 
 def restore(
@@ -217,3 +129,95 @@ def _require_same_shapes(where: str, stored: dict[str, tuple[int, ...]], wanted:
     if differing:
         lines = [f"{n}: checkpoint {stored[n]}, model {wanted[n]}" for n in differing[:5]]
         raise ValueError(f"{where}{len(differing)} shapes differ: {'; '.join(lines)}")
+
+
+def require_same_digest(checkpoint: VerifiedCheckpoint, state: NamedState, ranks: Ranks) -> None:
+    """Compare what all ranks hold with what was saved; collective.
+
+    Args:
+        checkpoint: that was loaded.
+        state: what it was loaded into. Moments that the checkpoint lacks are left out.
+        ranks: that hold the state together.
+
+    Raises:
+        CheckpointError: on every rank, some tensor is not what was saved.
+    """
+    saved, shapes = checkpoint.digests, checkpoint.shapes
+    places = {name: place for place, name in enumerate(saved)}
+    totals = torch.zeros(len(saved), 2, dtype=torch.int64, device=ranks.device)
+    for piece in state.pieces():
+        if (name := "/".join(stored_as(piece))) in places:
+            totals[places[name]] += sums(piece.live, piece.start).to(ranks.device)
+    found = dict(zip(saved, map(hexadecimal, ranks.sum_over_ranks(totals).cpu()), strict=True))
+    if identity(shapes, found) != checkpoint.manifest.digest:
+        differing = [name for name in saved if found[name] != saved[name]]
+        raise CheckpointError(
+            checkpoint.path,
+            f"{len(differing)} of {len(saved)} tensors are not what was saved, after they were read from files that "
+            f"are: {differing[:5]}",
+            "start again; if it happens again, on another machine, report it",
+        )
+
+
+def fill_frozen(state: NamedState, source: Weights, gather: Callable[[Any], list[Any]]) -> str | None:
+    """Give the frozen parameters their values; collective.
+
+    Args:
+        state: as prepared.
+        source: where the values come from; only those of frozen parameters are read.
+        gather: every rank's value, on every rank.
+
+    Returns:
+        Their content hash; None where the run trains all of its parameters.
+
+    Raises:
+        ValueError: ranks read different values.
+    """
+    names, digests = sorted(state.frozen), dict[str, str]()
+    if not names:
+        return None
+
+    def read(name: str) -> Tensor:
+        weight = source[name]()
+        digests[name] = hexadecimal(sums(weight))
+        return weight
+
+    fill(state, names, {name: partial(read, name) for name in names})
+    own = identity({name: state.shape(name) for name in names}, digests)
+    found = gather(own)
+    if len(set(found)) > 1:
+        raise ValueError(
+            f"the frozen parameters, such as {names[0]!r}, are not alike on all ranks: their content hashes are "
+            f"{sorted(set(found))}; let every rank read them from the same files"
+        )
+    return own
+
+
+def read_whole(
+    checkpoint: VerifiedCheckpoint, names: Collection[str], frozen: Weights | None = None
+) -> dict[str, Tensor]:
+    """All parameters of a model, whole, float32 on the host: those of a checkpoint, and the frozen ones.
+
+    Args:
+        checkpoint: holds what was trained.
+        names: of the parameters.
+        frozen: where the others come from.
+
+    Raises:
+        ValueError: the checkpoint does not hold all of them and there is no `frozen`, or another one than that it was
+            trained on.
+        InvalidCheckpointError: bytes are not what was written.
+    """
+    index = checkpoint.index["model"]
+    absent = sorted(set(names) - index.shapes.keys() - index.aliases.keys())
+    if absent and frozen is None:
+        count = len(index.shapes)
+        raise ValueError(
+            f"{checkpoint.path} holds {count} of {count + len(absent)} parameters: {absent[0]!r} and others "
+            f"were frozen (content hash {checkpoint.manifest.fingerprints.get(FROZEN)}); give the weights that they "
+            "come from"
+        )
+    others = {} if frozen is None else {name: frozen[name]() for name in absent}
+    if frozen is not None:
+        require_same_frozen(checkpoint, identity_of(others.items()) if others else None)
+    return read_tensors(checkpoint, "model") | others

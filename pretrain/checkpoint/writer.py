@@ -1,8 +1,9 @@
-"""The writer: a thread of this rank that writes one checkpoint while training continues; and how long writes fail.
+"""The writer: a copy of what this rank stores, and a thread that writes it while training continues.
 
-In: what is to be done. Out: its result or its error, once the main thread asks. Kept: for how long saves have failed
-since the newest checkpoint, over all starts: a line of faults.jsonl for each, by which the next start continues to
-count. Time between two starts is not counted, and clocks are not compared.
+In: the live state between two steps; what is to be done. Out: its result or its error, once the main thread asks, and
+for how long saves have failed. Kept: the staging buffer, because the first use of a buffer costs ten times the copy
+(the system finds its pages one by one); since when saves have failed, over all starts: a line of faults.jsonl for each,
+by which the next start continues to count. Time between two starts is not counted, and clocks are not compared.
 
 Nobody joins the thread without a limit: one that waits for a disk that does not answer cannot be ended, and must keep
 neither a step nor the end of the process waiting.

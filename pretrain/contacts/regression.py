@@ -38,52 +38,6 @@ def pairs_of(chain: Chain, separation: int) -> tuple[NDArray[np.int64], NDArray[
     return first[both], second[both]
 
 
-def precisions(chain: Chain, probabilities: NDArray[np.float64]) -> dict[str, float] | None:
-    """The precisions of one chain, and `chance`: the share of contacts among all pairs at long range.
-
-    Args:
-        chain: whose contacts are the truth.
-        probabilities: ``(L, L)``, or anything that rises with them. Equal ones count as in the mean over all orders, so
-            that a model which says the same of all pairs has the precision of chance.
-
-    Returns:
-        None where no pair at long range touches.
-    """
-    pairs = pairs_of(chain, LONG_RANGE)
-    touching = chain.contacts[pairs]
-    if not touching.any():
-        return None
-    ordered = np.argsort(-probabilities[pairs], kind="stable")
-    best, values = touching[ordered], probabilities[pairs][ordered]
-    length = int(chain.is_resolved.sum())
-    found = {name: _share_of(best, values, length // divisor) for name, divisor in SHARES.items()}
-    return found | {"chance": float(touching.mean())}
-
-
-def _share_of(touching: NDArray[np.bool_], values: NDArray[np.float64], count: int) -> float:
-    """Share of contacts among the first `count` pairs, by falling value; the mean over all orders of equal values."""
-    count = min(max(count, 1), len(values))
-    last = values[count - 1]
-    above = int((values > last).sum())
-    equal = touching[above : above + int((values == last).sum())]
-    return float((touching[:above].sum() + (count - above) * equal.mean()) / count)
-
-
-def interval(values: Sequence[float], groups: Sequence[int]) -> ConfidenceInterval:
-    """Mean over chains, with the interval of the bootstrap by group: relatives are drawn together.
-
-    Davison and Hinkley 1997, section 3.8.
-
-    Args:
-        values: (chains,) a number for each.
-        groups: (chains,) a number that relatives share.
-    """
-    of_chain = np.array(values)
-    _, group = np.unique(groups, return_inverse=True)
-    low, high, *_ = intervals(np.column_stack([of_chain, of_chain, np.ones(len(of_chain))]), group)
-    return ConfidenceInterval(float(of_chain.mean()), low, high)
-
-
 CHAINS = 20
 """Chains that the published regression was fitted on."""
 PENALTY = 0.15
@@ -130,3 +84,49 @@ def probabilities(head: ContactHead, maps: Tensor) -> NDArray[np.float64]:
     weight = np.array(head.weight, np.float32)
     odds = np.tensordot(weight, maps.numpy(), 1).astype(np.float64) + head.bias
     return 1 / (1 + np.exp(-odds))
+
+
+def precisions(chain: Chain, probabilities: NDArray[np.float64]) -> dict[str, float] | None:
+    """The precisions of one chain, and `chance`: the share of contacts among all pairs at long range.
+
+    Args:
+        chain: whose contacts are the truth.
+        probabilities: ``(L, L)``, or anything that rises with them. Equal ones count as in the mean over all orders, so
+            that a model which says the same of all pairs has the precision of chance.
+
+    Returns:
+        None where no pair at long range touches.
+    """
+    pairs = pairs_of(chain, LONG_RANGE)
+    touching = chain.contacts[pairs]
+    if not touching.any():
+        return None
+    ordered = np.argsort(-probabilities[pairs], kind="stable")
+    best, values = touching[ordered], probabilities[pairs][ordered]
+    length = int(chain.is_resolved.sum())
+    found = {name: _share_of(best, values, length // divisor) for name, divisor in SHARES.items()}
+    return found | {"chance": float(touching.mean())}
+
+
+def _share_of(touching: NDArray[np.bool_], values: NDArray[np.float64], count: int) -> float:
+    """Share of contacts among the first `count` pairs, by falling value; the mean over all orders of equal values."""
+    count = min(max(count, 1), len(values))
+    last = values[count - 1]
+    above = int((values > last).sum())
+    equal = touching[above : above + int((values == last).sum())]
+    return float((touching[:above].sum() + (count - above) * equal.mean()) / count)
+
+
+def interval(values: Sequence[float], groups: Sequence[int]) -> ConfidenceInterval:
+    """Mean over chains, with the interval of the bootstrap by group: relatives are drawn together.
+
+    Davison and Hinkley 1997, section 3.8.
+
+    Args:
+        values: (chains,) a number for each.
+        groups: (chains,) a number that relatives share.
+    """
+    of_chain = np.array(values)
+    _, group = np.unique(groups, return_inverse=True)
+    low, high, *_ = intervals(np.column_stack([of_chain, of_chain, np.ones(len(of_chain))]), group)
+    return ConfidenceInterval(float(of_chain.mean()), low, high)

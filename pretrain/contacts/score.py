@@ -32,28 +32,6 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.weights.names import ContactHead
 from zymogen.console.progress import ProgressBar
 
-
-def median_chain(values: Sequence[float]) -> int:
-    """The place of a value in the middle of all: the lower one of two."""
-    return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
-
-
-def contact_pairs(chain: Chain, probabilities: NDArray[np.float64]) -> ContactPairs:
-    """The picture of a chain.
-
-    Args:
-        chain: whose contacts are the truth.
-        probabilities: ``(L, L)``, or anything that rises with them.
-    """
-    pairs = pairs_of(chain, SEPARATION)
-    both = np.stack(pairs, 1)
-    best = np.argsort(-probabilities[pairs], kind="stable")[: int(chain.is_resolved.sum())]
-    touching, predicted = (
-        tuple((int(i), int(j)) for i, j in some) for some in (both[chain.contacts[pairs]], both[best])
-    )
-    return ContactPairs(chain.name, len(chain.residues), touching, predicted)
-
-
 _SEED = 0
 """Seed of the weights of the control."""
 
@@ -90,7 +68,7 @@ def score_contacts(
     Args:
         model: float32, whole, on any device.
         name: for the table.
-        chains: distinct ones (`chosen.filter_chains`).
+        chains: distinct ones (`split.filter_chains`).
         fit_on: how many to fit on.
 
     Raises:
@@ -142,3 +120,24 @@ def _precisions(
         head = fit((chain, maps_of(theirs, chain.residues)) for chain in chosen.fitted)
         found = [precisions(chain, probabilities(head, maps_of(theirs, chain.residues))) for chain in chosen.scored]
     return head, found
+
+
+def median_chain(values: Sequence[float]) -> int:
+    """The place of a value in the middle of all: the lower one of two."""
+    return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
+
+
+def contact_pairs(chain: Chain, probabilities: NDArray[np.float64]) -> ContactPairs:
+    """The picture of a chain.
+
+    Args:
+        chain: whose contacts are the truth.
+        probabilities: ``(L, L)``, or anything that rises with them.
+    """
+    pairs = pairs_of(chain, SEPARATION)
+    both = np.stack(pairs, 1)
+    best = np.argsort(-probabilities[pairs], kind="stable")[: int(chain.is_resolved.sum())]
+    touching, predicted = (
+        tuple((int(i), int(j)) for i, j in some) for some in (both[chain.contacts[pairs]], both[best])
+    )
+    return ContactPairs(chain.name, len(chain.residues), touching, predicted)

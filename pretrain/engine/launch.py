@@ -35,35 +35,6 @@ from zymogen.settings.interval import seconds
 
 
 @contextmanager
-def sharding_on_a_cpu(distributed_type: str) -> Iterator[None]:
-    """Make Accelerate set up 'FSDP' and 'DEEPSPEED' on a CPU, too, while the `Accelerator` is built.
-
-    Accelerate 1.15 turns them on for GPUs alone: on a CPU each process would train its own model, or fail in
-    DeepSpeed's checks of batch sizes. DeepSpeed 0.19 compiles collectives in shared memory before the first one is
-    called, which takes a minute and a compiler; gloo does the same work. If torch sees a GPU, nothing is changed.
-    """
-    if not torch.cuda.is_available():
-        # Accelerate imports DeepSpeed wherever that is installed, and each process would warn that it found no GPU.
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    if torch.cuda.is_available() or distributed_type not in ("FSDP", "DEEPSPEED"):
-        yield
-        return
-    with patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="cpu"), patch.object(PartialState, "_prepare_backend", _gloo):
-        if distributed_type == "FSDP":
-            yield
-            return
-        with patch("deepspeed.comm.torch.build_shm_op", lambda: None):
-            yield
-
-
-def _gloo(self: PartialState, *_: Any, **__: Any) -> tuple[str | None, DistributedType]:
-    """Backend and kind of a launch as on a machine with GPUs, where Accelerate continues with FSDP or DeepSpeed."""
-    if int(os.environ.get("LOCAL_RANK", -1)) == -1:
-        return None, DistributedType.NO
-    return "gloo", DistributedType.MULTI_GPU
-
-
-@contextmanager
 def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     """The engine that the launcher asked for; trackers and process group are closed on the way out.
 
@@ -222,3 +193,32 @@ def _check(asked: LaunchConfig, kind: type[Engine], accelerator: Accelerator) ->
             f"{asked.origin} asks for {asked.distributed_type}, and Accelerate set up "
             f"{accelerator.distributed_type.value}; use one of the files in accelerate_configs/"
         )
+
+
+@contextmanager
+def sharding_on_a_cpu(distributed_type: str) -> Iterator[None]:
+    """Make Accelerate set up 'FSDP' and 'DEEPSPEED' on a CPU, too, while the `Accelerator` is built.
+
+    Accelerate 1.15 turns them on for GPUs alone: on a CPU each process would train its own model, or fail in
+    DeepSpeed's checks of batch sizes. DeepSpeed 0.19 compiles collectives in shared memory before the first one is
+    called, which takes a minute and a compiler; gloo does the same work. If torch sees a GPU, nothing is changed.
+    """
+    if not torch.cuda.is_available():
+        # Accelerate imports DeepSpeed wherever that is installed, and each process would warn that it found no GPU.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if torch.cuda.is_available() or distributed_type not in ("FSDP", "DEEPSPEED"):
+        yield
+        return
+    with patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="cpu"), patch.object(PartialState, "_prepare_backend", _gloo):
+        if distributed_type == "FSDP":
+            yield
+            return
+        with patch("deepspeed.comm.torch.build_shm_op", lambda: None):
+            yield
+
+
+def _gloo(self: PartialState, *_: Any, **__: Any) -> tuple[str | None, DistributedType]:
+    """Backend and kind of a launch as on a machine with GPUs, where Accelerate continues with FSDP or DeepSpeed."""
+    if int(os.environ.get("LOCAL_RANK", -1)) == -1:
+        return None, DistributedType.NO
+    return "gloo", DistributedType.MULTI_GPU

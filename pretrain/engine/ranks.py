@@ -1,6 +1,8 @@
 """Ranks: which one this process is, and what all of them do together.
 
-In: the Accelerator. Out: sums, objects and work shared between ranks. Kept: nothing; the process group is torch's.
+In: the Accelerator. Out: sums, objects and work shared between ranks; the group of ranks that share this rank's batches
+(`parallel.context`). Its ranks are neighbours, so it lies inside a node wherever its size divides the ranks of one.
+Kept: nothing; the process groups are torch's.
 """
 
 from collections.abc import Callable
@@ -21,58 +23,6 @@ from zymogen.processes import signals
 from zymogen.processes.errors import PeerError
 from zymogen.processes.launcher import launched_world
 from zymogen.processes.signals import Interrupted
-
-
-@dataclass(frozen=True, slots=True)
-class ContextGroup:
-    """This rank's place among those that share its batches; by default it shares them with none."""
-
-    rank: int = 0
-    size: int = 1
-    group: "dist.ProcessGroup | None" = None
-
-
-def context_group(size: int, rank: int, world_size: int, timeout: timedelta) -> ContextGroup:
-    """The group of this rank; collective, over the whole world.
-
-    Raises:
-        ValueError: the world cannot be cut into groups of this size.
-    """
-    require_divides(size, world_size)
-    if size == 1:
-        return ContextGroup()
-    firsts = range(0, world_size, size)
-    # A group does not inherit the world's timeout: torch would give it 10 minutes under NCCL.
-    groups = [dist.new_group(list(range(first, first + size)), timeout=timeout) for first in firsts]
-    return ContextGroup(rank % size, size, groups[rank // size])
-
-
-def require_divides(size: int, world_size: int) -> None:
-    """Raise ValueError if `world_size` processes cannot be cut into groups of `size`."""
-    if world_size % size:
-        raise ValueError(
-            f"parallel.context is {size}, and {world_size} process(es) train together, which is no multiple of it; "
-            f"start {max(1, world_size // size) * size} with --num_processes, or set parallel.context to a divisor of "
-            f"{world_size}"
-        )
-
-
-def share_context(encoder: Encoder, group: ContextGroup, request: ExchangeRequest) -> list[str]:
-    """Let `encoder` compute its rank's share of every batch.
-
-    Returns:
-        Lines for the start of a run.
-
-    Raises:
-        ValueError: the exchange that was asked for by name cannot be had with this many heads.
-    """
-    if group.size == 1:
-        return []
-    exchange, lines = choose_exchange(request, encoder.shape.heads, group.size)
-    assert group.group is not None
-    encoder.context = ContextShard(group.rank, group.size, exchange, group.group)
-    return [f"context: {group.size} ranks share every batch, by {exchange}", *lines]
-
 
 T = TypeVar("T")
 
@@ -233,3 +183,54 @@ class Ranks:
             if failed:
                 raise PeerError(failed)
         return cast(T, answers[self.rank - self.rank % self.ranks_per_node][0])
+
+
+@dataclass(frozen=True, slots=True)
+class ContextGroup:
+    """This rank's place among those that share its batches; by default it shares them with none."""
+
+    rank: int = 0
+    size: int = 1
+    group: "dist.ProcessGroup | None" = None
+
+
+def context_group(size: int, rank: int, world_size: int, timeout: timedelta) -> ContextGroup:
+    """The group of this rank; collective, over the whole world.
+
+    Raises:
+        ValueError: the world cannot be cut into groups of this size.
+    """
+    require_divides(size, world_size)
+    if size == 1:
+        return ContextGroup()
+    firsts = range(0, world_size, size)
+    # A group does not inherit the world's timeout: torch would give it 10 minutes under NCCL.
+    groups = [dist.new_group(list(range(first, first + size)), timeout=timeout) for first in firsts]
+    return ContextGroup(rank % size, size, groups[rank // size])
+
+
+def require_divides(size: int, world_size: int) -> None:
+    """Raise ValueError if `world_size` processes cannot be cut into groups of `size`."""
+    if world_size % size:
+        raise ValueError(
+            f"parallel.context is {size}, and {world_size} process(es) train together, which is no multiple of it; "
+            f"start {max(1, world_size // size) * size} with --num_processes, or set parallel.context to a divisor of "
+            f"{world_size}"
+        )
+
+
+def share_context(encoder: Encoder, group: ContextGroup, request: ExchangeRequest) -> list[str]:
+    """Let `encoder` compute its rank's share of every batch.
+
+    Returns:
+        Lines for the start of a run.
+
+    Raises:
+        ValueError: the exchange that was asked for by name cannot be had with this many heads.
+    """
+    if group.size == 1:
+        return []
+    exchange, lines = choose_exchange(request, encoder.shape.heads, group.size)
+    assert group.group is not None
+    encoder.context = ContextShard(group.rank, group.size, exchange, group.group)
+    return [f"context: {group.size} ranks share every batch, by {exchange}", *lines]

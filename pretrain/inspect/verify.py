@@ -31,70 +31,6 @@ from zymogen.console.progress import ProgressBar
 from zymogen.processes.errors import StorageError
 from zymogen.processes.exit_classes import ERROR, FINISHED, INPUT, STORAGE, ExitClass
 
-_AUDIT_ROW = "{:>12}  {:>16}  {}"
-
-
-def audited(path: Path, say: Callable[[str], None]) -> int:
-    """Compare all checkpoints of a run, the oldest first.
-
-    Args:
-        path: the run directory.
-        say: gets each line of the table as soon as it is known.
-
-    Returns:
-        The exit status: 0, or that of an error where a checkpoint has seen something else.
-
-    Raises:
-        ValueError: it is no run, or one whose order is not in its recipe; or the corpus is another one.
-        InvalidCheckpointError: a checkpoint is damaged.
-    """
-    run = RunDirectory(path)
-    settings = data_of(run.read(), run.root)
-    saved = [verify(each, unreadable).trainer for each in reversed(find(run.checkpoints))]
-    saved = [each for each in saved if each.step]
-    if not saved:
-        raise ValueError(f"{run.root} has no checkpoint of a step yet; nothing is there to audit")
-    loader = _loader(run, settings)
-    say(_AUDIT_ROW.format("step", "tokens", "trained on"))
-    chain, tokens, step, cursor = GENESIS, 0, 0, Cursor()
-    others, skipped = [], list[int]()
-    for state in saved:
-        with ProgressBar(f"computing the samples up to step {state.step:,}", after_s=2.0):
-            while step < state.step:
-                planned = next(loader)
-                order = torch.tensor(planned.bins).argsort()
-                chain = extend(chain, torch.cat([batch.digests for batch in planned.batches])[order].tolist())
-                step, tokens, cursor = step + 1, tokens + planned.num_tokens, planned.cursor
-        skipped = skipped_bins(loader.plan.settings, step)
-        same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor)
-        same = same and skipped_bins_of(state) == skipped
-        if not same:
-            others.append(state)
-        say(
-            _AUDIT_ROW.format(
-                f"{state.step:,}", f"{state.tokens_seen:,}", "what the recipe says" if same else "something else"
-            )
-        )
-    say(f"{len(saved) - len(others)} of {len(saved)} as the recipe says, {_seen(saved[-1], len(skipped))}")
-    return ERROR.status if others else FINISHED.status
-
-
-def _seen(state: TrainerState, bins: int) -> str:
-    skipped = f", of which the optimizer did not take {state.skipped_steps:,}" if state.skipped_steps else ""
-    left = f"; data.skip_bins left out {bins:,} bin{'s' if bins > 1 else ''}" if bins else ""
-    return f"{state.step:,} steps{skipped}{left}"
-
-
-def _loader(run: RunDirectory, settings: DataSettings) -> Loader:
-    if any(corpus.streaming for corpus in settings.corpora):
-        raise ValueError(f"{run.root} trains on a stream, whose first pass is in the order in which it was read")
-    settings = replace(settings, bins_per_forward=1)  # which decides no bin, and may be "auto"
-    corpora = open_corpora(settings, prepare_corpora(settings, fetches=False))
-    run.require_corpus({"fingerprint": corpora.fingerprint, "split": corpora.split_fingerprint})
-    seed = run.read().recipe["run"]["seed"]
-    return Loader(corpora.masked(seed), corpora.plan(seed), Cursor(), 0, 0, 1)
-
-
 WHOLE, DAMAGED, UNREADABLE, OTHER = "whole", "damaged", "unreadable", "other version"
 _CLASSES: dict[str, ExitClass] = {WHOLE: FINISHED, OTHER: INPUT, DAMAGED: STORAGE, UNREADABLE: STORAGE}
 _ROW = "{:>12}  {:>16}  {:13}  {}"
@@ -163,3 +99,67 @@ def _size(path: Path) -> int:
             with suppress(FileNotFoundError):  # a run that trains removes its oldest checkpoint
                 total += os.lstat(os.path.join(folder, name)).st_size
     return total
+
+
+_AUDIT_ROW = "{:>12}  {:>16}  {}"
+
+
+def audited(path: Path, say: Callable[[str], None]) -> int:
+    """Compare all checkpoints of a run, the oldest first.
+
+    Args:
+        path: the run directory.
+        say: gets each line of the table as soon as it is known.
+
+    Returns:
+        The exit status: 0, or that of an error where a checkpoint has seen something else.
+
+    Raises:
+        ValueError: it is no run, or one whose order is not in its recipe; or the corpus is another one.
+        InvalidCheckpointError: a checkpoint is damaged.
+    """
+    run = RunDirectory(path)
+    settings = data_of(run.read(), run.root)
+    saved = [verify(each, unreadable).trainer for each in reversed(find(run.checkpoints))]
+    saved = [each for each in saved if each.step]
+    if not saved:
+        raise ValueError(f"{run.root} has no checkpoint of a step yet; nothing is there to audit")
+    loader = _loader(run, settings)
+    say(_AUDIT_ROW.format("step", "tokens", "trained on"))
+    chain, tokens, step, cursor = GENESIS, 0, 0, Cursor()
+    others, skipped = [], list[int]()
+    for state in saved:
+        with ProgressBar(f"computing the samples up to step {state.step:,}", after_s=2.0):
+            while step < state.step:
+                planned = next(loader)
+                order = torch.tensor(planned.bins).argsort()
+                chain = extend(chain, torch.cat([batch.digests for batch in planned.batches])[order].tolist())
+                step, tokens, cursor = step + 1, tokens + planned.num_tokens, planned.cursor
+        skipped = skipped_bins(loader.plan.settings, step)
+        same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor)
+        same = same and skipped_bins_of(state) == skipped
+        if not same:
+            others.append(state)
+        say(
+            _AUDIT_ROW.format(
+                f"{state.step:,}", f"{state.tokens_seen:,}", "what the recipe says" if same else "something else"
+            )
+        )
+    say(f"{len(saved) - len(others)} of {len(saved)} as the recipe says, {_seen(saved[-1], len(skipped))}")
+    return ERROR.status if others else FINISHED.status
+
+
+def _seen(state: TrainerState, bins: int) -> str:
+    skipped = f", of which the optimizer did not take {state.skipped_steps:,}" if state.skipped_steps else ""
+    left = f"; data.skip_bins left out {bins:,} bin{'s' if bins > 1 else ''}" if bins else ""
+    return f"{state.step:,} steps{skipped}{left}"
+
+
+def _loader(run: RunDirectory, settings: DataSettings) -> Loader:
+    if any(corpus.streaming for corpus in settings.corpora):
+        raise ValueError(f"{run.root} trains on a stream, whose first pass is in the order in which it was read")
+    settings = replace(settings, bins_per_forward=1)  # which decides no bin, and may be "auto"
+    corpora = open_corpora(settings, prepare_corpora(settings, fetches=False))
+    run.require_corpus({"fingerprint": corpora.fingerprint, "split": corpora.split_fingerprint})
+    seed = run.read().recipe["run"]["seed"]
+    return Loader(corpora.masked(seed), corpora.plan(seed), Cursor(), 0, 0, 1)

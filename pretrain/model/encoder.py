@@ -29,7 +29,7 @@ class Encoder(nn.Module):
     """Embedding, layers and a final norm."""
 
     def __init__(self, shape: EsmShape, attention: Request = "auto") -> None:
-        """Weights are torch's defaults until `initial.initialise` or `weights.io.published` gives them."""
+        """Weights are torch's defaults until `initialization.initialise` or `weights.io.published` gives them."""
         super().__init__()
         self.shape = shape
         self.attention: Request = attention

@@ -46,7 +46,7 @@ class MaskedLanguageModel(nn.Module):
     """An encoder and its head, for masked language modelling."""
 
     def __init__(self, shape: EsmShape, attention: Request = "auto") -> None:
-        """Weights are torch's defaults until `initial.initialise` or `weights.io.published` gives them."""
+        """Weights are torch's defaults until `initialization.initialise` or `weights.io.published` gives them."""
         super().__init__()
         self.encoder = Encoder(shape, attention)
         self.head = MaskedLanguageHead(shape)

@@ -121,7 +121,7 @@ def plan_of(
     given: Mapping[str, Any],
     speeds: Mapping[str, float],
 ) -> TrainingPlan:
-    """The plan for one size; arguments are those of `choice.propose_settings`."""
+    """The plan for one size; arguments are those of `choose.propose_settings`."""
     optimizer: Literal["adamw", "muon"] = given.get("optimizer.name") or _optimizer(machine, given)
     number = shape.num_parameters
     training = 1 - split.held_proteins / corpus.num_records

@@ -37,7 +37,7 @@ def choices(
 
     Args:
         plan: the plan that was chosen.
-        corpus: as for `choice.propose_settings`, and so are the next three.
+        corpus: as for `choose.propose_settings`, and so are the next three.
         split: what is held out.
         machine: what trains.
         given: what the user gave.

@@ -1,4 +1,4 @@
-"""The breaker: a run whose starts fail again and again is not started once more, until somebody asks for it by name.
+"""The restart limit: a run that fails again and again is not started once more, until somebody asks for it by name.
 
 In: what a run has recorded of its starts. Out: an error with the cause, before anything is read or built; else a
 line on standard error about how the last start failed. Kept: nothing.

@@ -1,7 +1,7 @@
 """The watchdog: ranks that are blocked by one that stands still end, and name it.
 
-In: where this rank stands, and the heartbeats of the others. Out: the end of this process, with status 71, or that of a
-signal that came. Kept: nothing.
+In: where this rank stands, and the heartbeats of the others. Out: a key of this rank in the store of the rendezvous,
+set once a second; the end of this process, with status 71, or that of a signal that came. Kept: nothing.
 
 A rank that is stopped, or whose machine hangs, closes no connection: its peers wait in a collective until
 `parallel.timeout`, or for as long as the longest build. Two things are judged, apart from each other:
@@ -14,9 +14,12 @@ A rank that is stopped, or whose machine hangs, closes no connection: its peers 
 What rank 0 finds is in its heartbeat, and all ranks end by it. Heartbeats come from a thread, so a main thread that
 waits for a disk, compiles, saves or validates is alive, and may take its time.
 
-A rank that got a signal and cannot end in order, because others that it waits for never come, ends too, with the
-status of the signal: before `run.grace_s` is over, or without that, when it has made no progress for as long in a
-build, while it waits for data, or in a step.
+A rank that got a signal and cannot end in order, because others that it waits for never come, ends too, with the status
+of the signal: before `run.grace_s` is over, or without that, when it has made no progress for as long in a build, while
+it waits for data, or in a step.
+
+The client of the store is its own, in a thread of its own: a call to a host that stands still never returns, whatever
+its timeout is (torch 2.13 has one for keys that are not set alone).
 
 Clocks of machines are not compared: each rank times by its own how long a heartbeat has stayed the same. One that finds
 that it stood still itself begins again to count. One process has nobody that waits for it, and is not watched.

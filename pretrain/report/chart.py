@@ -132,7 +132,7 @@ class ChartSeries:
     x: Numbers
     y: Numbers
     colour: str
-    """Name in `palette.COLOURS`."""
+    """Name in `COLOURS`."""
     dash: Dash = "solid"
     marked: bool = False
     """Whether each point is marked, as for few points far apart."""

@@ -1,4 +1,4 @@
-"""Copies: ranks that should hold the same parameters and moments are compared, every so many steps and at every save.
+"""Replicas: ranks that should hold the same weights and moments are compared, every so many steps and at every save.
 
 In: what this rank holds, where other ranks hold the same (DDP; HSDP, where as many ranks as there are copies hold the
 same rows). Out: nothing, or an error that names the rank that differs from the most. Kept: the step that was compared

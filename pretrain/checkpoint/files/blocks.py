@@ -1,7 +1,8 @@
 """Files of a checkpoint, and their blocks: each has a hash, so that a part of a file is checked without the rest.
 
-In: the bytes of a file in order; later a file and the hashes that its manifest has for it. Out: a SHA-256 for each
-block; later bytes that match theirs, hashed in the buffer from which they are used. Kept: the block that was read last.
+In: tensors, or the bytes of a file in order; later a file and the hashes that its manifest has for it. Out: a SHA-256
+for each block; later bytes that match theirs, hashed in the buffer from which they are used. Kept: the block that was
+read last.
 
 Each rank writes one file of a part, `model` or `optimizer`, in which its tensors follow each other in the order of
 their names. One that it stores whole has its own shape, so that any safetensors reader sees it, and a piece is flat;
@@ -37,7 +38,7 @@ DTYPE = "F32"  # safetensors' name; masters and moments are fp32 under every eng
 class FileEntry:
     """One file of a checkpoint: path relative to it, size in bytes, lower-case hex SHA-256 of each of its blocks.
 
-    That of a file of one block is the file's (`checkpoint.files.blocks`).
+    For a file of one block it is the SHA-256 of the file.
     """
 
     path: str

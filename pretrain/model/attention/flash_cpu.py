@@ -94,7 +94,7 @@ def _rotated(
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """What `rotary.rotate` computes, written where it stays, in half the time; autograd could not follow."""
+    """What `layout.rotate` computes, written where it stays, in half the time; autograd could not follow."""
     turned = torch.empty_like(x, memory_format=torch.contiguous_format)
     first, second = x.chunk(2, dim=-1)
     to_first, to_second = turned.chunk(2, dim=-1)

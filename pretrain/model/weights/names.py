@@ -18,39 +18,6 @@ from torch import Tensor
 
 from pretrain.model.presets import Architecture, EsmShape
 
-WEIGHT = "esm.contact_head.regression.weight"
-"""``(1, layers * heads)`` in transformers' class: a factor for each attention map, layer by layer."""
-BIAS = "esm.contact_head.regression.bias"
-"""``(1,)`` there."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContactHead:
-    """A contact head: values of float32, which Python's floats hold without loss."""
-
-    weight: tuple[float, ...]
-    """Factor of each attention map, layer by layer: ``layers * heads`` of them."""
-    bias: float
-    """Log-odds of a contact where every map is 0."""
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Tensor]) -> Self | None:
-        """The head in a state dict of transformers' class; None where there is none, or zeros, which nobody fitted."""
-        if WEIGHT not in state or not (state[WEIGHT].any() or state[BIAS].any()):
-            return None
-        weight, bias = (state[name].float().flatten().tolist() for name in (WEIGHT, BIAS))
-        return cls(tuple(weight), *bias)
-
-    def state(self) -> dict[str, Tensor]:
-        """Its tensors by transformers' names, float32 on the host."""
-        return {WEIGHT: torch.tensor([self.weight]), BIAS: torch.tensor([self.bias])}
-
-
-def zeros(maps: int) -> dict[str, Tensor]:
-    """The tensors of a head that nobody fitted: every contact is 0.5, while random ones would look like predictions."""
-    return {WEIGHT: torch.zeros(1, maps), BIAS: torch.zeros(1)}
-
-
 Names = Mapping[str, tuple[str, ...]]
 """Our names to transformers' names; several of theirs where our matrix is fused."""
 
@@ -136,3 +103,38 @@ def _names(shape: EsmShape) -> Iterator[tuple[str, tuple[str, ...]]]:
         for ours, theirs in INNER[shape.architecture].items():
             prefix = f"{LAYER[shape.architecture]}.{layer}"
             yield f"encoder.layers.{layer}.{ours}", tuple(f"{prefix}.{name}" for name in theirs)
+
+
+WEIGHT = "esm.contact_head.regression.weight"
+"""``(1, layers * heads)`` in transformers' class: a factor for each attention map, layer by layer."""
+
+
+BIAS = "esm.contact_head.regression.bias"
+"""``(1,)`` there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContactHead:
+    """A contact head: values of float32, which Python's floats hold without loss."""
+
+    weight: tuple[float, ...]
+    """Factor of each attention map, layer by layer: ``layers * heads`` of them."""
+    bias: float
+    """Log-odds of a contact where every map is 0."""
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Tensor]) -> Self | None:
+        """The head in a state dict of transformers' class; None where there is none, or zeros, which nobody fitted."""
+        if WEIGHT not in state or not (state[WEIGHT].any() or state[BIAS].any()):
+            return None
+        weight, bias = (state[name].float().flatten().tolist() for name in (WEIGHT, BIAS))
+        return cls(tuple(weight), *bias)
+
+    def state(self) -> dict[str, Tensor]:
+        """Its tensors by transformers' names, float32 on the host."""
+        return {WEIGHT: torch.tensor([self.weight]), BIAS: torch.tensor([self.bias])}
+
+
+def zeros(maps: int) -> dict[str, Tensor]:
+    """The tensors of a head that nobody fitted: every contact is 0.5, while random ones would look like predictions."""
+    return {WEIGHT: torch.zeros(1, maps), BIAS: torch.zeros(1)}
