@@ -79,7 +79,7 @@ def metric(kind: TaskType, predictions: LabelPredictions) -> tuple[Statistic, fl
     """The ranking metric of weighted rows, its lowest value, and the classes of the rows if they have some."""
     truth, ranks = predictions.rows.truth, predictions.ranking(objective(kind))
     if predictions.rows.censoring is not None:
-        return weighted.statistic(truth, predictions.rows.censoring, ranks), 0.0, None
+        return weighted.concordance_statistic(truth, predictions.rows.censoring, ranks), 0.0, None
     if kind == "regression":
         return weighted.spearman(truth, ranks), -1.0, None
     if kind == "ordinal":

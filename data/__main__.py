@@ -13,7 +13,7 @@ from importlib import import_module
 
 from data.commands.arguments import forget_options, parsers
 from zymogen.console.safe_text import log, log_error
-from zymogen.files.durable import CLOSED, FULL, one_line
+from zymogen.files.durable import CLOSED, FULL, format_os_error
 from zymogen.processes.environment import use_standard_streams, use_writable_caches
 
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in CLOSED | FULL:
             raise
-        log(f"error: {one_line(error)}")
+        log(f"error: {format_os_error(error)}")
         return 2
     finally:
         forget_options()

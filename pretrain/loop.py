@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import torch
 
 from data.batches.loader import Loader, Step
-from data.order.plan import GENESIS, Cursor, Plan, extend
+from data.order.plan import EMPTY_CHAIN, Cursor, Plan, extend_chain
 from pretrain.checkpoint.best import BestCheckpoint
 from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.compatibility import describe_changes, fingerprints_of, require_same_run
@@ -170,7 +170,7 @@ class Trainer(Generic[S]):
         self._prepare(built)
         if frozen := fill_frozen(self.named, built.initializers, engine.gather) or built.frozen:
             fingerprints[FROZEN] = frozen
-        self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor(), chain=GENESIS, skipped_steps=0)
+        self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor(), chain=EMPTY_CHAIN, skipped_steps=0)
         if checkpoint:
             checkpoint = self._restore(checkpoint, elsewhere, fingerprints)
             self.state = checkpoint.trainer
@@ -383,7 +383,7 @@ class Trainer(Generic[S]):
             step=before.step + 1,
             tokens_seen=before.tokens_seen + step.num_tokens,
             cursor=step.cursor,
-            chain=extend(before.chain, outcome.digests),
+            chain=extend_chain(before.chain, outcome.digests),
             skipped_steps=before.skipped_steps + (not outcome.applied),
         )
         loss = loss_of(self.job.objectives, outcome.losses) if self.job.bounds_spikes else float("nan")

@@ -33,7 +33,7 @@ from data.order.balance import attention_cost, balance, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.order.settings import forward_bins
 from zymogen import keyed_random
-from zymogen.files.durable import describe
+from zymogen.files.durable import describe_os_error
 from zymogen.processes import signals
 from zymogen.processes.environment import use_short_sockets
 
@@ -207,8 +207,8 @@ def _forkserver(workers: int) -> BaseContext:
         _ = [context.Lock() for _ in range(4 * (workers + 2))]  # as many as torch makes, and released at once
     except OSError as error:
         raise ValueError(
-            f"/dev/shm cannot be used: {describe(error)}; data.workers = {workers} needs it: free space there, give "
-            "the container more (docker run --shm-size=1g), or set data.workers=0"
+            f"/dev/shm cannot be used: {describe_os_error(error)}; data.workers = {workers} needs it: free space "
+            "there, give the container more (docker run --shm-size=1g), or set data.workers=0"
         ) from error
     # The kernel's signal follows the thread that starts the server: only the main one lives as long as the process.
     first = ["data.batches.forked_from"] if threading.current_thread() is threading.main_thread() else []

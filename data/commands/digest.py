@@ -18,7 +18,7 @@ from typing import Any
 
 from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
-from data.order.plan import GENESIS, Cursor, Plan, extend, next_cursor
+from data.order.plan import EMPTY_CHAIN, Cursor, Plan, extend_chain, next_cursor
 from data.settings import DataSettings
 from data.store import derived
 from zymogen.console.progress import ProgressBar
@@ -91,7 +91,7 @@ def digest_command(
     with ProgressBar(f"planning the steps before {start:,}"):
         cursor = cursor_at(corpora, plan, start)
     for step, digests, num_tokens, imbalance in digests_of_steps(corpora, plan, cursor, start, stop, world_size):
-        yield f"step {step}  {extend(GENESIS, digests)}  {num_tokens} tokens  {imbalance:.4f} slowest/mean"
+        yield f"step {step}  {extend_chain(EMPTY_CHAIN, digests)}  {num_tokens} tokens  {imbalance:.4f} slowest/mean"
 
 
 def digests_of_steps(

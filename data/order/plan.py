@@ -202,11 +202,11 @@ def crop(
     return starts, lengths
 
 
-GENESIS = "0" * 64
+EMPTY_CHAIN = "0" * 64
 """The chain before the first step."""
 
 
-def extend(chain: str, digests: Sequence[int]) -> str:
+def extend_chain(chain: str, digests: Sequence[int]) -> str:
     """The chain after one more step.
 
     Args:

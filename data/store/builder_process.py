@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from zymogen.console.safe_text import WHOLE, log_error
-from zymogen.files.durable import CLOSED, FULL, one_line
+from zymogen.files.durable import CLOSED, FULL, format_os_error
 from zymogen.processes.parent import end_with
 
 _PROGRAM = (
@@ -133,6 +133,6 @@ def main() -> int:
     except OSError as error:
         if error.errno not in CLOSED | FULL:
             raise
-        send(error=one_line(error), unusable=False)
+        send(error=format_os_error(error), unusable=False)
         return 1
     return 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from data.store.journal import FAILED, JOURNAL, BuildJournal, write_journal
 from data.store.token_store import FACTS, LOCK, REJECTED, StoreCounts, is_of_a_store
 from zymogen.files import durable
-from zymogen.files.durable import STORE_DIR, describe, write_then_rename
+from zymogen.files.durable import STORE_DIR, describe_os_error, write_then_rename
 from zymogen.settings.section import listed
 
 PARTS = ".zymogen-parts"
@@ -143,7 +143,7 @@ def _taken(folder: Path) -> int | None:
     except FileNotFoundError:  # a build that failed removes its folder
         return None
     except OSError as error:
-        raise ValueError(f"{folder}: {describe(error)}; {STORE_DIR}") from None
+        raise ValueError(f"{folder}: {describe_os_error(error)}; {STORE_DIR}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), os.stat(folder / LOCK)):

@@ -35,7 +35,7 @@ from data.store.token_store import (
     hash_of,
     new_hash,
 )
-from zymogen.files.durable import FULL, describe, write_atomic
+from zymogen.files.durable import FULL, describe_os_error, write_atomic
 
 COMMIT_S = 1.0
 """The longest time between a block and its commit."""
@@ -294,7 +294,7 @@ class StoreWriter:
             file.close()
 
     def _refusal(self, error: OSError) -> ValueError:
-        what = describe(error) if error.errno in FULL else f"cannot be written ({error.strerror or error})"
+        what = describe_os_error(error) if error.errno in FULL else f"cannot be written ({error.strerror or error})"
         again = f"continues from record {self.committed.num_read + 1}" if self.committed.num_read else "begins again"
         return ValueError(
             f"{self.folder}: {what}; nothing was published; free space there or choose another folder "

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.locate import ColumnCells
-from finetune.labels.other_columns import find_conflicts
+from finetune.labels.other_columns import canonical_texts
 from finetune.tables.numbers import number_of
 from finetune.tables.table import Table
 from finetune.tasks.cells import NonEmptyCells, items, written
 from finetune.tasks.settings import TaskSettings
 
-SIGNS = ";|,"
+LIST_SEPARATORS = ";|,"
 """Signs between labels of a cell that is no JSON list: the first one that it has."""
 
 
@@ -31,7 +31,7 @@ def outputs_by_label(
         settings: of the task, whose columns are lists.
     """
     read = [column.cells.without(settings.missing) for column in columns]
-    listed = [[{each for each in items(text, SIGNS) if each} for text in cells.texts] for cells in read]
+    listed = [[{each for each in items(text, LIST_SEPARATORS) if each} for text in cells.texts] for cells in read]
     outputs = tuple(sorted(set().union(*(labels for of_column in listed for labels in of_column))))
     if not outputs:
         raise ValueError(f"tasks: {settings.name!r} has no label: every cell of its column is missing")
@@ -104,4 +104,4 @@ def _order(key: tuple[int, *tuple[str, ...]]) -> tuple[object, ...]:
 def _values(table: Table, column: str) -> list[str]:
     """(rows,) the cells of a column, equal where they mean the same; "not given" for an empty one."""
     cells = written(table, column)
-    return list(cells.over_rows(np.array(find_conflicts(column, cells.texts), object), table.num_rows, _NOT_GIVEN))
+    return list(cells.over_rows(np.array(canonical_texts(column, cells.texts), object), table.num_rows, _NOT_GIVEN))

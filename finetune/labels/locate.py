@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from finetune.labels.other_columns import UnusedColumns
 from finetune.tables.proteins import TableProteins
 from finetune.tables.table import Table
-from finetune.tasks.cells import NonEmptyCells, listed, pair_labels, residue_labels
+from finetune.tasks.cells import NonEmptyCells, mark_listed_residues, pair_labels, residue_labels
 from finetune.tasks.settings import TaskSettings
 
 
@@ -63,7 +63,7 @@ def locate_labels(column: ColumnCells, settings: TaskSettings, missing: Collecti
     if settings.level == "residue":
         if settings.residue_numbers != "none":
             lengths = places.whole_residues[cells.rows] - np.diff(places.linkers)[column.rows.records[cells.rows], 0]
-            cells = listed(cells, int(settings.residue_numbers == "from_1"), lengths, column.where)
+            cells = mark_listed_residues(cells, int(settings.residue_numbers == "from_1"), lengths, column.where)
         labels, counts = residue_labels(cells, of_numbers=settings.is_number)
         labels = _beside_linkers(labels, cells.rows, counts, column, places)
     else:

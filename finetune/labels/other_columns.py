@@ -31,7 +31,7 @@ _MOST_NUMBERS = 0.5
 """Share of the rows that differ above which a column of numbers is one of measurements."""
 
 
-def find_conflicts(column: str, texts: Sequence[str]) -> list[str]:
+def canonical_texts(column: str, texts: Sequence[str]) -> list[str]:
     """Distinct texts of a column as one text for each meaning: 7 for 7.0, the canonical SMILES of a molecule."""
     if is_molecules(column, texts):
         return [smiles or text for smiles, text in zip(canonical_smiles(texts), texts, strict=True)]
@@ -107,7 +107,7 @@ class UnusedColumns:
         found = {}
         for name in self.names:
             cells = written(self.table, name)
-            values = find_conflicts(name, cells.texts)
+            values = canonical_texts(name, cells.texts)
             is_number = [number_of(text.lstrip("<>=~ ")) is not None for text in cells.texts]
             most = _MOST_NUMBERS * len(cells.rows) if sum(is_number) >= _MOST_SHARE * len(is_number) else np.inf
             is_other = name in self._mutations or _NO_CONDITION.search(name) or all(map(_DATE.fullmatch, cells.texts))

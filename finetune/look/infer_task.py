@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_RESIDUES
-from finetune.labels.conditions import SIGNS
+from finetune.labels.conditions import LIST_SEPARATORS
 from finetune.look import terms
 from finetune.look.column_profile import ColumnProfile
 from finetune.tables.numbers import MISSING, is_number, molar, name_and_unit
@@ -201,7 +201,7 @@ def _of_numbers(column: ColumnProfile) -> InferredTask | None:
 
 def _of_lists(column: ColumnProfile, is_named: bool) -> InferredTask | None:
     """Lists of labels, such as 'A; B': labels that stand in several cells, in other company, unless it is named."""
-    listed = [set(filter(None, items(text, SIGNS))) for text in column.texts]
+    listed = [set(filter(None, items(text, LIST_SEPARATORS))) for text in column.texts]
     counts = column.counts.tolist()
     tally, of_texts = Counter[str](), Counter[str](label for labels in listed for label in labels)
     for labels, count in zip(listed, counts, strict=True):

@@ -33,7 +33,7 @@ from finetune.look.infer_task import InferredTask, infer_task, is_per_residue
 from finetune.tables.fasta import ID, PREFIX
 from finetune.tables.numbers import MISSING, molar
 from finetune.tables.table import SOURCE_TABLE
-from finetune.tasks.cells import USUAL, normalize
+from finetune.tasks.cells import BOUND_WORDS, normalize_bound
 
 _WEAK = ("group", "condition", "descriptor", "count", "note")
 """Roles by names, of which the first that holds labels is learned where nothing else is."""
@@ -217,7 +217,7 @@ def _join(task: InferredTask, units: ColumnProfile | None, bounds: tuple[ColumnP
         return
     task.settings["bound_column"] = bounds[0].name
     for setting, sign in (("lower_bounds", 1), ("upper_bounds", -1)):
-        texts = [text for text, at in bounds[1].items() if at == sign and normalize(text) not in USUAL]
+        texts = [text for text, at in bounds[1].items() if at == sign and normalize_bound(text) not in BOUND_WORDS]
         task.settings |= {setting: texts} if texts else {}
 
 

@@ -144,7 +144,7 @@ def concordance(truth: Floats, censoring: NDArray[np.int8], prediction: Floats) 
     return (right / pairs if pairs else np.nan), pairs
 
 
-def statistic(truth: Floats, censoring: NDArray[np.int8], prediction: Floats) -> Statistic:
+def concordance_statistic(truth: Floats, censoring: NDArray[np.int8], prediction: Floats) -> Statistic:
     """The same of resamples, from weights (n, b); the work grows with n² b."""
 
     def of(weights: Floats) -> Floats:
@@ -189,7 +189,7 @@ def ranking_metric(
     if kind == "regression":
         if censoring is None or (censoring == EXACT).all():
             return "spearman", spearman(truth, ranks)
-        return "concordance", statistic(truth, censoring, ranks)
+        return "concordance", concordance_statistic(truth, censoring, ranks)
     if kind == "ordinal":
         return "kendall", kendall(truth, ranks)
     if kind == "multiclass":

@@ -15,7 +15,7 @@ from finetune.splits.parts import NAMES, TEST, TRAIN, UNUSED, VALIDATION, SplitR
 from finetune.splits.settings import SplitSettings
 from finetune.tables.numbers import number_of
 
-USUAL = {
+PART_WORDS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev", "development"),
     "test": ("test", "testing", "holdout", "hold-out", "held-out"),
@@ -65,7 +65,7 @@ def _of_rows(records: SplitRecords, settings: SplitSettings) -> NDArray[np.int8]
     given = {name: getattr(settings, name) for name in ("train", "validation", "test", "unused")}
     parts = dict(zip(given, (TRAIN, VALIDATION, TEST, UNUSED), strict=True))
     exact = {word: parts[name] for name, words in given.items() for word in words}
-    usual = {word: parts[name] for name in given if not given[name] for word in USUAL[name]}
+    usual = {word: parts[name] for name in given if not given[name] for word in PART_WORDS[name]}
     of_row = np.full(len(records.of_row), UNUSED, np.int8)
     unknown: dict[str, list[int]] = {}
     for row, text in enumerate(records.texts(settings.column, "split.column")):

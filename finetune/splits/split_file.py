@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.splits.columns import USUAL
+from finetune.splits.columns import PART_WORDS
 from finetune.splits.parts import (
     NAMES,
     NO_FOLD,
@@ -34,7 +34,7 @@ FILE = "split.csv"
 DIGEST = "sequence_digest"
 COLUMNS = ("id", "part", "fold", "group", DIGEST, "cluster")
 _PARTS = {
-    word: part for name, part in zip(NAMES, (TRAIN, VALIDATION, TEST, UNUSED), strict=True) for word in USUAL[name]
+    word: part for name, part in zip(NAMES, (TRAIN, VALIDATION, TEST, UNUSED), strict=True) for word in PART_WORDS[name]
 }
 _SHOWN = 3
 

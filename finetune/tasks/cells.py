@@ -131,7 +131,9 @@ def residue_labels(cells: NonEmptyCells, *, of_numbers: bool) -> tuple[NonEmptyC
     return NonEmptyCells(np.repeat(cells.rows, counts), which, tuple(numbers), positions.astype(np.int32)), counts
 
 
-def listed(cells: NonEmptyCells, first: int, residues: NDArray[np.int64], where: Callable[[int], str]) -> NonEmptyCells:
+def mark_listed_residues(
+    cells: NonEmptyCells, first: int, residues: NDArray[np.int64], where: Callable[[int], str]
+) -> NonEmptyCells:
     """A letter for each residue of cells that list numbers, as ``3, 17``: 1 for those that are listed, 0 for others.
 
     Args:
@@ -179,7 +181,7 @@ def pair_labels(cells: NonEmptyCells, where: Callable[[int], str]) -> NonEmptyCe
     return NonEmptyCells(rows, which, tuple(numbers), np.stack(places, 1).astype(np.int32))
 
 
-USUAL = {
+BOUND_WORDS = {
     **dict.fromkeys((">", ">=", "≥", ">>", "gt", "ge", "greater", "greater than", "more than", "above", "at least"), 1),
     **dict.fromkeys(("over", "lower bound", "right", "right censored", "right-censored"), 1),
     **dict.fromkeys(("<", "<=", "≤", "<<", "lt", "le", "less", "less than", "below", "at most", "under"), -1),
@@ -196,15 +198,15 @@ def censoring_of(text: str, settings: TaskSettings) -> int:
     Raises:
         ValueError: the text is none of the words.
     """
-    word = normalize(text)
+    word = normalize_bound(text)
     given = dict.fromkeys(settings.lower_bounds, 1) | dict.fromkeys(settings.upper_bounds, -1)
-    found = given.get(text, USUAL.get(word))
+    found = given.get(text, BOUND_WORDS.get(word))
     if found is None:
-        said = unknown_word(f"bound of {settings.name!r}", text, [*given, *USUAL])
+        said = unknown_word(f"bound of {settings.name!r}", text, [*given, *BOUND_WORDS])
         raise ValueError(f"{said}; name it in tasks.lower_bounds or tasks.upper_bounds")
     return found
 
 
-def normalize(text: str) -> str:
+def normalize_bound(text: str) -> str:
     """A text in lower case without quotes, as ChEMBL has '='."""
     return text.strip("'\" ").casefold()

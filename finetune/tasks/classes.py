@@ -107,7 +107,7 @@ def _shown(texts: Sequence[str]) -> str:
     return listed([*map(repr, texts)], _SHOWN)
 
 
-_NAME = re.compile(r"smiles", re.I)
+_SMILES_NAME = re.compile(r"smiles", re.I)
 
 
 _SMILES = re.compile(r"(?=.*[=#()\[\]@])(?:Cl|Br|[BCFINOPSbcnops*]|\[[A-Za-z0-9@+\-:*#]+\]|[0-9+\-()=#$/\\%.:~])+")
@@ -117,7 +117,7 @@ _SMILES = re.compile(r"(?=.*[=#()\[\]@])(?:Cl|Br|[BCFINOPSbcnops*]|\[[A-Za-z0-9@
 def is_molecules(column: str, texts: Sequence[str]) -> bool:
     """Whether a column holds molecules: by its name, or because half of its first texts can be nothing else."""
     sample = texts[:_SAMPLE]
-    return bool(_NAME.search(column)) or (
+    return bool(_SMILES_NAME.search(column)) or (
         bool(sample) and sum(map(bool, map(_SMILES.fullmatch, sample))) > _MOST_OTHERS * len(sample)
     )
 

@@ -75,7 +75,7 @@ def measure(
     began = time.perf_counter()
     add("residue frequencies", lambda hidden: unigram[LETTERS[hidden.truths]], began)
     began = time.perf_counter()
-    of_protein = predictors.fitted(frequencies, of_tuning)
+    of_protein = predictors.fit_composition(frequencies, of_tuning)
     add(f"composition of the protein (weight {of_protein.strength:.0f})", of_protein.losses, began)
     for name, width in ((f"{REACH} neighbours a side, linear", 0), (f"the same, {WIDTH} hidden units", WIDTH)):
         began = time.perf_counter()

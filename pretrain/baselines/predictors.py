@@ -137,7 +137,7 @@ class CompositionModel:
         return -self.log_probabilities(hidden)[hidden.documents, hidden.truths]
 
 
-def fitted(frequencies: NDArray[np.float64], tuning: HiddenResidues) -> CompositionModel:
+def fit_composition(frequencies: NDArray[np.float64], tuning: HiddenResidues) -> CompositionModel:
     """The composition whose α predicts the hidden residues of `tuning` best."""
     tried = [CompositionModel(frequencies, float(strength)) for strength in _GRID]
     return min(tried, key=lambda each: float(each.losses(tuning).mean()))

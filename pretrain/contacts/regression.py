@@ -117,7 +117,7 @@ def _share_of(touching: NDArray[np.bool_], values: NDArray[np.float64], count: i
     return float((touching[:above].sum() + (count - above) * equal.mean()) / count)
 
 
-def interval(values: Sequence[float], groups: Sequence[int]) -> ConfidenceInterval:
+def mean_interval(values: Sequence[float], groups: Sequence[int]) -> ConfidenceInterval:
     """Mean over chains, with the interval of the bootstrap by group: relatives are drawn together.
 
     Davison and Hinkley 1997, section 3.8.

@@ -33,12 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _answer(options: argparse.Namespace) -> int:
     if options.command != "attempts":
-        from pretrain.inspect.verify import (
-            audited,  # imports torch
-            verified,
-        )
+        from pretrain.inspect.verify import audit_run, verify_run  # imports torch
 
-        command = {"verify": verified, "audit": audited}[options.command]
+        command = {"verify": verify_run, "audit": audit_run}[options.command]
         return command(options.run, lambda line: print(line, flush=True))
     from pretrain.inspect.attempts import last, table, wait_for_end
     from pretrain.run.directory import RunDirectory

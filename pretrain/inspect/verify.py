@@ -19,7 +19,7 @@ import torch
 
 from data.batches.loader import Loader
 from data.corpus.prepare import open_corpora, prepare_corpora
-from data.order.plan import GENESIS, Cursor, extend
+from data.order.plan import EMPTY_CHAIN, Cursor, extend_chain
 from data.settings import DataSettings
 from pretrain.checkpoint.canonical import InvalidCheckpointError
 from pretrain.checkpoint.load import find, unreadable, verify
@@ -36,7 +36,7 @@ _CLASSES: dict[str, ExitClass] = {WHOLE: FINISHED, OTHER: INPUT, DAMAGED: STORAG
 _ROW = "{:>12}  {:>16}  {:13}  {}"
 
 
-def verified(path: Path, say: Callable[[str], None]) -> int:
+def verify_run(path: Path, say: Callable[[str], None]) -> int:
     """Compare all checkpoints of a run, the oldest first, or one.
 
     Args:
@@ -104,7 +104,7 @@ def _size(path: Path) -> int:
 _AUDIT_ROW = "{:>12}  {:>16}  {}"
 
 
-def audited(path: Path, say: Callable[[str], None]) -> int:
+def audit_run(path: Path, say: Callable[[str], None]) -> int:
     """Compare all checkpoints of a run, the oldest first.
 
     Args:
@@ -126,14 +126,14 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
         raise ValueError(f"{run.root} has no checkpoint of a step yet; nothing is there to audit")
     loader = _loader(run, settings)
     say(_AUDIT_ROW.format("step", "tokens", "trained on"))
-    chain, tokens, step, cursor = GENESIS, 0, 0, Cursor()
+    chain, tokens, step, cursor = EMPTY_CHAIN, 0, 0, Cursor()
     others, skipped = [], list[int]()
     for state in saved:
         with ProgressBar(f"computing the samples up to step {state.step:,}", after_s=2.0):
             while step < state.step:
                 planned = next(loader)
                 order = torch.tensor(planned.bins).argsort()
-                chain = extend(chain, torch.cat([batch.digests for batch in planned.batches])[order].tolist())
+                chain = extend_chain(chain, torch.cat([batch.digests for batch in planned.batches])[order].tolist())
                 step, tokens, cursor = step + 1, tokens + planned.num_tokens, planned.cursor
         skipped = skipped_bins(loader.plan.settings, step)
         same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor)

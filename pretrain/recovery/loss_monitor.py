@@ -34,7 +34,7 @@ from pretrain.recovery.restart_limit import consecutive_failures
 from pretrain.run import records
 from pretrain.run.attempts import Attempt
 from pretrain.run.directory import RunDirectory
-from zymogen.files.durable import describe
+from zymogen.files.durable import describe_os_error
 from zymogen.processes.errors import RollbackError
 from zymogen.settings.section import listed
 
@@ -236,7 +236,7 @@ def _advice(
         records.append(file, line)
         where = f"all: {file}"
     except OSError as error:
-        where = f"{file} was not written: {describe(error)}"
+        where = f"{file} was not written: {describe_os_error(error)}"
     each = list(dict.fromkeys(name for of_bin in fed.values() for name in of_bin))
     shown = ", ".join(each[:_SHOWN_NAMES]) + (", ..." if len(each) > _SHOWN_NAMES else "")
     begins = f"continues from {newest.name}" if newest else "begins at its first step, as it has no checkpoint"

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pretrain.engine.ranks import Ranks
 from pretrain.run.directory import UNCLAIMED, RunDirectory
-from zymogen.files.durable import describe
+from zymogen.files.durable import describe_os_error
 from zymogen.processes import signals
 from zymogen.processes.launcher import launched_world
 
@@ -41,7 +41,7 @@ def require_shared(run: RunDirectory, ranks: Ranks) -> None:
         try:
             (folders[level] / name).touch()
         except OSError as error:
-            raise ValueError(f"{run.root}: {describe(error)}; choose another run.directory") from error
+            raise ValueError(f"{run.root}: {describe_os_error(error)}; choose another run.directory") from error
         return level, name
 
     root = run.root.absolute()

@@ -26,7 +26,7 @@ from pretrain.run.lock import LEASE, LOCK, RunLock
 from pretrain.run.run_json import RunRecord, run_record
 from pretrain.run.versions import versions
 from zymogen.console.safe_text import log
-from zymogen.files.durable import describe, write_atomic, write_then_rename
+from zymogen.files.durable import describe_os_error, write_atomic, write_then_rename
 from zymogen.files.suggestions import did_you_mean, format_list
 from zymogen.processes.errors import with_location
 from zymogen.settings import json_file
@@ -117,7 +117,7 @@ class RunDirectory:
                 with suppress(OSError):
                     (self.root / LOCK).unlink()
             self._remove_folders()
-            raise ValueError(f"{self.root}: {describe(error)}; choose another run.directory") from error
+            raise ValueError(f"{self.root}: {describe_os_error(error)}; choose another run.directory") from error
         if self.has_trained:
             self.require_same(recipe, allow_schedule_change)
         else:
@@ -185,7 +185,7 @@ class RunDirectory:
                     write_atomic(self.recipe, self._written)
         except OSError as error:
             if tells:
-                log(f"{error.filename}: {describe(error)}; tried again after each step")
+                log(f"{error.filename}: {describe_os_error(error)}; tried again after each step")
             return False
         return True
 
@@ -305,7 +305,7 @@ class RunDirectory:
         try:
             write_atomic(self.predictions, text, private=not self.read().recipe["run"]["shared"])
         except OSError as error:
-            log(f"{self.predictions} was not written: {describe(error)}")
+            log(f"{self.predictions} was not written: {describe_os_error(error)}")
 
     def rank_file(self, rank: int) -> Path:
         """Where one rank writes its errors."""

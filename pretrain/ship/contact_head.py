@@ -12,7 +12,7 @@ from transformers import EsmConfig
 
 from pretrain.card.text import FOLDER
 from pretrain.model.presets import EsmShape
-from pretrain.model.weights.names import BIAS, WEIGHT, ContactHead
+from pretrain.model.weights.names import CONTACT_BIAS, CONTACT_WEIGHT, ContactHead
 from pretrain.model.weights.source import config_of, shards_of
 from zymogen.files.durable import replacing_file
 
@@ -95,13 +95,15 @@ def _file_of_the_head(folder: Path) -> Path:
     """The file of weights that has both tensors of the head."""
     path = folder / "model.safetensors"
     if not path.is_file() and (files := shards_of(folder)):
-        path = folder / files.get(WEIGHT, "nothing")
-        if files.get(WEIGHT) != files.get(BIAS):
+        path = folder / files.get(CONTACT_WEIGHT, "nothing")
+        if files.get(CONTACT_WEIGHT) != files.get(CONTACT_BIAS):
             raise ValueError(f"{folder} has its contact head in two files; export the model once more, in larger files")
     names: set[str] = set()
     if path.is_file():
         with safe_open(path, framework="pt", device="cpu") as file:
             names = set(file.keys())
-    if not {WEIGHT, BIAS} <= names:
-        raise ValueError(f"{folder} has no tensors of a contact head ({WEIGHT}) in safetensors; export the model again")
+    if not {CONTACT_WEIGHT, CONTACT_BIAS} <= names:
+        raise ValueError(
+            f"{folder} has no tensors of a contact head ({CONTACT_WEIGHT}) in safetensors; export the model again"
+        )
     return path

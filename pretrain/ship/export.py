@@ -26,7 +26,7 @@ from pretrain.run.directory import RunDirectory
 from pretrain.ship.checksums import replace_dir
 from pretrain.ship.contact_head import contact_card_lines
 from pretrain.ship.reloaded import reference_logits, require_same
-from zymogen.files.durable import describe, exclusive_lock, workspace, write_error
+from zymogen.files.durable import describe_os_error, exclusive_lock, workspace, write_error
 from zymogen.processes.errors import StorageError, is_disk_full
 
 
@@ -132,6 +132,7 @@ def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:
             raise
         raise StorageError(
             run.export,
-            f"{describe(cause)}; the run is trained and its newest checkpoint is whole, but it is not exported",
+            f"{describe_os_error(cause)}; the run is trained and its newest checkpoint is whole, but it is not "
+            "exported",
             f"free space there, and export it: python -m pretrain.export {run.root}",
         ) from error

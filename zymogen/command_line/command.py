@@ -18,7 +18,7 @@ from tempfile import TemporaryFile
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import log, log_error
-from zymogen.files.durable import CLOSED, FULL, one_line, replacing_file, write_error
+from zymogen.files.durable import CLOSED, FULL, format_os_error, replacing_file, write_error
 from zymogen.processes.environment import use_standard_streams, use_writable_caches
 from zymogen.processes.errors import ExternalError, PeerError, RollbackError
 from zymogen.processes.exit_classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
@@ -147,7 +147,7 @@ def _mistake(error: Exception, rank: int) -> int:
     # Rank 0 mostly has the same error, and prints it first.
     if rank and (status := _ended_while_waiting()):
         return status
-    text = one_line(error) if isinstance(error, OSError) and error.errno in CLOSED | FULL else str(error)
+    text = format_os_error(error) if isinstance(error, OSError) and error.errno in CLOSED | FULL else str(error)
     _say(f"error: {f'rank {rank}: ' if rank else ''}{text}")
     return class_of(error).status
 

@@ -273,17 +273,17 @@ def _is_abandoned(content: bytes, folder: Path, lock: Path, *, is_free: bool) ->
     return time.time() - latest > _ABANDONED_S
 
 
-def describe(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """What went wrong, in plain words."""
     reason = error.strerror or str(error)
     return f"the disk is full, or a quota or size limit reached ({reason})" if error.errno in FULL else reason
 
 
-def one_line(error: OSError) -> str:
+def format_os_error(error: OSError) -> str:
     """One line about an error of `FULL` or `CLOSED`, with the file's name and what to do."""
     where = f"{error.filename}: " if error.filename is not None else ""
     remedy = "free space there" if error.errno in FULL else "get the right to use it, or name another place"
-    return f"{where}{describe(error)}; {remedy}, and start again"
+    return f"{where}{describe_os_error(error)}; {remedy}, and start again"
 
 
 @contextmanager
@@ -300,12 +300,12 @@ def write_error(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(
-                f"{path}: {describe(error)}; nothing of it was kept; free space and start again"
+                f"{path}: {describe_os_error(error)}; nothing of it was kept; free space and start again"
             ) from error
         at = Path(error.filename) if isinstance(error.filename, str) else path
         if not (at.is_relative_to(path.parent) or path.is_relative_to(at)):  # a file that is read to make `path`
-            raise ValueError(f"{error.filename}: {describe(error)}; make it readable for this user") from error
-        raise ValueError(f"{path}: {describe(error)}; {remedy}") from error
+            raise ValueError(f"{error.filename}: {describe_os_error(error)}; make it readable for this user") from error
+        raise ValueError(f"{path}: {describe_os_error(error)}; {remedy}") from error
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from finetune.look.column_profile import ColumnProfile
 from finetune.look.terms import FOLD, IS_PART, PART, VALIDATION, plain
-from finetune.splits.columns import FALSE, TRUE, USUAL
+from finetune.splits.columns import FALSE, PART_WORDS, TRUE
 
 _TESTED = (
     "pred",
@@ -67,7 +67,11 @@ def own_split(columns: Sequence[ColumnProfile]) -> TableSplit:
     return TableSplit(
         {name: ("part of a split", reason) for name, reason in reasons.items()},
         part,
-        {name: texts for name, texts in of_part.items() if not {text.casefold() for text in texts} <= {*USUAL[name]}},
+        {
+            name: texts
+            for name, texts in of_part.items()
+            if not {text.casefold() for text in texts} <= {*PART_WORDS[name]}
+        },
         validations[0] if validations and part and "validation" not in of_part else None,
         fold,
         folds.get(fold or "", 0),
@@ -100,7 +104,7 @@ def part_of(text: str) -> str | None:
     """The part that a text such as 'test2' or 'hold-out' names."""
     folded = text.casefold()
     words = {folded, *re.findall(r"[a-z]+", folded)}
-    found = {part for part, usual in (*USUAL.items(), ("test", _TESTED)) if words & set(usual)}
+    found = {part for part, usual in (*PART_WORDS.items(), ("test", _TESTED)) if words & set(usual)}
     return found.pop() if len(found) == 1 else None
 
 

@@ -14,7 +14,7 @@ from finetune.look import terms
 from finetune.look.column_profile import ColumnProfile
 from finetune.look.columns.conditions import numbered
 from finetune.tables.numbers import is_unit, molar, name_and_unit
-from finetune.tasks.cells import USUAL, normalize
+from finetune.tasks.cells import BOUND_WORDS, normalize_bound
 
 _REPLICATES_AGREE, _SAID_TO_AGREE = 0.5, 0.2
 """Correlation from which on columns of one name with numbers are replicates of each other; of a name that says so."""
@@ -96,9 +96,9 @@ def _directions(column: ColumnProfile, name: str, numbers: Sequence[ColumnProfil
     """
     texts = [text for text in column.all.texts if text.casefold() not in terms.NOT_MEASURED or text == "none"]
     unclear = _FLAGS if numbers and re.search(r"censor|\bbound|saturat|off ?scale|\blo[dq]\b", name) else _ENDS
-    if not all(normalize(text) in USUAL or normalize(text) in unclear for text in texts):
+    if not all(normalize_bound(text) in BOUND_WORDS or normalize_bound(text) in unclear for text in texts):
         return {}
-    return {text: found for text in texts if (found := USUAL.get(normalize(text))) != 0}
+    return {text: found for text in texts if (found := BOUND_WORDS.get(normalize_bound(text))) != 0}
 
 
 def _resolved(column: ColumnProfile, directions: Mapping[str, int | None], owner: ColumnProfile) -> dict[str, int]:

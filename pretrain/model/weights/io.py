@@ -28,7 +28,12 @@ from pretrain.model.initialization import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import Architecture, EsmShape
 from pretrain.model.weights.finite import require_finite
-from pretrain.model.weights.names import ContactHead, from_transformers_one_by_one, to_transformers_state, zeros
+from pretrain.model.weights.names import (
+    ContactHead,
+    from_transformers_one_by_one,
+    to_transformers_state,
+    zero_contact_head,
+)
 from pretrain.model.weights.source import ESM2, ESMC, FREQUENCIES, config_of, pretrained, rotary_precision, shape_of
 
 MAX_TOKENS: dict[Architecture, int] = {"esm2": 1026, "modern": 2048}
@@ -165,7 +170,9 @@ def _described(model: MaskedLanguageModel, contact_head: ContactHead | None) -> 
     if shape.is_modern:
         return EsmcForMaskedLM, state
     state[FREQUENCIES] = frequencies(shape.head_dim, shape.rotary_precision, torch.device("cpu")).clone()
-    return EsmForMaskedLM, state | (contact_head.state() if contact_head else zeros(shape.layers * shape.heads))
+    return EsmForMaskedLM, state | (
+        contact_head.state() if contact_head else zero_contact_head(shape.layers * shape.heads)
+    )
 
 
 def _config(shape: EsmShape) -> EsmConfig | EsmcConfig:

@@ -105,11 +105,11 @@ def _names(shape: EsmShape) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield f"encoder.layers.{layer}.{ours}", tuple(f"{prefix}.{name}" for name in theirs)
 
 
-WEIGHT = "esm.contact_head.regression.weight"
+CONTACT_WEIGHT = "esm.contact_head.regression.weight"
 """``(1, layers * heads)`` in transformers' class: a factor for each attention map, layer by layer."""
 
 
-BIAS = "esm.contact_head.regression.bias"
+CONTACT_BIAS = "esm.contact_head.regression.bias"
 """``(1,)`` there."""
 
 
@@ -125,16 +125,16 @@ class ContactHead:
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> Self | None:
         """The head in a state dict of transformers' class; None where there is none, or zeros, which nobody fitted."""
-        if WEIGHT not in state or not (state[WEIGHT].any() or state[BIAS].any()):
+        if CONTACT_WEIGHT not in state or not (state[CONTACT_WEIGHT].any() or state[CONTACT_BIAS].any()):
             return None
-        weight, bias = (state[name].float().flatten().tolist() for name in (WEIGHT, BIAS))
+        weight, bias = (state[name].float().flatten().tolist() for name in (CONTACT_WEIGHT, CONTACT_BIAS))
         return cls(tuple(weight), *bias)
 
     def state(self) -> dict[str, Tensor]:
         """Its tensors by transformers' names, float32 on the host."""
-        return {WEIGHT: torch.tensor([self.weight]), BIAS: torch.tensor([self.bias])}
+        return {CONTACT_WEIGHT: torch.tensor([self.weight]), CONTACT_BIAS: torch.tensor([self.bias])}
 
 
-def zeros(maps: int) -> dict[str, Tensor]:
+def zero_contact_head(maps: int) -> dict[str, Tensor]:
     """The tensors of a head that nobody fitted: every contact is 0.5, while random ones would look like predictions."""
-    return {WEIGHT: torch.zeros(1, maps), BIAS: torch.zeros(1)}
+    return {CONTACT_WEIGHT: torch.zeros(1, maps), CONTACT_BIAS: torch.zeros(1)}

@@ -20,7 +20,7 @@ from data.batches.loader import Loader, Step
 from data.batches.settings import MaskSettings
 from data.corpus.reader import CorpusReader
 from data.order.balance import attention_cost, balance, imbalance
-from data.order.plan import GENESIS, Bin, Cursor, Plan, extend
+from data.order.plan import EMPTY_CHAIN, Bin, Cursor, Plan, extend_chain
 from data.order.sampler import CORPUS_BITS
 from data.settings import DataSettings
 from support.inputs.flat_batches import labels_of
@@ -89,11 +89,11 @@ def by_bin(ranks: list[list[Step]], index: int, what: str = "digests") -> dict[i
 
 
 def chain(ranks: list[list[Step]]) -> str:
-    value = GENESIS
+    value = EMPTY_CHAIN
     for index in range(len(ranks[0])):
         digests = by_bin(ranks, index)
         assert sorted(digests) == list(range(SETTINGS.bins_per_step))
-        value = extend(value, [digests[i] for i in sorted(digests)])
+        value = extend_chain(value, [digests[i] for i in sorted(digests)])
     return value
 
 
@@ -303,14 +303,16 @@ def test_the_model_draws_anew_each_step(shelves: CorpusReader) -> None:
 
 
 def test_the_chain_knows_the_order() -> None:
-    assert extend(GENESIS, [1, 2]) != extend(GENESIS, [2, 1])
-    assert extend(GENESIS, [-1]) == extend(GENESIS, [2**64 - 1])  # torch's int64 and the digest are one number
-    assert extend(extend(GENESIS, [1]), [2]) != extend(GENESIS, [1, 2])
+    assert extend_chain(EMPTY_CHAIN, [1, 2]) != extend_chain(EMPTY_CHAIN, [2, 1])
+    assert extend_chain(EMPTY_CHAIN, [-1]) == extend_chain(
+        EMPTY_CHAIN, [2**64 - 1]
+    )  # torch's int64 and the digest are one number
+    assert extend_chain(extend_chain(EMPTY_CHAIN, [1]), [2]) != extend_chain(EMPTY_CHAIN, [1, 2])
 
 
 def test_the_chain_knows_every_step_before() -> None:
-    assert extend(extend(GENESIS, [1]), [2]) != extend(extend(GENESIS, [3]), [2])
-    assert extend(extend(GENESIS, [1]), [2]) != extend(GENESIS, [2])
+    assert extend_chain(extend_chain(EMPTY_CHAIN, [1]), [2]) != extend_chain(extend_chain(EMPTY_CHAIN, [3]), [2])
+    assert extend_chain(extend_chain(EMPTY_CHAIN, [1]), [2]) != extend_chain(EMPTY_CHAIN, [2])
 
 
 def test_the_digest_sees_everything_a_bin_feeds(shelves: CorpusReader) -> None:

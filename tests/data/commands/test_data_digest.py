@@ -8,7 +8,7 @@ import pytest
 
 from data.commands.digest import DataRecipe, cursor_at, digest_command, digests_of_steps
 from data.corpus.prepare import open_corpora, prepare_corpora
-from data.order.plan import GENESIS, Cursor, extend
+from data.order.plan import EMPTY_CHAIN, Cursor, extend_chain
 from zymogen.settings.toml_file import check, sections
 
 SETTINGS = (
@@ -115,7 +115,7 @@ def test_control_a_cursor_off_by_one(lines, recipe_in, tmp_path: Path, reference
 
     def of(at: Cursor) -> str:
         ((_, digests, tokens, _),) = digests_of_steps(corpora, plan, at, 5, 6, 1)
-        return f"step 5  {extend(GENESIS, digests)}  {tokens} "
+        return f"step 5  {extend_chain(EMPTY_CHAIN, digests)}  {tokens} "
 
     assert of(cursor) == reference[5]
     assert of(replace(cursor, bin=cursor.bin + 1)) != reference[5]

@@ -87,7 +87,9 @@ def test_concordance_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> No
     for cells in (1 << 21, 7 * SIZE):  # in one block and in several
         monkeypatch.setattr(weighted, "_BLOCK_CELLS", cells)
         assert weighted.concordance(TRUTH, censoring, PREDICTION) == (pytest.approx(right / total, abs=1e-12), total)
-        assert weighted.statistic(TRUTH, censoring, PREDICTION)(drawn) == pytest.approx(of_weights, abs=1e-12)
+        assert weighted.concordance_statistic(TRUTH, censoring, PREDICTION)(drawn) == pytest.approx(
+            of_weights, abs=1e-12
+        )
 
 
 def test_concordance_by_hand() -> None:

@@ -24,7 +24,7 @@ from pretrain.baselines.predictors import (
     CompositionModel,
     HiddenResidues,
     NeighbourModel,
-    fitted,
+    fit_composition,
     hidden_residues,
 )
 from pretrain.engine.engine import Engine
@@ -103,7 +103,7 @@ def test_the_weight_of_the_corpus_is_the_one_that_proteins_were_drawn_with() -> 
         texts = ["".join(draws.choice(letters, 200, p=draws.dirichlet(np.full(20, strength / 20)))) for _ in range(400)]
         # The likelihood's curvature at 400 proteins of 200 residues leaves α known to about a tenth.
         with np.errstate(divide="ignore", invalid="ignore"):
-            assert fitted(frequencies, hidden(*texts)).strength == pytest.approx(strength, rel=0.35)
+            assert fit_composition(frequencies, hidden(*texts)).strength == pytest.approx(strength, rel=0.35)
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_neighbours_learn_what_the_letters_beside_say_and_invent_nothing() -> No
         # The mean of the 302 losses of letters drawn at random has a standard error of about 0.014 nats.
         for texts, least, most in ((chain, 0.0, 0.2), (chance, np.log(20) - 0.05, np.log(22))):
             tuning = hidden(*texts[100:])
-            composition = fitted(EVEN, tuning)
+            composition = fit_composition(EVEN, tuning)
             model = NeighbourModel(composition, width)
             before = model.losses(tuning).mean()
             assert before == pytest.approx(composition.losses(tuning).mean(), abs=1e-6)

@@ -16,13 +16,13 @@ from pretrain.contacts import split
 from pretrain.contacts.__main__ import main
 from pretrain.contacts.attention import corrected, eager, maps_of
 from pretrain.contacts.chains import Chain, chains_of
-from pretrain.contacts.regression import LONG_RANGE, SHARES, fit, interval, pairs_of, precisions, probabilities
+from pretrain.contacts.regression import LONG_RANGE, SHARES, fit, mean_interval, pairs_of, precisions, probabilities
 from pretrain.contacts.score import contact_pairs, format_scores, median_chain
 from pretrain.contacts.split import filter_chains, split_chains
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
-from pretrain.model.weights.names import BIAS, WEIGHT, ContactHead
+from pretrain.model.weights.names import CONTACT_BIAS, CONTACT_WEIGHT, ContactHead
 from pretrain.ship.contact_head import NOT_FITTED, write
 from support.inputs.flat_batches import perturb
 from support.inputs.structure_files import globule, pdb_text
@@ -134,10 +134,10 @@ def test_a_picture_holds_the_contacts_and_the_most_probable_pairs(chains: list[C
 
 def test_relatives_are_drawn_together() -> None:
     values = [0.1, 0.2, 0.3, 0.4, 0.9, 0.8]
-    apart, together = interval(values, range(6)), interval(values, [0, 0, 1, 1, 2, 2])
+    apart, together = mean_interval(values, range(6)), mean_interval(values, [0, 0, 1, 1, 2, 2])
     assert apart.mean == together.mean == pytest.approx(0.45)
     assert together.high - together.low > apart.high - apart.low
-    assert np.isnan(interval(values, [3] * 6).low)
+    assert np.isnan(mean_interval(values, [3] * 6).low)
 
 
 def test_a_regression_of_zeros_is_said() -> None:
@@ -226,7 +226,7 @@ def test_a_head_that_is_written_predicts_what_was_fitted(chains: list[Chain], tm
     write(tmp_path, head, "4 chains")
     assert np.abs(predicted(tmp_path, residues).numpy() - expected).max() < 1e-6
     after = load_file(tmp_path / "model.safetensors")
-    assert {name for name in after if not torch.equal(after[name], before[name])} == {WEIGHT, BIAS}
+    assert {name for name in after if not torch.equal(after[name], before[name])} == {CONTACT_WEIGHT, CONTACT_BIAS}
     assert after.keys() == before.keys()
     card = (tmp_path / "README.md").read_text()
     assert NOT_FITTED not in card
@@ -241,7 +241,7 @@ def test_a_head_is_written_into_one_of_several_files(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
     written = write(tmp_path, head, "4 chains")
     assert [path for path in before if path.read_bytes() != before[path]] == [written]
-    assert load_file(written)[WEIGHT].dtype == torch.float16
+    assert load_file(written)[CONTACT_WEIGHT].dtype == torch.float16
     assert transformers_io.published(tmp_path)[-1] == head
 
 

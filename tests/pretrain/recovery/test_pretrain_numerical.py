@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from data.order.plan import GENESIS, Cursor
+from data.order.plan import EMPTY_CHAIN, Cursor
 from data.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify
@@ -36,7 +36,7 @@ SKIP = f"data.skip_bins=[{','.join(map(str, BAD_BINS))}]"
 
 
 def state_at(step: int) -> TrainerState:
-    return TrainerState(step=step, tokens_seen=step, cursor=Cursor(), chain=GENESIS, skipped_steps=0)
+    return TrainerState(step=step, tokens_seen=step, cursor=Cursor(), chain=EMPTY_CHAIN, skipped_steps=0)
 
 
 def taken(numerics: LossMonitor, first: int, losses: list[float]) -> list[str | None]:

@@ -22,7 +22,7 @@ from pretrain.checkpoint import load
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
-from pretrain.model.weights.names import BIAS, WEIGHT, ContactHead
+from pretrain.model.weights.names import CONTACT_BIAS, CONTACT_WEIGHT, ContactHead
 from pretrain.push.folder import finished_files
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
@@ -93,12 +93,12 @@ def test_a_run_exports_the_bytes_that_it_started_from(preset: str, recipe_in, tm
     assert main([*words, "schedule.total_tokens=1_700", "--allow-schedule-change"]) == 0
     assert same_bytes(tensors(tmp_path / "run/export"), before)
     if preset == "esm2_60k":
-        assert before[WEIGHT].abs().min() > 0
-        assert before[WEIGHT].shape == (1, 2 * 4)
+        assert before[CONTACT_WEIGHT].abs().min() > 0
+        assert before[CONTACT_WEIGHT].shape == (1, 2 * 4)
         for checkpoint in (tmp_path / "run/checkpoints").glob("step-*"):
             kept = json.loads((checkpoint / "trainer.json").read_text())["entries"]["contact_head"]
-            assert torch.equal(torch.tensor([kept["weight"]]), before[WEIGHT])
-            assert torch.equal(torch.tensor([kept["bias"]]), before[BIAS])
+            assert torch.equal(torch.tensor([kept["weight"]]), before[CONTACT_WEIGHT])
+            assert torch.equal(torch.tensor([kept["bias"]]), before[CONTACT_BIAS])
         assert "uses the contact head of the model" in (tmp_path / "run/export/README.md").read_text()
 
 
@@ -108,10 +108,10 @@ def test_a_head_that_is_absent_or_zero_is_none(tmp_path: Path) -> None:
     without = {name: tensor for name, tensor in weights.items() if "contact_head" not in name}
     save_file(without, tmp_path / "model.safetensors", {"format": "pt"})
     assert transformers_io.published(tmp_path)[-1] is None
-    zero = {name: torch.zeros_like(weights[name]) for name in (WEIGHT, BIAS)}
+    zero = {name: torch.zeros_like(weights[name]) for name in (CONTACT_WEIGHT, CONTACT_BIAS)}
     save_file(without | zero, tmp_path / "model.safetensors", {"format": "pt"})
     assert transformers_io.published(tmp_path)[-1] is None
-    save_file(without | zero | {BIAS: torch.tensor([-2.5])}, tmp_path / "model.safetensors", {"format": "pt"})
+    save_file(without | zero | {CONTACT_BIAS: torch.tensor([-2.5])}, tmp_path / "model.safetensors", {"format": "pt"})
     assert transformers_io.published(tmp_path)[-1] == ContactHead((0.0,) * 8, -2.5)
 
 
