@@ -108,7 +108,7 @@ def filling(corpora: Corpora, settings: DataSettings) -> list[Row]:
     chosen = bins[:32]
     samples = np.concatenate([b.samples for b in chosen])
     crops = {
-        int(s): [CLS, *corpora.shelves.residues(int(s))[: settings.crop_tokens - SPECIAL_TOKENS].tolist(), EOS]
+        int(s): [CLS, *corpora.reader.residues(int(s))[: settings.crop_tokens - SPECIAL_TOKENS].tolist(), EOS]
         for s in samples
     }
     in_order = sorted(crops.values(), key=len)  # the best case for them: hardly any padding

@@ -128,7 +128,7 @@ class Assays:
         return np.sort(records[order[:most]])
 
     @cached_property
-    def shelves(self) -> CorpusReader:
+    def reader(self) -> CorpusReader:
         """The residues of all records."""
         return CorpusReader([self.store.folder])
 
@@ -140,7 +140,7 @@ class Assays:
             sampler = WeightedEpochs(
                 [group.records for group in groups], [group.draws for group in groups], seed, window
             )
-        return Plan(sampler, self.shelves.num_residues, self.settings, seed)
+        return Plan(sampler, self.reader.num_residues, self.settings, seed)
 
     def num_seen(self, seed: int, passes: int) -> int:
         """Number of training records that the first passes draw, at least one of them."""
@@ -160,13 +160,13 @@ class Assays:
     @property
     def contents(self) -> LabelledContents:
         """What fills a bin."""
-        return LabelledContents(self.shelves, self.settings, self.labels)
+        return LabelledContents(self.reader, self.settings, self.labels)
 
     def bins(self, records: NDArray[np.int64]) -> list[Bin]:
         """Whole proteins in bins, for evaluation: every record once, in an order that follows from these alone."""
         if not len(records):
             return []
-        lengths = self.shelves.num_residues(records) + SPECIAL_TOKENS
+        lengths = self.reader.num_residues(records) + SPECIAL_TOKENS
         return bins_of(records, np.zeros_like(records), lengths, self.settings)
 
     @property

@@ -329,7 +329,7 @@ def _vectors(assays: Assays, job: FineTuneJob, device: torch.device) -> dict[str
         features, lines = cached_features(
             job.source,
             job.documents(),
-            assays.shelves,
+            assays.reader,
             recipe.data,
             poolings,
             Path(recipe.data.store_dir),

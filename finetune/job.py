@@ -162,7 +162,7 @@ class FineTuneJob(Job[FineTuneScores]):
         features, lines = cached_features(
             start,
             self.documents(),
-            self.assays.shelves,
+            self.assays.reader,
             self.recipe.data,
             poolings,
             Path(self.recipe.data.store_dir),
@@ -186,7 +186,7 @@ class FineTuneJob(Job[FineTuneScores]):
         chosen = self.assays.drawn_of_training(self.recipe.run.seed, _MEASURED)
 
         def measured() -> dict[str, InputScale]:
-            documents, shelves, device = self.documents(), self.assays.shelves, self.engine.device
+            documents, reader, device = self.documents(), self.assays.reader, self.engine.device
             return {
                 level: InputScale.of(
                     self.features.of(pooling, chosen, documents)
@@ -194,7 +194,7 @@ class FineTuneJob(Job[FineTuneScores]):
                     else (
                         vectors
                         for _, vectors in vectors_of(
-                            self.source, documents, shelves, self.recipe.data, pooling, chosen, device
+                            self.source, documents, reader, self.recipe.data, pooling, chosen, device
                         )
                     ),
                     whitened=self.recipe.adaptation.kind != "full",
@@ -297,7 +297,7 @@ class FineTuneJob(Job[FineTuneScores]):
             for line in records.read(run.metrics)
             if line.get("step") == step and "validation" in line
         ]
-        lengths = assays.shelves.num_residues(assays.records(TRAIN))
+        lengths = assays.reader.num_residues(assays.records(TRAIN))
         reading = {f.name: getattr(recipe.data, f.name) for f in fields(ReadingSettings) if f.init}
         manifest = BundleManifest(
             tasks=tuple(self.tasks),

@@ -68,9 +68,9 @@ def benchmark(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, objec
     recipe = replace(recipe, data=replace(recipe.data, workers=0))
     member = next(iter(ensemble_members(recipe, open_on_every_rank(recipe, engine))))
     rows = member.assays.drawn_of_training(recipe.run.seed, ROWS)
-    documents = member.assays.shelves.num_residues(rows) + SPECIAL_TOKENS
+    documents = member.assays.reader.num_residues(rows) + SPECIAL_TOKENS
     job = BenchmarkJob(member.recipe, engine, member.assays)
-    what = job.source, job.documents(), member.assays.shelves, recipe.data
+    what = job.source, job.documents(), member.assays.reader, recipe.data
     for _ in vectors_of(*what, "mean", rows[:_WARM], engine.device):
         pass
     began = time.perf_counter()

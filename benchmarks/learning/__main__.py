@@ -159,7 +159,7 @@ def _print_baselines(files: Proteins, folder: Path, clusters: Mapping[str, str],
     if frozen:
         own = DataSettings(sources=(str(files.frozen),), store_dir=settings.store_dir, validation_fraction=0.0)
         scored_in = open_corpora(own, prepare_corpora(own))
-    scored = frozen_set(scored_in.shelves, scored_in.validation, settings.crop_tokens, _SCORED)
+    scored = frozen_set(scored_in.reader, scored_in.validation, settings.crop_tokens, _SCORED)
     _, groups = np.unique([clusters[name] for name in scored_in.names(scored.samples)], return_inverse=True)
     for each in measure(corpora, settings, scored, groups, 0):
         interval = f"({each.scores.gain_low:.4f} to {each.scores.gain_high:.4f})"

@@ -77,7 +77,7 @@ class Corpora:
 
     settings: DataSettings
     parts: tuple[Corpus, ...]
-    shelves: CorpusReader
+    reader: CorpusReader
 
     def plan(self, seed: int) -> Plan:
         """The plan of a run's bins."""
@@ -85,11 +85,11 @@ class Corpora:
         sampler: Sampler = Epochs(self.parts[0], seed, settings.window_sequences)
         if settings.mixture:
             sampler = Mixture(self.parts, settings.weights, seed, settings.window_sequences)
-        return Plan(sampler, self.shelves.num_residues, settings, seed)
+        return Plan(sampler, self.reader.num_residues, settings, seed)
 
     def masked(self, seed: int) -> MaskedContents:
         """The contents of a run's bins for masked language modelling."""
-        return MaskedContents(self.shelves, self.settings, self.settings.mask, seed)
+        return MaskedContents(self.reader, self.settings, self.settings.mask, seed)
 
     @property
     def holds_out(self) -> bool:

@@ -60,7 +60,7 @@ def measure(
         seed: of the run, which decides the order of its proteins.
     """
     mask, unigram = CORRUPTIONS["mask_all"], unigram_losses(corpora)
-    contents = MaskedContents(corpora.shelves, settings, mask, _SEED)
+    contents = MaskedContents(corpora.reader, settings, mask, _SEED)
     fitting, tuning = _divided(_first_documents(corpora, seed), corpora)
     asked = [hidden_residues(bin_, scored.contents(mask, settings)) for bin_ in scored.bins(settings)]
     of_tuning = hidden_residues(_in_pass(tuning, 0), contents)

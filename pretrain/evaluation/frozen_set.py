@@ -1,6 +1,6 @@
 """Frozen sets: which proteins, crops and residues are scored, and the hash by which two scores can be compared.
 
-In: shelves of proteins, the numbers of those that may be scored. Out: `FrozenSet`. Kept: nothing; crops and targets are
+In: a `CorpusReader`, the numbers of those that may be scored. Out: `FrozenSet`. Kept: nothing; crops and targets are
 keyed by the number of a protein alone, and depend neither on a model, nor on a run's seed or the size of a bin.
 """
 
@@ -30,10 +30,10 @@ _HASHED_TOKENS, _HASHED_DOCUMENTS = 1 << 20, 1 << 14
 class FrozenSet:
     """The proteins that are scored, each cut to its crop."""
 
-    shelves: CorpusReader
+    reader: CorpusReader
     """Residues of the proteins."""
     samples: NDArray[np.int64]
-    """(documents,) their numbers on the shelves, rising."""
+    """(documents,) their numbers in the corpus, rising."""
     starts: NDArray[np.int64]
     """(documents,) first token of each crop; token 0 is the begin token."""
     lengths: NDArray[np.int64]
@@ -42,7 +42,7 @@ class FrozenSet:
     @property
     def num_residues(self) -> NDArray[np.int64]:
         """(documents,) residues of each whole protein."""
-        return self.shelves.num_residues(self.samples)
+        return self.reader.num_residues(self.samples)
 
     @property
     def residues_scored(self) -> int:
@@ -56,7 +56,7 @@ class FrozenSet:
 
     def contents(self, mask: MaskSettings, settings: BinSettings) -> MaskedContents:
         """What the bins hold under one of `CORRUPTIONS`."""
-        return MaskedContents(self.shelves, settings, mask, SEED)
+        return MaskedContents(self.reader, settings, mask, SEED)
 
     def fingerprint(self) -> str:
         """Hash of the proteins' numbers, of their crops with all residues, and of which residues are targets.
@@ -68,7 +68,7 @@ class FrozenSet:
         for part in split_by_tokens(self.lengths, _HASHED_TOKENS, _HASHED_DOCUMENTS):
             samples, starts, lengths = self.samples[part], self.starts[part], self.lengths[part]
             documents = Bin(samples, np.zeros_like(samples), starts, lengths)
-            tokens = self.shelves.tokens(documents)
+            tokens = self.reader.tokens(documents)
             _, targets = corrupt(tokens, documents, CORRUPTIONS["mask_all"], SEED)
             slots = targets.astype(np.int64) + tokens_before
             numbers = (each.astype("<i8").tobytes() for each in (samples, starts, lengths, slots))
@@ -78,16 +78,16 @@ class FrozenSet:
         return new_hash("\n".join(digest.hexdigest() for digest in parts).encode()).hexdigest()
 
 
-def frozen_set(shelves: CorpusReader, samples: NDArray[np.int64], crop_tokens: int, max_sequences: int) -> FrozenSet:
+def frozen_set(reader: CorpusReader, samples: NDArray[np.int64], crop_tokens: int, max_sequences: int) -> FrozenSet:
     """The set of at most `max_sequences` of some proteins, chosen by hash.
 
     Args:
-        shelves: residues of the proteins.
+        reader: residues of the proteins.
         samples: (n,) numbers of those that may be scored, rising.
         crop_tokens: most tokens of a crop, begin and end token included.
         max_sequences: largest number of proteins that are scored.
     """
     if len(samples) > max_sequences:
         samples = samples[np.sort(np.argsort(keyed_random.hashes(SEED, samples), kind="stable")[:max_sequences])]
-    starts, lengths = crop(samples, np.zeros_like(samples), shelves.num_residues(samples), crop_tokens, SEED)
-    return FrozenSet(shelves, samples, starts, lengths)
+    starts, lengths = crop(samples, np.zeros_like(samples), reader.num_residues(samples), crop_tokens, SEED)
+    return FrozenSet(reader, samples, starts, lengths)

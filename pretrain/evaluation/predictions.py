@@ -46,9 +46,9 @@ def predict(
         unigram: (33,) loss of each token id under residue frequencies.
     """
     most_tokens = min(settings.crop_tokens, settings.bin_tokens, MOST_TOKENS)
-    shown = frozen_set(corpora.shelves, corpora.validation, most_tokens, PROTEINS)
+    shown = frozen_set(corpora.reader, corpora.validation, most_tokens, PROTEINS)
     documents = Bin(shown.samples, np.zeros_like(shown.samples), shown.starts, shown.lengths)
-    tokens = np.split(corpora.shelves.tokens(documents), np.cumsum(shown.lengths)[:-1])
+    tokens = np.split(corpora.reader.tokens(documents), np.cumsum(shown.lengths)[:-1])
     nats = _hidden_in_turn(model, tokens, settings, engine)
     return [
         _prediction(int(sample), int(of), int(start), true, losses, name, unigram)

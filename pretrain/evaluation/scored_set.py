@@ -106,7 +106,7 @@ def open_evaluation_set(asked: EvaluationSetOptions, engine: Engine) -> Evaluati
         described = run.read()
         max_sequences = asked.max_sequences or described.recipe["run"]["validation_sequences"]
         held_out = HeldOutUnit.of(described.corpus) or HeldOutUnit.NOTHING
-    scored = frozen_set(corpora.shelves, corpora.validation, crop_tokens, max_sequences)
+    scored = frozen_set(corpora.reader, corpora.validation, crop_tokens, max_sequences)
     return EvaluationSet(asked=asked, corpora=corpora, scored=scored, held_out=held_out, crop_tokens=crop_tokens)
 
 

@@ -35,7 +35,7 @@ _COUNTED_RESIDUES = 10**8
 
 def validation_set(corpora: Corpora, settings: DataSettings, max_sequences: int) -> FrozenSet:
     """The held-out proteins that are scored; at most `max_sequences`, chosen by hash."""
-    return frozen_set(corpora.shelves, corpora.validation, settings.crop_tokens, max_sequences)
+    return frozen_set(corpora.reader, corpora.validation, settings.crop_tokens, max_sequences)
 
 
 def require_targets(scored: FrozenSet, settings: BinSettings, *, holds_out: bool) -> None:

@@ -15,9 +15,9 @@ from data.order.plan import Bin
 from zymogen import keyed_random
 
 
-def gathered(shelves: CorpusReader, bin_: Bin) -> NDArray[np.uint8]:
+def gathered(reader: CorpusReader, bin_: Bin) -> NDArray[np.uint8]:
     """(real slots,) true token ids of the documents of a bin, concatenated."""
-    proteins = [np.array([CLS, *shelves.residues(sample).tolist(), EOS], np.uint8) for sample in bin_.samples.tolist()]
+    proteins = [np.array([CLS, *reader.residues(sample).tolist(), EOS], np.uint8) for sample in bin_.samples.tolist()]
     cuts = zip(proteins, bin_.starts.tolist(), bin_.lengths.tolist(), strict=True)
     return np.concatenate([whole[start : start + length] for whole, start, length in cuts])
 

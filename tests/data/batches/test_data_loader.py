@@ -38,29 +38,29 @@ SETTINGS = DataSettings(
 
 
 @pytest.fixture(scope="module")
-def shelves(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
     lengths = np.random.default_rng(0).integers(1, 150, 300)
     return CorpusReader([write_store(tmp_path_factory.mktemp("store"), lengths)])
 
 
-def plan(shelves: CorpusReader, settings: DataSettings = SETTINGS, seed: int = 0) -> Plan:
-    return plan_over(shelves, Records(300), settings, seed)
+def plan(reader: CorpusReader, settings: DataSettings = SETTINGS, seed: int = 0) -> Plan:
+    return plan_over(reader, Records(300), settings, seed)
 
 
 def masked(
-    shelves: CorpusReader, settings: DataSettings = SETTINGS, mask: MaskSettings = SETTINGS.mask, seed: int = 0
+    reader: CorpusReader, settings: DataSettings = SETTINGS, mask: MaskSettings = SETTINGS.mask, seed: int = 0
 ) -> MaskedContents:
-    return MaskedContents(shelves, settings, mask, seed)
+    return MaskedContents(reader, settings, mask, seed)
 
 
-def window(shelves: CorpusReader, settings: DataSettings = SETTINGS) -> list[Bin]:
-    bins = plan(shelves, settings).window(0, 0, 10**9)
+def window(reader: CorpusReader, settings: DataSettings = SETTINGS) -> list[Bin]:
+    bins = plan(reader, settings).window(0, 0, 10**9)
     assert bins is not None
     return bins
 
 
 def some(
-    shelves: CorpusReader,
+    reader: CorpusReader,
     count: int,
     rank: int = 0,
     world_size: int = 1,
@@ -70,9 +70,7 @@ def some(
     first_step: int = 0,
 ) -> list[Step]:
     with closing(
-        Loader(
-            masked(shelves, settings, seed=seed), plan(shelves, settings, seed), cursor, first_step, rank, world_size
-        )
+        Loader(masked(reader, settings, seed=seed), plan(reader, settings, seed), cursor, first_step, rank, world_size)
     ) as loader:
         return list(islice(loader, count))
 
@@ -97,9 +95,9 @@ def chain(ranks: list[list[Step]]) -> str:
     return value
 
 
-def test_the_flat_layout(shelves: CorpusReader) -> None:
-    bins = window(shelves)[:3]
-    batch = masked(shelves).batch(bins, [1, 2, 2**63 + 5])
+def test_the_flat_layout(reader: CorpusReader) -> None:
+    bins = window(reader)[:3]
+    batch = masked(reader).batch(bins, [1, 2, 2**63 + 5])
     per_bin = SETTINGS.documents_per_bin + 1
     assert batch.tokens.shape == labels_of(batch).shape == batch.positions.shape == batch.documents.shape == (3 * 128,)
     assert batch.tokens.dtype == labels_of(batch).dtype == batch.positions.dtype == batch.documents.dtype == torch.int64
@@ -128,13 +126,13 @@ def test_the_flat_layout(shelves: CorpusReader) -> None:
     assert batch.to("cpu").tokens.equal(batch.tokens)
 
 
-def test_arrays_give_the_bytes_of_the_kernels(shelves: CorpusReader) -> None:
+def test_arrays_give_the_bytes_of_the_kernels(reader: CorpusReader) -> None:
     rates = MaskSettings(mask_prob=0.5, random_prob=0.4)
-    bins = window(shelves)[:20]
-    batch = masked(shelves, mask=rates, seed=3).batch(bins, range(20))
+    bins = window(reader)[:20]
+    batch = masked(reader, mask=rates, seed=3).batch(bins, range(20))
     rows, of_bins = [], []
     for index, bin_ in enumerate(bins):
-        tokens = gathered(shelves, bin_)
+        tokens = gathered(reader, bin_)
         inputs, targets = corrupted(tokens, bin_, rates, seed=3)
         of_bins.append(fill_bin(bin_, inputs, (targets, tokens[targets])))
         rows.append(spread(bin_.lengths, inputs, 128, index * (SETTINGS.documents_per_bin + 1)))
@@ -148,28 +146,26 @@ def test_arrays_give_the_bytes_of_the_kernels(shelves: CorpusReader) -> None:
 
 
 @pytest.mark.filterwarnings("error")  # NumPy's, of integers that wrap around
-def test_batches_are_the_same_without_numba(shelves: CorpusReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_the_same_without_numba(reader: CorpusReader, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = MaskSettings(mask_prob=0.5, random_prob=0.4)
-    compiled = masked(shelves, mask=rates, seed=3).batch(window(shelves)[:20], range(20))
+    compiled = masked(reader, mask=rates, seed=3).batch(window(reader)[:20], range(20))
     without_numba(monkeypatch)
-    plain = masked(shelves, mask=rates, seed=3).batch(window(shelves)[:20], range(20))
+    plain = masked(reader, mask=rates, seed=3).batch(window(reader)[:20], range(20))
     for name in ("tokens", "positions", "documents", "cu_seqlens", "counts", "digests"):
         assert torch.equal(getattr(compiled, name), getattr(plain, name)), name
     for name in ("slots", "labels"):
         assert torch.equal(getattr(compiled.targets[0], name), getattr(plain.targets[0], name)), name
 
 
-def test_documents_are_slices_with_termini_where_they_are(shelves: CorpusReader) -> None:
-    length = (
-        int(shelves.num_residues(np.array([record := int(np.argmax(shelves.num_residues(np.arange(300))))]))[0]) + 2
-    )
+def test_documents_are_slices_with_termini_where_they_are(reader: CorpusReader) -> None:
+    length = int(reader.num_residues(np.array([record := int(np.argmax(reader.num_residues(np.arange(300))))]))[0]) + 2
     crops = [Bin(*(np.array([v]) for v in (record, 0, start, 60))) for start in (0, length - 60)]
     kinds = set()
-    unmasked = masked(shelves, mask=MaskSettings(select_prob=1e-15))
-    for packed in [*crops, *window(shelves)]:
+    unmasked = masked(reader, mask=MaskSettings(select_prob=1e-15))
+    for packed in [*crops, *window(reader)]:
         batch = unmasked.batch([packed], [0])
         for (a, b), sample, start in zip(batch.spans, packed.samples, packed.starts, strict=True):
-            whole = [CLS, *shelves.residues(int(sample)).tolist(), EOS]
+            whole = [CLS, *reader.residues(int(sample)).tolist(), EOS]
             assert batch.tokens[a:b].tolist() == whole[start : start + b - a]
             kinds.add((start == 0, start + b - a == len(whole)))
     assert len(kinds) == 4  # whole, begin alone, end alone, from the middle
@@ -212,12 +208,12 @@ def test_a_store_that_grows_is_mapped_again(tmp_path: Path) -> None:
     ],
 )
 def test_the_world_has_no_part_in_what_comes(
-    shelves: CorpusReader, world_size: int, workers: int, bins_per_forward: int
+    reader: CorpusReader, world_size: int, workers: int, bins_per_forward: int
 ) -> None:
     settings = replace(SETTINGS, bins_per_forward=bins_per_forward, workers=workers)
     # 60 steps of 7 bins: past the end of the corpus' first pass, and across the curriculum's stage.
-    reference = some(shelves, 60)
-    ranks = [some(shelves, 60, rank, world_size, settings) for rank in range(world_size)]
+    reference = some(reader, 60)
+    ranks = [some(reader, 60, rank, world_size, settings) for rank in range(world_size)]
     assert reference[-1].cursor.pass_index >= 1
     assert chain(ranks) == chain([reference])
     for rank in ranks:
@@ -232,9 +228,9 @@ def test_the_world_has_no_part_in_what_comes(
     assert len(set(keys.values())) == 7
 
 
-def test_bins_are_dealt_by_attention_cost(shelves: CorpusReader) -> None:
-    (step,) = some(shelves, 1, rank=1, world_size=3)
-    bins = [b for b, _ in islice(plan(shelves).bins(Cursor()), 7)]
+def test_bins_are_dealt_by_attention_cost(reader: CorpusReader) -> None:
+    (step,) = some(reader, 1, rank=1, world_size=3)
+    bins = [b for b, _ in islice(plan(reader).bins(Cursor()), 7)]
     costs = [attention_cost(b.lengths) for b in bins]
     assert list(step.bins) == balance(costs, 3)[1]
     assert step.imbalance == imbalance(costs, balance(costs, 3)) > 1
@@ -243,39 +239,39 @@ def test_bins_are_dealt_by_attention_cost(shelves: CorpusReader) -> None:
 @pytest.mark.parametrize(
     ("workers", "steps"), [(0, (1, 20, 45, 59)), pytest.param(2, (1, 20, 45, 59), marks=pytest.mark.slow)]
 )
-def test_a_step_is_found_again_from_its_cursor(shelves: CorpusReader, workers: int, steps: tuple[int, ...]) -> None:
+def test_a_step_is_found_again_from_its_cursor(reader: CorpusReader, workers: int, steps: tuple[int, ...]) -> None:
     settings = replace(SETTINGS, workers=workers)
-    reference = some(shelves, 60)
+    reference = some(reader, 60)
     for at in steps:
-        (again,) = some(shelves, 1, settings=settings, cursor=reference[at - 1].cursor, first_step=at)
+        (again,) = some(reader, 1, settings=settings, cursor=reference[at - 1].cursor, first_step=at)
         assert by_bin([[again]], 0) == by_bin([reference], at)
         assert again.batches[0].draw_keys == reference[at].batches[0].draw_keys
 
 
 @pytest.mark.slow
-def test_what_is_read_ahead_is_not_consumed(shelves: CorpusReader) -> None:
+def test_what_is_read_ahead_is_not_consumed(reader: CorpusReader) -> None:
     """Three restarts in one pass, each from the last step taken while workers were ahead of it."""
     settings = replace(SETTINGS, workers=2)
-    reference, seen, cursor = some(shelves, 24), [], Cursor()
+    reference, seen, cursor = some(reader, 24), [], Cursor()
     for start in (0, 5, 11):
-        seen += some(shelves, 6, settings=settings, cursor=cursor, first_step=start)[
+        seen += some(reader, 6, settings=settings, cursor=cursor, first_step=start)[
             : 6 if start == 11 else 5 + (start > 0)
         ]
         cursor = seen[-1].cursor
     assert [by_bin([seen], i) for i in range(17)] == [by_bin([reference], i) for i in range(17)]
 
 
-def test_controls_seed_and_cursor_change_the_chain(shelves: CorpusReader) -> None:
-    reference = chain([some(shelves, 10)])
-    other_seed = chain([some(shelves, 10, seed=1)])
-    off_by_one = chain([some(shelves, 10, cursor=Cursor(bin=1))])
+def test_controls_seed_and_cursor_change_the_chain(reader: CorpusReader) -> None:
+    reference = chain([some(reader, 10)])
+    other_seed = chain([some(reader, 10, seed=1)])
+    off_by_one = chain([some(reader, 10, cursor=Cursor(bin=1))])
     assert len({reference, other_seed, off_by_one}) == 3
 
 
 @pytest.mark.launch
-def test_workers_end_with_the_loader(shelves: CorpusReader) -> None:
+def test_workers_end_with_the_loader(reader: CorpusReader) -> None:
     before = psutil.Process().children(recursive=True)
-    loader = Loader(masked(shelves), plan(shelves, replace(SETTINGS, workers=2)), Cursor(), 0, 0, 1)
+    loader = Loader(masked(reader), plan(reader, replace(SETTINGS, workers=2)), Cursor(), 0, 0, 1)
     next(loader)
     begun = [process for process in psutil.Process().children(recursive=True) if process not in before]
     workers = [process for process in begun if process.ppid() != os.getpid()]  # others: the server that forked them
@@ -297,8 +293,8 @@ def test_an_error_in_a_worker_arrives(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_model_draws_anew_each_step(shelves: CorpusReader) -> None:
-    keys = [int(k) for step in some(shelves, 3) for batch in step.batches for k in batch.draw_keys]
+def test_the_model_draws_anew_each_step(reader: CorpusReader) -> None:
+    keys = [int(k) for step in some(reader, 3) for batch in step.batches for k in batch.draw_keys]
     assert len(set(keys)) == 3 * 7
 
 
@@ -315,11 +311,11 @@ def test_the_chain_knows_every_step_before() -> None:
     assert extend_chain(extend_chain(EMPTY_CHAIN, [1]), [2]) != extend_chain(EMPTY_CHAIN, [2])
 
 
-def test_the_digest_sees_everything_a_bin_feeds(shelves: CorpusReader) -> None:
-    packed = window(shelves)[0]
+def test_the_digest_sees_everything_a_bin_feeds(reader: CorpusReader) -> None:
+    packed = window(reader)[0]
 
     def digest(of: Bin = packed, mask: MaskSettings = SETTINGS.mask, seed: int = 0) -> int:
-        return int(masked(shelves, mask=mask, seed=seed).batch([of], [0]).digests)
+        return int(masked(reader, mask=mask, seed=seed).batch([of], [0]).digests)
 
     changed = [
         digest(),
@@ -347,13 +343,13 @@ def test_the_digest_tells_equal_content_apart(tmp_path: Path) -> None:
     assert len({digest(0, 10), digest(1, 10), digest(0, 11)}) == 3
 
 
-def test_more_ranks_than_bins(shelves: CorpusReader) -> None:
+def test_more_ranks_than_bins(reader: CorpusReader) -> None:
     with pytest.raises(ValueError, match=r"bins_per_step is 7, but 8 processes train"):
-        Loader(masked(shelves), plan(shelves), Cursor(), 0, 0, 8)
+        Loader(masked(reader), plan(reader), Cursor(), 0, 0, 8)
 
 
-def test_batches_move_what_a_model_reads(shelves: CorpusReader) -> None:
-    batch: Batch = masked(shelves).batch(window(shelves)[:1], [7])
+def test_batches_move_what_a_model_reads(reader: CorpusReader) -> None:
+    batch: Batch = masked(reader).batch(window(reader)[:1], [7])
     moved = batch.to("meta")
     read = moved.tokens, moved.targets[0].labels, moved.targets[0].slots, moved.cu_seqlens
     assert {tensor.device.type for tensor in read} == {"meta"}
@@ -361,15 +357,15 @@ def test_batches_move_what_a_model_reads(shelves: CorpusReader) -> None:
     assert moved.spans == batch.spans
 
 
-def test_a_bin_that_is_left_out_changes_nothing_else(shelves: CorpusReader) -> None:
+def test_a_bin_that_is_left_out_changes_nothing_else(reader: CorpusReader) -> None:
     """Its place is taken by one without documents, as an idle batch has none; all others are as they were."""
     left_out = (3, 8, 9, 20)  # places 3; 1 and 2; and 6 of the steps 0, 1 and 2
     settings = replace(SETTINGS, skip_bins=left_out, bins_per_forward=2)
     plain = replace(SETTINGS, bins_per_forward=2)
     for world_size in (1, 2):
         for rank in range(world_size):
-            whole = some(shelves, 4, rank, world_size, plain)
-            for number, (a, b) in enumerate(zip(whole, some(shelves, 4, rank, world_size, settings), strict=True)):
+            whole = some(reader, 4, rank, world_size, plain)
+            for number, (a, b) in enumerate(zip(whole, some(reader, 4, rank, world_size, settings), strict=True)):
                 assert replace(a, batches=()) == replace(b, batches=())
                 for of, with_all, without in zip(range(0, 9, 2), a.batches, b.batches, strict=False):
                     gone = [7 * number + bin_ in left_out for bin_ in a.bins[of : of + 2]]
@@ -389,9 +385,9 @@ def test_a_bin_that_is_left_out_changes_nothing_else(shelves: CorpusReader) -> N
                     assert len(without.spans) == sum(not gone[first // slots] for first, _ in with_all.spans), (
                         "documents of the others"
                     )
-    resumed = some(shelves, 2, settings=settings, cursor=some(shelves, 2)[-1].cursor, first_step=2)
+    resumed = some(reader, 2, settings=settings, cursor=some(reader, 2)[-1].cursor, first_step=2)
     assert by_bin([resumed], 0)[6] == 0
-    assert by_bin([resumed], 1) == by_bin([some(shelves, 4)], 3)
+    assert by_bin([resumed], 1) == by_bin([some(reader, 4)], 3)
 
 
 def test_bins_that_are_left_out_have_numbers() -> None:

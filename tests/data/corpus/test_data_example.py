@@ -21,7 +21,7 @@ SETTINGS = DataSettings(sources=("three.fasta",), crop_tokens=16, bin_tokens=24,
 
 
 @pytest.fixture
-def shelves(tmp_path: Path) -> CorpusReader:
+def reader(tmp_path: Path) -> CorpusReader:
     return CorpusReader([store_of(tmp_path, PROTEINS).folder])
 
 
@@ -31,8 +31,8 @@ def told(*words: str) -> None:
         assert text in said
 
 
-def test_the_order_and_the_bins(tmp_path: Path, shelves: CorpusReader) -> None:
-    plan = plan_over(shelves, Records(3), SETTINGS)
+def test_the_order_and_the_bins(tmp_path: Path, reader: CorpusReader) -> None:
+    plan = plan_over(reader, Records(3), SETTINGS)
     offsets = np.fromfile(next(tmp_path.rglob("offsets.bin")), "<u8").tolist()
     orders = [plan.sampler.window(number, 0).samples.tolist() for number in (0, 1)]
     first, second = plan.window(0, 0, 0)
@@ -50,9 +50,9 @@ def test_the_order_and_the_bins(tmp_path: Path, shelves: CorpusReader) -> None:
         (1, 0, ["<cls>", "<mask>", "K", "<mask>", *"AYIAKDR", "<eos>"], "MTQ"),
     ],
 )
-def test_what_each_rank_is_fed(shelves: CorpusReader, rank: int, bin_: int, shown: list[str], truth: str) -> None:
-    plan = plan_over(shelves, Records(3), SETTINGS)
-    with closing(Loader(MaskedContents(shelves, SETTINGS, SETTINGS.mask, 0), plan, Cursor(), 0, rank, 2)) as loader:
+def test_what_each_rank_is_fed(reader: CorpusReader, rank: int, bin_: int, shown: list[str], truth: str) -> None:
+    plan = plan_over(reader, Records(3), SETTINGS)
+    with closing(Loader(MaskedContents(reader, SETTINGS, SETTINGS.mask, 0), plan, Cursor(), 0, rank, 2)) as loader:
         step = next(loader)
     (batch,) = step.batches
     slots = batch.tokens.tolist()

@@ -121,7 +121,7 @@ def fed(corpora: Corpora, passes: int = 4) -> Counter[str]:
 
 
 def validating(corpora: Corpora) -> set[str]:
-    residues = (corpora.shelves.residues(int(sample)) for sample in corpora.validation)
+    residues = (corpora.reader.residues(int(sample)) for sample in corpora.validation)
     return {"".join(TOKENS[token] for token in each) for each in residues}
 
 

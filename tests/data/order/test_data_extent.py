@@ -17,7 +17,7 @@ RECORDS = 600
 
 
 @pytest.fixture(scope="module")
-def shelves(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
     lengths = np.random.default_rng(1).integers(20, 300, RECORDS)
     return CorpusReader([write_store(tmp_path_factory.mktemp("extent"), lengths)])
 
@@ -42,16 +42,16 @@ def tokens_of_pass(plan: Plan) -> int:
 
 
 @pytest.mark.parametrize("composition", ["packed", "bucketed"])
-def test_a_corpus_of_one_window_is_counted(shelves: CorpusReader, composition: str) -> None:
-    plan = plan_over(shelves, Records(RECORDS), settings(composition=composition))
+def test_a_corpus_of_one_window_is_counted(reader: CorpusReader, composition: str) -> None:
+    plan = plan_over(reader, Records(RECORDS), settings(composition=composition))
     found = plan_size(plan)
     assert (found.tokens_per_pass, found.is_exact) == (tokens_of_pass(plan), True)
     assert abs(found.steps(0, 300_000) - taken(plan, 300_000)) <= 1
     assert found.steps(0, 300_000) >= 100
 
 
-def test_of_many_windows_the_first_one_speaks(shelves: CorpusReader) -> None:
-    plan = plan_over(shelves, Records(RECORDS), settings(window_sequences=100))
+def test_of_many_windows_the_first_one_speaks(reader: CorpusReader) -> None:
+    plan = plan_over(reader, Records(RECORDS), settings(window_sequences=100))
     found = plan_size(plan)
     assert not found.is_exact
     assert found.tokens_per_pass == pytest.approx(tokens_of_pass(plan), rel=0.1)
@@ -60,9 +60,9 @@ def test_of_many_windows_the_first_one_speaks(shelves: CorpusReader) -> None:
 
 def test_each_stage_of_a_curriculum_has_its_own_steps(tmp_path: Path) -> None:
     """Two documents of more than 150 tokens do not share a bin of 300; three crops of 100 fill one."""
-    shelves = CorpusReader([write_store(tmp_path, np.random.default_rng(1).integers(160, 280, RECORDS))])
+    reader = CorpusReader([write_store(tmp_path, np.random.default_rng(1).integers(160, 280, RECORDS))])
     staged = settings(curriculum=((100_000, 100),), crop_tokens=300, bin_tokens=300, bins_per_step=4)
-    plan = plan_over(shelves, Records(RECORDS), staged)
+    plan = plan_over(reader, Records(RECORDS), staged)
     found = plan_size(plan)
     assert [begin for begin, _ in found.stages] == [0, 100_000]
     assert found.stages[0][1] == 1200
@@ -79,25 +79,25 @@ def test_steps_between_two_tokens() -> None:
     assert [found.steps(start, 140) for start in (90, 100, 139, 140, 150)] == [3, 2, 1, 0, 0]
 
 
-def test_streams_and_mixtures_have_no_pass(shelves: CorpusReader) -> None:
+def test_streams_and_mixtures_have_no_pass(reader: CorpusReader) -> None:
     records = Records(RECORDS)
-    mixed = Plan(Mixture([records, records], (1, 1), 0, 100), lambda s: shelves.num_residues(s % 2**40), settings(), 0)
+    mixed = Plan(Mixture([records, records], (1, 1), 0, 100), lambda s: reader.num_residues(s % 2**40), settings(), 0)
     assert plan_size(mixed).tokens_per_pass is None
     assert plan_size(mixed).stages[0][1] > 1000
-    assert plan_size(plan_over(shelves, Records(RECORDS, streamed=True), settings())).tokens_per_pass is None
+    assert plan_size(plan_over(reader, Records(RECORDS, streamed=True), settings())).tokens_per_pass is None
 
 
 @pytest.mark.parametrize("window_sequences", [1000, 100])
-def test_the_tokens_of_a_pass_are_counted_whatever_its_windows(shelves: CorpusReader, window_sequences: int) -> None:
-    plan = plan_over(shelves, Records(RECORDS), settings(window_sequences=window_sequences))
+def test_the_tokens_of_a_pass_are_counted_whatever_its_windows(reader: CorpusReader, window_sequences: int) -> None:
+    plan = plan_over(reader, Records(RECORDS), settings(window_sequences=window_sequences))
     assert tokens_per_epoch(plan) == tokens_of_pass(plan)
 
 
-def test_what_has_no_such_pass_is_refused(shelves: CorpusReader) -> None:
-    mixture = plan_over(shelves, Records(RECORDS), settings())
+def test_what_has_no_such_pass_is_refused(reader: CorpusReader) -> None:
+    mixture = plan_over(reader, Records(RECORDS), settings())
     mixture.sampler = Mixture([Records(RECORDS)], [1], 0, 1000)
     with pytest.raises(ValueError, match="a stream or a mixture has no pass whose tokens could be counted"):
         tokens_per_epoch(mixture)
-    changing = plan_over(shelves, Records(RECORDS), settings(curriculum=((5_000, 60),)))
+    changing = plan_over(reader, Records(RECORDS), settings(curriculum=((5_000, 60),)))
     with pytest.raises(ValueError, match=r"schedule\.passes is given beside data\.curriculum"):
         tokens_per_epoch(changing)

@@ -112,8 +112,8 @@ def test_vectors_in_memory_are_bounded(
     asked = np.tile(np.arange(store.num_records), 3)
 
     def parts() -> list[Any]:
-        shelves = CorpusReader([store.folder])
-        of_parts = features.vectors_of(start_of(encoder), whole(store), shelves, settings, pooling, asked)
+        reader = CorpusReader([store.folder])
+        of_parts = features.vectors_of(start_of(encoder), whole(store), reader, settings, pooling, asked)
         return [vectors for _, vectors in of_parts]
 
     (once,) = parts()

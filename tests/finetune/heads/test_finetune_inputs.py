@@ -114,7 +114,7 @@ def test_vectors_are_whitened_unless_all_of_the_encoder_learns(
     )
     job: Any = SimpleNamespace(
         recipe=recipe,
-        assays=SimpleNamespace(drawn_of_training=lambda *_: range(40), shelves=None),
+        assays=SimpleNamespace(drawn_of_training=lambda *_: range(40), reader=None),
         documents=lambda: None,
         features=SimpleNamespace(of=lambda *_: [correlated(40)]),
         engine=SimpleNamespace(device="cpu", is_main=True, on_main=lambda measured: measured()),

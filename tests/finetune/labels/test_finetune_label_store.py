@@ -196,16 +196,16 @@ from data.order.plan import Bin
 from finetune.labels.contents import LabelledContents
 from finetune.labels.store import LabelStore
 tokens, labels, with_labels = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "1"
-shelves = CorpusReader([tokens])
-contents = LabelledContents(shelves, SimpleNamespace(), LabelStore(labels, tokens)) if with_labels else None
+reader = CorpusReader([tokens])
+contents = LabelledContents(reader, SimpleNamespace(), LabelStore(labels, tokens)) if with_labels else None
 count = 0
 for records in np.array_split(np.random.default_rng(0).permutation(200_000), 4_000):
-    lengths = shelves.num_residues(records) + 2
+    lengths = reader.num_residues(records) + 2
     bin_ = Bin(records, np.zeros(50, np.int64), np.zeros(50, np.int64), lengths)
     if contents:
         count += len(contents.fill(bin_).targets[0][0])
     else:
-        fill_bin(bin_, shelves.tokens(bin_))
+        fill_bin(bin_, reader.tokens(bin_))
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(count, int(status["VmHWM"].split()[0]) / 1024)  # ru_maxrss would be that of the parent
 """

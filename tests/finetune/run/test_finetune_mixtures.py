@@ -190,7 +190,7 @@ def test_a_pass_is_as_many_draws_as_training_records(folder: Path) -> None:
     recipe = read(Recipe, folder / "recipe.toml", words)
     found = open_assays(recipe, prepare(recipe))
     (member,) = ensemble_members(recipe, found)
-    lengths = found.shelves.num_residues(np.arange(found.store.num_records)) + 2
+    lengths = found.reader.num_residues(np.arange(found.store.num_records)) + 2
     tokens = sum(int(lengths[record]) * times for record, times in drawn(found, 1)[0].items())
     assert member.recipe.schedule.total_tokens == 4 * tokens
 

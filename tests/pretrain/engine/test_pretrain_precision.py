@@ -53,14 +53,14 @@ DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def steps(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Iterator[Step]]:
     """The first steps of a stream, anew at each call."""
     lengths = np.random.default_rng(0).integers(1, 110, 200)
-    shelves = CorpusReader([write_store(tmp_path_factory.mktemp("precision"), lengths)])
+    reader = CorpusReader([write_store(tmp_path_factory.mktemp("precision"), lengths)])
     settings = DataSettings(sources=("-",), crop_tokens=128, bin_tokens=128, bins_per_step=BINS, bins_per_forward=3)
 
     def first(number: int) -> Iterator[Step]:
         return islice(
             Loader(
-                MaskedContents(shelves, settings, settings.mask, 0),
-                plan_over(shelves, Records(200), settings),
+                MaskedContents(reader, settings, settings.mask, 0),
+                plan_over(reader, Records(200), settings),
                 Cursor(),
                 0,
                 0,

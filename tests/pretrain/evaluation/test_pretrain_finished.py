@@ -117,7 +117,7 @@ def one_by_one(scored):
 
 
 def frozen_one(scored, own: slice):
-    return type(scored)(scored.shelves, scored.samples[own], scored.starts[own], scored.lengths[own])
+    return type(scored)(scored.reader, scored.samples[own], scored.starts[own], scored.lengths[own])
 
 
 @pytest.mark.parametrize(("shape", "size"), [(SHAPE, 33), (MODERN, 64)], ids=["ESM-2", "ESM C"])
@@ -149,10 +149,10 @@ def test_the_hash_is_of_proteins_crops_and_targets(opened: EvaluationSet, run: P
     assert len(every) == 32
     assert open_evaluation_set(EvaluationSetOptions(data=(str(run),)), engine).scored.fingerprint() == every
     others = [
-        frozen_set(corpora.shelves, corpora.validation, 59, 2000),
-        frozen_set(corpora.shelves, corpora.validation, 60, 10),
-        frozen_set(corpora.shelves, corpora.validation[1:], 60, 2000),
-        type(scored)(corpora.shelves, scored.samples, scored.starts + (scored.starts > 1), scored.lengths),
+        frozen_set(corpora.reader, corpora.validation, 59, 2000),
+        frozen_set(corpora.reader, corpora.validation, 60, 10),
+        frozen_set(corpora.reader, corpora.validation[1:], 60, 2000),
+        type(scored)(corpora.reader, scored.samples, scored.starts + (scored.starts > 1), scored.lengths),
     ]
     hashes = {other.fingerprint() for other in others}
     assert len(hashes | {every}) == 5

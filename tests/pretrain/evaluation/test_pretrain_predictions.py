@@ -92,7 +92,7 @@ def test_each_residue_has_the_probability_of_the_model(corpora: Corpora) -> None
     held_out = corpora.validation.tolist()
     for protein in proteins:
         assert protein.record in held_out
-        true = "".join(TOKENS[token] for token in corpora.shelves.residues(protein.record))
+        true = "".join(TOKENS[token] for token in corpora.reader.residues(protein.record))
         assert protein.whole == len(true)
         assert protein.residues == true[protein.first : protein.first + len(protein.residues)]
         begins = int(protein.first == 0)  # a begin token takes the first position

@@ -102,7 +102,7 @@ def test_a_uniform_model_has_perplexity_33(corpora: Corpora, engine: Engine, uni
     fake = Fake(lambda batch: torch.full((len(batch.targets[0].slots),), math.log(33)))
     results = scored(fake, corpora, engine, unigram)
     assert tuple(results) == BOTH
-    residues = sum(len(corpora.shelves.residues(int(r))) for r in corpora.validation)
+    residues = sum(len(corpora.reader.residues(int(r))) for r in corpora.validation)
     for result in results.values():
         assert result.perplexity == pytest.approx(33, rel=1e-6)
         assert (result.low, result.high) == pytest.approx((33, 33), rel=1e-6)

@@ -62,11 +62,11 @@ def some_proteins(families_files: tuple[Path, Path], folder: Path) -> Batch:
         bin_tokens=700,
         validation_fraction=0.2,
     )
-    shelves = open_corpora(settings, prepare_corpora(settings)).shelves
+    reader = open_corpora(settings, prepare_corpora(settings)).reader
     samples = np.array([0, 41, 82, 159])
     zeros = np.zeros(4, np.int64)
-    packed = Bin(samples, zeros, zeros, shelves.num_residues(samples) + 2)
-    return MaskedContents(shelves, settings, HIDDEN, 3).batch([packed], [0])
+    packed = Bin(samples, zeros, zeros, reader.num_residues(samples) + 2)
+    return MaskedContents(reader, settings, HIDDEN, 3).batch([packed], [0])
 
 
 FOREIGN_PROCESS = """

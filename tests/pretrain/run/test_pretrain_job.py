@@ -63,19 +63,19 @@ def model() -> LengthModel:
 
 
 @pytest.fixture(scope="module")
-def shelves(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
     lengths = np.random.default_rng(0).integers(1, 80, 200)
     return CorpusReader([write_store(tmp_path_factory.mktemp("job"), lengths)])
 
 
-def step_of(shelves: CorpusReader, bins_per_forward: int) -> tuple[Step, list[int]]:
+def step_of(reader: CorpusReader, bins_per_forward: int) -> tuple[Step, list[int]]:
     """The first step, and the sample id of each of its documents in the order of `Batch.spans`."""
     settings = DataSettings(
         sources=("-",), crop_tokens=128, bin_tokens=128, bins_per_step=BINS, bins_per_forward=bins_per_forward
     )
-    plan = plan_over(shelves, Records(200), settings)
+    plan = plan_over(reader, Records(200), settings)
     bins = [bin_ for bin_, _ in islice(plan.bins(Cursor()), BINS)]
-    step = next(Loader(LengthContents(shelves, settings), plan, Cursor(), 0, 0, 1))
+    step = next(Loader(LengthContents(reader, settings), plan, Cursor(), 0, 0, 1))
     return step, [sample for place in step.bins for sample in bins[place].samples.tolist()]
 
 
@@ -125,9 +125,9 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize("bins_per_forward", [1, 3, 7])
 def test_each_objective_is_divided_by_its_own_count_and_weighed(
-    shelves: CorpusReader, engine: Engine, model: LengthModel, bins_per_forward: int
+    reader: CorpusReader, engine: Engine, model: LengthModel, bins_per_forward: int
 ) -> None:
-    (whole,), samples = (found := step_of(shelves, BINS))[0].batches, found[1]
+    (whole,), samples = (found := step_of(reader, BINS))[0].batches, found[1]
     loss, labels = by_hand(model, whole, samples, (1.0, 0.5))
     assert whole.counts.tolist() == [labels["length"], labels["is_long"]]
     assert min(whole.counts.tolist()) > 5
@@ -135,17 +135,17 @@ def test_each_objective_is_divided_by_its_own_count_and_weighed(
     loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    kept, outcome = taken(step_of(shelves, bins_per_forward)[0], model, engine, (1.0, 0.5))
+    kept, outcome = taken(step_of(reader, bins_per_forward)[0], model, engine, (1.0, 0.5))
     assert distance(kept.gradients, gradients) < 1e-6
     assert outcome.losses[0] + 0.5 * outcome.losses[1] == pytest.approx(float(loss.detach()), rel=1e-6)
     assert outcome.counts == whole.counts.tolist()
     assert [group["lr"] for group in kept.param_groups] == [0.5, 0.25]
     # Control: with another weight it is far off.
-    assert distance(taken(step_of(shelves, 7)[0], model, engine, (1.0, 1.0))[0].gradients, gradients) > 1e-2
+    assert distance(taken(step_of(reader, 7)[0], model, engine, (1.0, 1.0))[0].gradients, gradients) > 1e-2
 
 
-def test_a_share_has_each_objectives_own_targets(shelves: CorpusReader) -> None:
-    (whole,) = step_of(shelves, BINS)[0].batches
+def test_a_share_has_each_objectives_own_targets(reader: CorpusReader) -> None:
+    (whole,) = step_of(reader, BINS)[0].batches
     shares = [whole.share(rank, 4) for rank in range(4)]
     assert sum(share.counts for share in shares).tolist() == whole.counts.tolist()
     assert len({tuple(share.counts.tolist()) for share in shares}) > 1

@@ -37,7 +37,7 @@ ONE = torch.ones(1)
 
 
 @pytest.fixture(scope="module")
-def shelves(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> CorpusReader:
     lengths = np.random.default_rng(0).integers(1, 110, 200)
     return CorpusReader([write_store(tmp_path_factory.mktemp("step"), lengths)])
 
@@ -52,13 +52,13 @@ def model() -> MaskedLanguageModel:
     return build_model(ModelSettings(preset="esm2_60k"), seed=1)
 
 
-def stream(shelves: CorpusReader, bins_per_forward: int) -> Loader:
+def stream(reader: CorpusReader, bins_per_forward: int) -> Loader:
     settings = DataSettings(
         sources=("-",), crop_tokens=128, bin_tokens=128, bins_per_step=BINS, bins_per_forward=bins_per_forward
     )
     return Loader(
-        MaskedContents(shelves, settings, settings.mask, 0),
-        plan_over(shelves, Records(200), settings),
+        MaskedContents(reader, settings, settings.mask, 0),
+        plan_over(reader, Records(200), settings),
         Cursor(),
         0,
         0,
@@ -115,9 +115,9 @@ def norm(gradients: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize("bins_per_forward", [1, 2, 3, 7])
 def test_the_gradient_is_that_of_one_big_batch(
-    shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel, bins_per_forward: int
+    reader: CorpusReader, engine: Engine, model: MaskedLanguageModel, bins_per_forward: int
 ) -> None:
-    ((whole,), step) = next(stream(shelves, BINS)).batches, next(stream(shelves, bins_per_forward))
+    ((whole,), step) = next(stream(reader, BINS)).batches, next(stream(reader, bins_per_forward))
     counts = [int(batch.counts) for batch in step.batches]
     assert len(counts) == math.ceil(BINS / bins_per_forward)
     loss, gradients = of_one_big_batch(model, whole)
@@ -132,8 +132,8 @@ def test_the_gradient_is_that_of_one_big_batch(
     assert kept.param_groups == [{"lr": 0.5}]
 
 
-def test_control_a_mean_of_means_is_far_off(shelves: CorpusReader, model: MaskedLanguageModel) -> None:
-    ((whole,), step) = next(stream(shelves, BINS)).batches, next(stream(shelves, 1))
+def test_control_a_mean_of_means_is_far_off(reader: CorpusReader, model: MaskedLanguageModel) -> None:
+    ((whole,), step) = next(stream(reader, BINS)).batches, next(stream(reader, 1))
     assert len({int(batch.counts) for batch in step.batches}) > 3  # unequal, or nothing here says anything
     _, gradients = of_one_big_batch(model, whole)
     each = [of_one_big_batch(model, batch)[1] for batch in step.batches]
@@ -142,11 +142,11 @@ def test_control_a_mean_of_means_is_far_off(shelves: CorpusReader, model: Masked
 
 
 def test_a_micro_batch_without_targets_adds_nothing(
-    shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel
+    reader: CorpusReader, engine: Engine, model: MaskedLanguageModel
 ) -> None:
-    step = next(stream(shelves, 1))
+    step = next(stream(reader, 1))
     emptied = [without_targets(b) if i in (2, 6) else b for i, b in enumerate(step.batches)]
-    whole = next(stream(shelves, BINS)).batches[0]
+    whole = next(stream(reader, BINS)).batches[0]
     labels = labels_of(whole).view(BINS, -1)
     labels[[2, 6]] = IGNORED
     slots = (labels.flatten() != IGNORED).nonzero()[:, 0]
@@ -157,15 +157,15 @@ def test_a_micro_batch_without_targets_adds_nothing(
     assert outcome.counts == [int((labels != IGNORED).sum())]
 
 
-def test_a_step_without_any_target(shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel) -> None:
-    step = next(stream(shelves, 2))
+def test_a_step_without_any_target(reader: CorpusReader, engine: Engine, model: MaskedLanguageModel) -> None:
+    step = next(stream(reader, 2))
     kept, outcome = taken(replace(step, batches=tuple(map(without_targets, step.batches))), model, engine)
     assert (outcome.losses, outcome.counts, outcome.grad_norm) == ([None], [0], 0.0)
     assert all((gradient == 0).all() for gradient in kept.gradients.values())
 
 
-def test_clipping_scales_the_whole_gradient(shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel) -> None:
-    step = next(stream(shelves, 1))
+def test_clipping_scales_the_whole_gradient(reader: CorpusReader, engine: Engine, model: MaskedLanguageModel) -> None:
+    step = next(stream(reader, 1))
     free, before = taken(step, model, engine)
     clipped, outcome = taken(step, model, engine, clip_norm=before.grad_norm / 8)
     assert outcome.grad_norm == before.grad_norm == pytest.approx(norm(free.gradients), rel=1e-5)
@@ -177,7 +177,7 @@ def test_clipping_scales_the_whole_gradient(shelves: CorpusReader, engine: Engin
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_touches_nothing(
-    shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel, value: float
+    reader: CorpusReader, engine: Engine, model: MaskedLanguageModel, value: float
 ) -> None:
     optimizer = build_optimizer(parameter_groups(model, OptimizerSettings()), OptimizerSettings())
     bias = model.get_parameter("head.bias")
@@ -187,7 +187,7 @@ def test_a_gradient_that_is_not_finite_touches_nothing(
             step, model, optimizer, engine, bins_per_step=BINS, weights=ONE, clip_norm=1.0, learning_rate=1e-3
         ).read()
 
-    first, second = islice(stream(shelves, 1), 2)
+    first, second = islice(stream(reader, 1), 2)
     take(first)
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     moments = [{k: torch.as_tensor(v).clone() for k, v in cell.items()} for cell in optimizer.state.values()]
@@ -327,7 +327,7 @@ def test_defaults_are_esm2s() -> None:
     assert (data.mask.select_prob, data.mask.mask_prob, data.mask.random_prob) == (0.15, 0.8, 0.1)
 
 
-def test_updates_equal_torchs_adamw(shelves: CorpusReader, engine: Engine, model: MaskedLanguageModel) -> None:
+def test_updates_equal_torchs_adamw(reader: CorpusReader, engine: Engine, model: MaskedLanguageModel) -> None:
     settings = OptimizerSettings(betas=(0.8, 0.9), eps=1e-7, weight_decay=0.3)
     reference = build_model(ModelSettings(preset="esm2_60k"), seed=1)
     named = list(reference.named_parameters())
@@ -343,7 +343,7 @@ def test_updates_equal_torchs_adamw(shelves: CorpusReader, engine: Engine, model
     ours = build_optimizer(parameter_groups(model, settings), settings)
     rates, seen = [1e-3, 4e-3, 2e-3], []
     ours.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
-    for step, rate in zip(stream(shelves, 3), rates, strict=False):
+    for step, rate in zip(stream(reader, 3), rates, strict=False):
         train_step(step, model, ours, engine, bins_per_step=BINS, weights=ONE, clip_norm=0.5, learning_rate=rate)
         for parameter, gradient in zip(reference.parameters(), seen[-1], strict=True):
             parameter.grad = gradient

@@ -60,5 +60,5 @@ class Records:
         return self.streamed and pass_index == 0
 
 
-def plan_over(shelves: CorpusReader, records: Records, settings: DataSettings, seed: int = 0) -> Plan:
-    return Plan(Epochs(records, seed, settings.window_sequences), shelves.num_residues, settings, seed)
+def plan_over(reader: CorpusReader, records: Records, settings: DataSettings, seed: int = 0) -> Plan:
+    return Plan(Epochs(records, seed, settings.window_sequences), reader.num_residues, settings, seed)

@@ -61,7 +61,7 @@ class EveryHeadJob(length_job.LengthJob):
 
     def __init__(self, recipe: Recipe, engine: Engine) -> None:
         super().__init__(recipe, engine)
-        self.contents = EveryContents(self.corpora.shelves, recipe.data)
+        self.contents = EveryContents(self.corpora.reader, recipe.data)
 
     def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
         self.shape = PRESETS["esm2_60k"]

@@ -100,7 +100,7 @@ class LengthJob(Job[LengthScores]):
     def __init__(self, recipe: Recipe, engine: Engine) -> None:
         self.recipe, self.engine = recipe, engine
         self.corpora = open_on_every_rank(recipe.data, engine)
-        self.contents = LengthContents(self.corpora.shelves, recipe.data)
+        self.contents = LengthContents(self.corpora.reader, recipe.data)
 
     def fingerprints(self) -> dict[str, str]:
         return {"corpus": self.corpora.fingerprint, "split": self.corpora.split_fingerprint}
