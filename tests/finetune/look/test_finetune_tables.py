@@ -43,7 +43,7 @@ def test_case_names_are_unique() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=[pytest.mark.slow] if number % 2 else [])
+        pytest.param(case, id=name, marks=[pytest.mark.slow] if number % 3 else [])
         for number, (case, name) in enumerate(zip(CASES, NAMES, strict=True))
     ],
 )
