@@ -154,7 +154,7 @@ def test_what_validates_or_is_excluded_is_never_fed(tmp_path: Path, seed: int) -
 @pytest.mark.slow
 def test_without_taking_out_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the same check on splits that know nothing of each other."""
-    monkeypatch.setattr("data.corpus.stores.remove_overlap", tuple)
+    monkeypatch.setattr("data.corpus.prepare.remove_overlap", tuple)
     caught = []
     for seed in SEEDS:
         files, settings = drawn(tmp_path / str(seed), seed)
