@@ -30,10 +30,15 @@ os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # or tests of other machines'
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups, and pytest selects by marks, in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that use the same kept processes are in one group, or the other process of pytest starts them too."""
+    """Tests that use the same kept processes are in one group, or the other process of pytest starts them too.
+
+    Tests of benchmarks are slow: who changes the program does not wait for them.
+    """
     for item in items:
+        if item.path.is_relative_to(Path(__file__).parent / "benchmarks"):
+            item.add_marker(pytest.mark.slow)
         for fixture, group in (("pool", "engines"), ("context_ranks", "context")):
             if fixture in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group(group))
