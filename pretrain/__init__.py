@@ -13,8 +13,8 @@ modules, which know nothing of engines; `pretrain.step` is one update, whole; `p
 
 Beside the rooms stand `recipe` (what is trained, composed of each room's settings), `corpora` (its data, opened on
 every rank), `auto_recipe` (from sequences to a recipe) and `timing` (the steps it times), `screen` (what a run tells
-while it trains), `log` (lines of metrics.jsonl), `validations` (what each found), `summary` (the
-closing words) and `export` (the command that exports a run, by `ship`).
+while it trains), `log` (lines of metrics.jsonl), `validations` (what each found), `summary` (the closing words) and
+`export` (the command that exports a run, by `ship`).
 """
 
 import os

@@ -220,10 +220,10 @@ def _belong_to_the_trainer(worker: int) -> None:
     """Put a worker into a group of its own, where only the training process ends it, also by being killed."""
     threading.Thread(target=_end_with_the_trainer, name="parent", daemon=True).start()
     os.setsid()
-    for each in signals.TO_END:
+    for each in signals.SIGNALS:
         before = signal.signal(each, signal.SIG_IGN)  # drops one that came by now
         signal.signal(each, before or signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.TO_END)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)
 
 
 def _end_with_the_trainer() -> None:

@@ -24,19 +24,6 @@ from signal import Signals
 from zymogen.processes.errors import CheckpointError
 from zymogen.processes.launcher import launched_world
 
-TO_END = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def blocked() -> Iterator[None]:
-    """Context in which this thread, and for good the processes that it starts, get no signal of `TO_END`."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_END)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 SIGNALS = (Signals.SIGINT, Signals.SIGTERM)
 SAVE = Signals.SIGUSR1
 STATUS = {Signals.SIGINT: 128 + Signals.SIGINT, Signals.SIGTERM: os.EX_TEMPFAIL}
@@ -256,3 +243,17 @@ def _listen(pipe: int) -> None:
                 if _state.blocks and not _state.raised:
                     print(f"stopped by {by.name} while it waited for other processes", file=sys.stderr, flush=True)
                     os._exit(STATUS[by])
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Context in which this thread, and all processes that it starts, for as long as they live, get none of `SIGNALS`.
+
+    A terminal sends Ctrl-C to all processes of a group, and schedulers send SIGTERM to all of a job; a run needs its
+    workers until its step is finished.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
