@@ -56,9 +56,10 @@ RANKS ?= 2 3
 chaos: setup ## kill training KILLS times and compare each end with the uninterrupted run's, byte by byte
 	PYTHONPATH=tests $(BIN)/python -m support.chaos --kills $(KILLS) --seed $(SEED) --engine $(ENGINE) --ranks $(RANKS)
 
-check: setup ## lint, formatting and types
+check: setup ## lint, formatting, who imports whom, and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy --strict $(PACKAGES)
 
 format: setup ## format the sources so that `make check` accepts them

@@ -28,7 +28,7 @@ from pretrain.model.build import build_initialized
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights import io as transformers_io
-from pretrain.ship.source import ENCODER, encoder_of, open_trained_model
+from pretrain.trained_model import ENCODER, encoder_of, open_trained_model
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 CROP = 1024

@@ -22,8 +22,8 @@ import torch
 from benchmarks.launch import launched
 from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
-from pretrain.checkpoint.files.reader import read_tensors
-from pretrain.checkpoint.load import newest_valid, unreadable
+from zymogen.trainer.checkpoint.load import newest_valid, unreadable
+from zymogen.trainer.checkpoint.reader import read_tensors
 
 SETTINGS = (
     "model.preset=esm2_60k",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.results.record import Provenance, write
-from pretrain.run.versions import versions
+from zymogen.trainer.run.versions import versions
 
 
 @dataclass(frozen=True, slots=True)

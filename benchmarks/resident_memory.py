@@ -10,7 +10,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-from pretrain.telemetry.resident import peak_resident_bytes
+from zymogen.trainer.telemetry.resident import peak_resident_bytes
 
 
 def peak_resident_mib() -> float:

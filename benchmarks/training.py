@@ -24,9 +24,9 @@ from pretrain.model.flops import training_flops
 from pretrain.model.initialization import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.telemetry.peak import PeakFlops, peak
 from zymogen import onednn
 from zymogen.onednn import EMULATES_BFLOAT16
+from zymogen.trainer.telemetry.peak import PeakFlops, peak
 
 Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}

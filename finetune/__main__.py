@@ -44,8 +44,8 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
         from finetune.job import FineTuneJob
         from finetune.results.text import format_summary
         from finetune.splits.text import format_split
-        from pretrain.engine.launch import launch
-        from pretrain.loop import train
+        from zymogen.trainer.attempt import train
+        from zymogen.trainer.engine.launch import launch
     with launch(recipe) as engine:
         assays = open_on_every_rank(recipe, engine)
         chosen = list(ensemble_members(recipe, assays))  # a task that cannot be trained is refused before the search

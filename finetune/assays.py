@@ -41,9 +41,9 @@ from finetune.tables.read import read_table
 from finetune.tables.table import Table, concatenate_tables
 from finetune.tasks.columns import columns_of
 from finetune.tasks.task import Task
-from pretrain.engine.engine import Engine
 from zymogen import keyed_random
 from zymogen.console.progress import ProgressBar
+from zymogen.trainer.engine.engine import Engine
 
 _DIVIDING = ("column", "validation_column")
 """Settings of a split that name columns."""

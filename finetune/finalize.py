@@ -55,12 +55,12 @@ from finetune.splits.groups import resampling_units
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
 from finetune.splits.text import format_split
 from finetune.tasks.task import Task
-from pretrain.checkpoint.best import best_valid
-from pretrain.checkpoint.load import newest_valid, unreadable
-from pretrain.run.directory import RunDirectory
-from pretrain.run.versions import versions
 from zymogen.console.progress import ProgressBar
 from zymogen.settings.json_file import read_bytes
+from zymogen.trainer.checkpoint.best import best_valid
+from zymogen.trainer.checkpoint.load import newest_valid, unreadable
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.versions import versions
 
 
 def finalize(

@@ -13,7 +13,6 @@ from torch import nn
 
 from finetune.assays import Assays
 from finetune.ensemble import EnsembleMember
-from finetune.evaluate import predict
 from finetune.job import FineTuneJob
 from finetune.metrics.predictions import LabelPredictions
 from finetune.metrics.scores import NO_VALIDATION
@@ -21,11 +20,12 @@ from finetune.results.cache import ResultCache
 from finetune.results.calibration import Calibration, fit_calibration
 from finetune.results.merge import MergedPredictions, average_seeds, with_calibration
 from finetune.results.results import EnsembleMemberFacts
+from finetune.scoring import predict
 from finetune.splits.parts import TEST, VALIDATION
 from finetune.tasks.task import Task
-from pretrain.checkpoint.best import best_valid
-from pretrain.checkpoint.restore import read_whole
-from pretrain.run.directory import RunDirectory
+from zymogen.trainer.checkpoint.best import best_valid
+from zymogen.trainer.checkpoint.restore import read_whole
+from zymogen.trainer.run.directory import RunDirectory
 
 
 class TrainedMember(NamedTuple):

@@ -1,6 +1,6 @@
 """Fine-tuning as a job: heads for every task on an encoder that learns nothing, adapters, or all.
 
-In: a recipe and the assays of one fold. Out: as in `pretrain.job.Job`. Kept: nothing besides what every job keeps.
+In: a recipe and the assays of one fold. Out: as in `trainer.job.Job`. Kept: nothing besides what every job keeps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,28 +27,28 @@ from finetune.assays import Assays
 from finetune.bundle.base import find_base
 from finetune.bundle.folder import write_bundle
 from finetune.bundle.manifest import BundleManifest, ModelRecord, ReadingSettings
-from finetune.evaluate import evaluate
 from finetune.heads.input_scale import InputScale
 from finetune.metrics.scores import NO_VALIDATION
 from finetune.metrics.validation import FineTuneScores
 from finetune.model import FineTuneModel
 from finetune.recipe import Recipe
+from finetune.scoring import evaluate
 from finetune.splits.parts import TRAIN, VALIDATION
 from finetune.tables.wild_types import read_wild_types
-from pretrain.checkpoint.best import best_valid
-from pretrain.checkpoint.files.reader import read_tensors
-from pretrain.engine.encoder_setup import set_up_encoder
-from pretrain.engine.engine import Engine
-from pretrain.job import BestModelSelection, Job, LossTerm, ModelBundle
+from pretrain.model.compute import set_up_encoder
 from pretrain.model.flops import BACKWARD_AND_FORWARD, encoder_flops
 from pretrain.model.presets import EsmShape
-from pretrain.optimizer.groups import ParameterGroup
-from pretrain.run import records
-from pretrain.run.directory import RunDirectory
-from pretrain.run.versions import versions
-from pretrain.ship.source import ENCODER, TrainedModel, open_trained_model, random_encoder
-from pretrain.step import Reading
+from pretrain.trained_model import ENCODER, TrainedModel, open_trained_model, random_encoder
 from zymogen.console.progress import ProgressBar
+from zymogen.trainer.checkpoint.best import best_valid
+from zymogen.trainer.checkpoint.reader import read_tensors
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.job import BestModelSelection, Job, LossTerm, ModelBundle
+from zymogen.trainer.optimizer.groups import ParameterGroup
+from zymogen.trainer.run import records
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.versions import versions
+from zymogen.trainer.step import StepResult
 
 _MEASURED = 2000
 """Most training records of which the vectors are measured that heads standardise."""
@@ -250,7 +250,7 @@ class FineTuneJob(Job[FineTuneScores]):
         engine, plan = self.engine, self.assays.plan(self.recipe.run.seed)
         return Loader(self.assays.contents, plan, cursor, first_step, engine.data_rank, engine.data_world_size)
 
-    def flops(self, step: Step, outcome: Reading) -> float:
+    def flops(self, step: Step, result: StepResult) -> float:
         """FLOPs that the step needed of the encoder, over all ranks; 0 where its features are cached."""
         if self.features is not None:
             return 0.0
@@ -259,7 +259,7 @@ class FineTuneJob(Job[FineTuneScores]):
         if "pair" in levels or ("sequence" in levels and self.recipe.heads.pooling != "begin"):
             read = step.num_tokens
         else:  # and begin tokens, one in hundreds, which are left out
-            read = sum(count for count, level in zip(outcome.counts, levels, strict=True) if level == "residue")
+            read = sum(count for count, level in zip(result.counts, levels, strict=True) if level == "residue")
         return times * encoder_flops(self.shape, step.num_tokens, step.squared_lengths, read)
 
     def evaluate(self, model: nn.Module) -> FineTuneScores:
@@ -331,7 +331,7 @@ class FineTuneJob(Job[FineTuneScores]):
         """The id of each record of the tables."""
         return [self.assays.store.header(record) for record in samples.tolist()]
 
-    def seen(self, cursor: Cursor) -> CorpusProgress | None:
+    def corpus_progress(self, cursor: Cursor) -> CorpusProgress | None:
         """Proteins and passes."""
         passes = cursor.pass_index
         return CorpusProgress(self.assays.num_seen(self.recipe.run.seed, passes), float(passes)) if passes else None

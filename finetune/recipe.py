@@ -15,11 +15,11 @@ from finetune.losses.settings import LossSettings
 from finetune.splits.settings import SplitSettings
 from finetune.tables.settings import TableSettings
 from finetune.tasks.settings import TaskSettings
-from pretrain.engine.settings import ParallelSettings
 from pretrain.model.settings import ComputeSettings, ModelSettings
-from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
-from pretrain.run.settings import SelectingRunSettings
 from zymogen.settings.section import IDENTITY, OPERATIONAL, require, require_known, setting
+from zymogen.trainer.engine.settings import ParallelSettings
+from zymogen.trainer.optimizer.settings import OptimizerSettings, ScheduleSettings
+from zymogen.trainer.run.settings import SelectingRunSettings
 
 PEAK_LR = {"frozen": 1e-4, "lora": 3e-4, "full": 2e-5}
 """Peak learning rate of the encoder where a recipe gives none, by what of it learns; heads have `head_lr` times that.

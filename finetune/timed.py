@@ -22,14 +22,14 @@ from finetune.heads.input_scale import InputScale
 from finetune.job import FineTuneJob
 from finetune.look.estimate import ROWS
 from finetune.recipe import Recipe
-from pretrain.engine.engine import Engine
-from pretrain.engine.launch import launch
-from pretrain.ship.source import TrainedModel
-from pretrain.telemetry.memory import most_bytes
 from pretrain.timing import timed_steps
+from pretrain.trained_model import TrainedModel
 from zymogen.command_line.command import make_main
 from zymogen.command_line.parser import CommandParser
 from zymogen.settings.toml_file import read
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.engine.launch import launch
+from zymogen.trainer.telemetry.memory import most_bytes
 
 _WARM = 4
 """Proteins before the clock starts, in which memory is allocated."""

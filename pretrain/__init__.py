@@ -1,20 +1,19 @@
-"""Pretraining: the encoder, one training step, the loop around it, engines, checkpoints and export.
+"""Pretraining: the encoder, the job of masked language modelling, and what is made of a finished run.
 
-`python -m pretrain` with a recipe, or with sequences for which one is proposed, is the run. `pretrain.model` is plain
-modules, which know nothing of engines; `pretrain.step` is one update, whole; `pretrain.loop` takes steps for any
-`pretrain.job`, of which masked language modelling is one (`masked_language_job`). Imports `data`, never `finetune`.
+`python -m pretrain` with a recipe, or with sequences for which one is proposed, is the run: `job` is what
+`zymogen.trainer` trains. `pretrain.model` is plain modules, which know nothing of engines. Imports `zymogen` and
+`data`, never `finetune`.
 
-    model        the encoder and what computes it         engine      how a run is spread over processes
-    optimizer    parameter groups, AdamW, Muon, the rate  checkpoint  one format for every engine, whole or not at all
-    evaluation   scores on held-out proteins              run         the directory of a run, and what is written there
-    telemetry    how fast a run is                        ship        what leaves a run: the exported model
+    model        the encoder and what computes it         evaluation  scores on held-out proteins
     proposal     a recipe for sequences without one       report      a run as one HTML page
-    contacts     which residues touch, by attention maps  card        the model card, made of what a run wrote
+    ship         what leaves a run: the exported model    card        the model card, made of what a run wrote
+    contacts     which residues touch, by attention maps  compare     models by their scores on the same proteins
+    push         a model on a hub                         inspect     what a run did, and whether that can be proven
+    baselines    scores without a neural network
 
 Beside the rooms stand `recipe` (what is trained, composed of each room's settings), `corpora` (its data, opened on
-every rank), `auto_recipe` (from sequences to a recipe) and `timing` (the steps it times), `screen` (what a run tells
-while it trains), `log` (lines of metrics.jsonl), `validations` (what each found), `summary` (the closing words) and
-`export` (the command that exports a run, by `ship`).
+every rank), `auto_recipe` (from sequences to a recipe) and `timing` (the steps it times), `summary` (the closing words)
+and `export` (the command that exports a run, by `ship`).
 """
 
 import os

@@ -14,9 +14,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.proposal.memory import preset_table
+from pretrain.model.memory import preset_table
 from pretrain.recipe import Recipe
-from pretrain.run.directory import RECIPE
 from zymogen.command_line.command import add_override_options, importing_torch, run_and_report
 from zymogen.command_line.parser import CommandParser
 from zymogen.processes.fresh_process import run_command
@@ -24,11 +23,12 @@ from zymogen.processes.launcher import launched_world
 from zymogen.processes.signals import blame_signal, defer, handle_signals
 from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.toml_file import read, settings_help
+from zymogen.trainer.run.directory import RECIPE
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from pretrain.engine.engine import Engine
+    from zymogen.trainer.engine.engine import Engine
 
 _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+=")
 """The beginning of a setting; other words are sources."""
@@ -136,12 +136,12 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
 
 def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, written: str = "") -> None:
     from pretrain.corpora import resolve_epochs
-    from pretrain.loop import train
-    from pretrain.masked_language_job import open_job
+    from pretrain.job import open_job
     from pretrain.proposal.recipe_text import toml_value
-    from pretrain.run.directory import ScheduleDiffersError
     from pretrain.summary import LaunchCommand, format_summary, launch_command, schedule_differs
     from zymogen.processes.launcher import command_line
+    from zymogen.trainer.attempt import train
+    from zymogen.trainer.run.directory import ScheduleDiffersError
 
     is_in_passes = recipe.schedule.passes is not None
     start = LaunchCommand(options.recipe, options.overrides, launch_command(command_line()), is_in_passes)
@@ -171,9 +171,9 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
 def _launched(recipe: Recipe) -> "AbstractContextManager[Engine]":
     # Imported here, so that --help and a mistake in the recipe or in a file's name are answered at once.
     with importing_torch():
-        import pretrain.masked_language_job
+        import pretrain.job
         import pretrain.summary  # noqa: F401
-        from pretrain.engine.launch import launch
+        from zymogen.trainer.engine.launch import launch
     return launch(recipe)
 
 

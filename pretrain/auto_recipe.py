@@ -19,28 +19,28 @@ from typing import TYPE_CHECKING, Any
 
 from data.settings import DataSettings
 from data.sources.resolve import require_files
-from pretrain.engine.settings import PRECISION
+from pretrain.machine import Machine, describe_machine
+from pretrain.model.memory import require_memory
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
 from pretrain.proposal.choose import ProposedRecipe, propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts, facts_of, split_of
-from pretrain.proposal.machine import Machine, describe_machine
-from pretrain.proposal.memory import require_memory
 from pretrain.proposal.options import ProposalOptions
 from pretrain.proposal.recipe_text import format_estimate, format_proposal, recipe_text, times_of, toml_value
 from pretrain.recipe import Recipe
-from pretrain.run.directory import RECIPE, RunDirectory
-from pretrain.telemetry.neighbours import OtherLoad
 from zymogen.console.format import duration
 from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import log
 from zymogen.files.suggestions import format_list
 from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.toml_file import check, overridden, sections
+from zymogen.trainer.engine.settings import PRECISION
+from zymogen.trainer.run.directory import RECIPE, RunDirectory
+from zymogen.trainer.telemetry.neighbours import OtherLoad
 
 if TYPE_CHECKING:
     from data.corpus.stores import PreparedCorpus
-    from pretrain.engine.engine import Engine
+    from zymogen.trainer.engine.engine import Engine
 
 _MOST_BINS = 1 << 30
 """Bins of a step before they are chosen: enough for any number of processes."""
@@ -237,7 +237,7 @@ def propose(request: ProposalOptions, engine: "Engine", *, planned: bool = False
         The text of the recipe that is proposed.
     """
     from data.corpus.stores import prepare_stores
-    from pretrain.masked_language_job import machine_of
+    from pretrain.machine import machine_of
     from pretrain.timing import timed_tokens_per_s
 
     settings = provisional_recipe(request).data

@@ -1,242 +1,297 @@
-"""The job: what is trained, which is all that the loop itself does not know.
+"""Masked language modelling as a job: the encoder learns to fill in residues that were hidden.
 
-In: a recipe and an engine, from which a job is opened. Out: a model, its batches, its scores, what is published of it.
-Kept: what the job adds to a checkpoint. `masked_language_job` is one; docs/jobs.md shows how to write another.
+In: a recipe, whose corpora are opened or built. Out: as in `trainer.job.Job`. Kept: in checkpoints, what was read of a
+stream, and the contact head of the ESM-2 that a run starts from.
 """
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+import shlex
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from data.batches.loader import Loader, Step
+from data.corpus.consumed import StreamIdentity
 from data.order.plan import CorpusProgress, Cursor
-from data.order.settings import PackingSettings
-from pretrain.engine.settings import LaunchSettings
-from pretrain.optimizer.groups import ParameterGroup
-from pretrain.optimizer.settings import ScheduleSettings
-from pretrain.run.directory import RunDirectory
-from pretrain.step import Reading
-from zymogen.processes.errors import CheckpointError
+from data.order.settings import forward_bins
+from data.store.growing import GrowingStore
+from pretrain.corpora import open_on_every_rank
+from pretrain.evaluate.predictions import predict
+from pretrain.evaluate.scores import CORRUPTIONS, HeldOutUnit, MaskedLanguageScores, Prediction, ProteinPredictions
+from pretrain.evaluate.validation import (
+    evaluate,
+    require_targets,
+    unigram_losses,
+    validation_set,
+    with_floor,
+)
+from pretrain.machine import machine_of
+from pretrain.model.build import build_meta, initializers
+from pretrain.model.compute import set_up_encoder
+from pretrain.model.flops import training_flops
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.memory import MemoryEstimate, bins_that_fit, memory_of, require_memory
+from pretrain.model.presets import PRESETS, EsmShape
+from pretrain.model.settings import ModelSettings
+from pretrain.model.weights.names import CONTACT_HEAD
+from pretrain.proposal.corpus import facts_of
+from pretrain.proposal.proportions import check_proportions
+from pretrain.recipe import Recipe
+from pretrain.summary import launch_command
 from zymogen.processes.launcher import command_line
-from zymogen.processes.signals import Interrupted, immediate
+from zymogen.settings import json_file
+from zymogen.trainer.console import gigabytes
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.job import Job, LossTerm, ModelBundle
+from zymogen.trainer.optimizer.groups import ParameterGroup, parameter_groups
+from zymogen.trainer.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.step import StepResult
+from zymogen.trainer.telemetry.memory import free_bytes
+
+_CONSUMED = "corpus/consumed"
+"""Entry of a checkpoint: what was read of a stream (`data.corpus.stream_identity`)."""
 
 
-class LossTerm(NamedTuple):
-    """One thing that the model learns to predict."""
+class MaskedLanguageJob(Job[MaskedLanguageScores]):
+    """Pretraining.
 
-    name: str
-    weight: float
-    """Factor of its mean loss in the loss that is minimised."""
-    has_perplexity: bool = False
-    """Whether the loss is a mean cross-entropy in nats, so that its exponential is a perplexity."""
+    Args:
+        recipe: what is trained.
+        engine: how it is spread.
+        lines: for the start of the run, about how the recipe was resolved.
 
+    Raises:
+        ValueError: a corpus cannot be opened, or nodes hold different ones, or nothing of it can be scored.
+    """
 
-class BestModelSelection(NamedTuple):
-    """That a run keeps its best checkpoint: the one whose validation had the lowest `ValidationScores.rank_metric`."""
+    objectives = (LossTerm("masked_language", 1.0, has_perplexity=True),)
+    bounds_spikes = True
+    publishes_with = ("pretrain.export.export",)
+    shape: EsmShape
+    predictions: Sequence[Prediction] = ()
+    """The predictions of the weights that were validated last."""
+    contact_head: Mapping[str, Any] | None = None
+    """That of the ESM-2 which the run started from, as checkpoints keep it; it is not trained."""
 
-    patience: int | None = None
-    """Validations in a row without a better score after which training ends; None: it ends with its last token."""
+    def __init__(self, recipe: Recipe, engine: Engine, lines: Sequence[str] = ()) -> None:
+        self.recipe, self.engine, self._lines = recipe, engine, lines
+        if recipe.model.preset is not None:  # before hours of building and clustering
+            self._require_memory(PRESETS[recipe.model.preset])
+        self.corpora = open_on_every_rank(recipe.data, engine)
+        self.scored = validation_set(self.corpora, recipe.data, recipe.run.validation_sequences)
+        require_targets(self.scored, recipe.data, holds_out=self.corpora.holds_out)
 
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the corpora that are drawn from, and of what is held out of them."""
+        return {"corpus": self.corpora.fingerprint, "split": self.corpora.split_fingerprint}
 
-class ValidationScores(Protocol):
-    """What a validation found, the same on every rank."""
-
-    def numbers(self) -> dict[str, dict[str, float]]:
-        """All scores for metrics.jsonl: name of what was scored -> name of a number -> number."""
-
-    def line(self) -> str:
-        """A summary for the console, without the step."""
+    def description(self) -> dict[str, Any]:
+        """Sizes of the corpora, the fingerprints, and what is held out."""
+        return self.corpora.description() | {"held_out": self._held_out}
 
     @property
-    def rank_metric(self) -> float:
-        """The number by which two checkpoints of one run are compared; the lower one is better."""
+    def _held_out(self) -> HeldOutUnit:
+        if not self.corpora.holds_out:
+            return HeldOutUnit.NOTHING
+        return HeldOutUnit.CLUSTERS if self.corpora.by_cluster else HeldOutUnit.SEQUENCES
 
+    def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
+        """The recipe's model, or the described one: what `model.init` names is not read again."""
+        if described is None:
+            self.shape, first, head = initializers(self.recipe.model, self.recipe.run.seed)
+            self.contact_head = asdict(head) if head else None
+        else:
+            self.shape, first = EsmShape(**described), {}
+        self._require_memory(self.shape)
+        self.unigram = unigram_losses(self.corpora)
+        return ModelBundle(build_meta(self.shape), asdict(self.shape), first, width=self.shape.dim)
 
-@dataclass(frozen=True, slots=True)
-class ModelBundle:
-    """A model before an engine prepares it."""
+    def facts(self) -> list[tuple[str, str]]:
+        """The architecture, the proteins and how they were split, and the memory."""
+        shape, model = self.shape, self.recipe.model
+        kind = f"{'ESM C' if shape.is_modern else 'ESM-2'}, {shape.layers} layers, width {shape.dim}"
+        parameters = f"{model.preset or model.init}, {self.num_parameters:,} parameters: {kind}"
+        expected = self._expected(shape)
+        parts = f"{gigabytes(expected.activations)} activations, {gigabytes(expected.state)} model"
+        memory = f"about {gigabytes(expected.total)} a process ({parts})"
+        return [("model", parameters), *self.corpora.facts(), ("memory", memory)]
 
-    model: nn.Module
-    """Parameters on the meta device: names and shapes. What is not trained has `requires_grad` False already."""
-    description: Mapping[str, Any]
-    """For run.json: what `Job.build` needs to build the same model when the run is continued."""
-    initializers: Mapping[str, Callable[[], Tensor]]
-    """Parameter name -> what draws or reads its first value, whole, float32 on the host.
+    def _expected(self, shape: EsmShape) -> MemoryEstimate:
+        data = self.recipe.data
+        return _expected(self.recipe, self.engine, shape, min(forward_bins(data), data.bins_per_step))
 
-    For a run that begins, every parameter. For one that is continued, those that are not trained: a checkpoint does not
-    hold them.
-    """
-    width: int
-    """Width of the model's matrix products, for which this machine's peak is measured."""
-    frozen: str | None = None
-    """Content hash of frozen weights that the model does without, because what they compute was computed before."""
+    def _require_memory(self, shape: EsmShape) -> None:
+        require_memory(self._expected(shape).total, machine_of(self.engine))
 
+    def set_up(self, model: nn.Module) -> list[str]:
+        """Set the encoder up."""
+        recipe = self.recipe
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        encoder = cast(MaskedLanguageModel, model).encoder
+        slots = recipe.data.bin_tokens * forward_bins(recipe.data)
+        lines = set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
+        return [*lines, *self._lines] + _peak_rate(recipe) + (self._proportion() if self.engine.is_main else [])
 
-S = TypeVar("S", bound=ValidationScores, covariant=True)
+    def _proportion(self) -> list[str]:
+        """Lines about a recipe that is out of proportion to a corpus; none about a stream or a mixture."""
+        recipe, (corpus, *others) = self.recipe, self.corpora.parts
+        if others or corpus.store.is_growing:
+            return []
+        data = recipe.data
+        command = f"{launch_command(command_line())} {shlex.join(data.sources)}"
+        sizes = recipe.schedule.total_tokens, self.shape, data.crop_tokens, data.bin_tokens
+        return check_proportions(*sizes, facts_of(corpus.store, count_distinct=False), machine_of(self.engine), command)
 
+    def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
+        """All parameters; matrices decay."""
+        return parameter_groups(model, self.recipe.optimizer)
 
-class Job(Protocol[S]):
-    """What is trained. Every rank has one, and calls its methods in the same order.
+    def loader(self, cursor: Cursor, first_step: int) -> Loader:
+        """Masked bins of the corpora."""
+        seed, engine = self.recipe.run.seed, self.engine
+        contents, plan = self.corpora.masked(seed), self.corpora.plan(seed)
+        return Loader(contents, plan, cursor, first_step, engine.data_rank, engine.data_world_size)
 
-    A job that inherits from this class need not write the methods that have a body here.
-    """
+    def flops(self, step: Step, result: StepResult) -> float:
+        """FLOPs that the step needed, over all ranks."""
+        return training_flops(self.shape, step.num_tokens, step.squared_lengths, sum(result.counts), pruned=True)
+
+    def evaluate(self, model: nn.Module) -> MaskedLanguageScores:
+        """Perplexities on held-out proteins; collective."""
+        corpora, how = self.corpora, (self.scored, self.recipe.data)
+        scores = evaluate(model, corpora, *how, self.engine, self.unigram)
+        self.predictions = predict(model, corpora, self.recipe.data, self.engine, self.unigram)
+        if families := corpora.families:
+            scores = self.engine.on_main(lambda: with_floor(scores, families, *how))
+        return MaskedLanguageScores(scores, self._held_out)
+
+    def scored_set(self) -> str:
+        """That of the frozen set, which `pretrain.evaluate` has in each of its rows, too."""
+        return self._scored_set
+
+    @cached_property
+    def _scored_set(self) -> str:
+        return self.scored.fingerprint()
+
+    def validation_tokens(self) -> float:
+        """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
+        return len(CORRUPTIONS) * int(self.scored.lengths.sum()) / 3
+
+    def publish(self, run: RunDirectory) -> None:
+        """The export that transformers loads, and the predictions that the report shows."""
+        from pretrain.export.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
+
+        last_export(run)  # from the checkpoint, which is whole even if the model's parameters are spread
+        run.write_predictions(json_file.as_json(ProteinPredictions(proteins=tuple(self.predictions))))
+
+    def corpus_progress(self, cursor: Cursor) -> CorpusProgress | None:
+        """Proteins and passes; None for a mixture and for cluster sampling."""
+        return self.corpora.progress(self.corpora.plan(self.recipe.run.seed), cursor)
+
+    def sample_names(self, samples: NDArray[np.int64]) -> list[str]:
+        """The first word of each header."""
+        return self.corpora.names(samples)
 
     @property
     def entry_names(self) -> Set[str]:
-        """Every name that `checkpoint_entries` may use; no run continues from a checkpoint that has another one."""
-        return frozenset()
-
-    bounds_spikes: ClassVar[bool] = False
-    """Whether `run.spike_nats` is a bound of its loss: that the loss is in nats, or that the recipe knows its unit."""
-
-    publishes_with: ClassVar[Sequence[str]] = ()
-    """Modules that `publish` imports and nothing imports before."""
-
-    @property
-    def selection(self) -> BestModelSelection | None:
-        """Whether the run keeps its best checkpoint; None: the newest ones alone.
-
-        With one, a step that is validated is validated first and then saved, so that its checkpoint says how good it
-        is; `checkpoint.best.best_valid` finds the best one.
-        """
-        return None
-
-    @property
-    def objectives(self) -> Sequence[LossTerm]:
-        """What the model learns, in the order of `Batch.targets` and of the losses that the model returns."""
-
-    def fingerprints(self) -> dict[str, str]:
-        """`corpus` and `split`: hashes of what is learned from and of what is held out; a run is continued with both.
-
-        Everything else that decides what is learned is a setting of class identity in the recipe.
-        """
-
-    def description(self) -> dict[str, Any]:
-        """What run.json says of the data, with the fingerprints; called on rank 0 alone."""
-        found = self.fingerprints()
-        return {"fingerprint": found["corpus"], "split": found["split"]}
-
-    def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
-        """The model of a run that begins, or the one that `ModelBundle.description` described when the run began.
-
-        Its `forward` gets a `Batch` and returns ``(objectives,)`` float32: for each objective the *sum* of its losses
-        over the targets. Without a target that sum is 0, and every parameter still gets a gradient from it.
-        """
-
-    def set_up(self, model: nn.Module) -> list[str]:
-        """Fit the unprepared model to this machine and engine, and return lines for the start of a run."""
-
-    def facts(self) -> Sequence[tuple[str, str]]:
-        """What a run prints of its model and data before its first step: (name, text); rank 0 prints it."""
-        return ()
-
-    def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
-        """What of the unprepared model is trained, and how fast."""
-
-    def loader(self, cursor: Cursor, first_step: int) -> Loader:
-        """The steps from a cursor on, for this rank; `first_step` is the number of the first."""
-
-    def flops(self, step: Step, outcome: Reading) -> float:
-        """FLOPs that a step needed, over all ranks; 0 where its tokens cost none, and then no speed is told."""
-
-    def metrics(self, outcome: Reading) -> dict[str, float]:
-        """Numbers of a step for metrics.jsonl, besides the loop's own: targets, and each objective's mean loss.
-
-        An objective without a target in the step has none there.
-        """
-        both = list(zip(self.objectives, outcome.losses, strict=True))
-        each = {f"loss/{of.name}": loss for of, loss in both if loss is not None and len(both) > 1}
-        return {"targets": float(sum(outcome.counts)), **each}
-
-    def evaluate(self, model: nn.Module) -> S:
-        """Score the prepared model on what is held out; collective. Its mode stays as it was.
-
-        A signal ends it where it calls `engine.raise_if_interrupted`.
-        """
-
-    def scored_set(self) -> str:
-        """Hash of what `evaluate` scores, for metrics.jsonl; empty where there is none; called on rank 0 alone."""
-        return ""
-
-    @property
-    def scored_part(self) -> str:
-        """Name under which metrics.jsonl has what `evaluate` finds: "training" where training records are scored."""
-        return "validation"
-
-    def validation_tokens(self) -> float:
-        """About how many tokens are trained on in the time of an evaluation; 0 where that is not known."""
-        return 0.0
-
-    def publish(self, run: RunDirectory) -> None:
-        """Write what others use of the finished run, from its newest or its best checkpoint; called on rank 0 alone."""
-
-    def seen(self, cursor: Cursor) -> CorpusProgress | None:
-        """How much of the data a run has trained on up to `cursor`, None if unknown; called on rank 0 alone."""
-        return None
-
-    def sample_names(self, samples: NDArray[np.int64]) -> Sequence[str]:
-        """What sequences are called, by the sample ids of a plan, where a run must name them; on rank 0 alone."""
-        return [str(sample) for sample in samples.tolist()]
+        """The contact head, and what was read of a stream."""
+        return frozenset({CONTACT_HEAD, _CONSUMED})
 
     def checkpoint_entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
-        """What a checkpoint at `cursor` keeps for the job, by the name of the entry; collective."""
-        return {}
+        """What was read of a stream up to the cursor, finished stores have fingerprints; and the contact head."""
+        kept = {CONTACT_HEAD: dict(self.contact_head)} if self.contact_head else {}
+        if (consumed := self._consumed) is not None:
+            kept[_CONSUMED] = self.engine.on_main(lambda: consumed.up_to(cursor))
+        return kept
 
     def require_entries(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
-        """Check that the job can continue from a checkpoint that holds `entries`; collective.
+        """A stream's fingerprint leaves out its tail, so what was read of that is compared here."""
+        self.contact_head = entries.get(CONTACT_HEAD)
+        kept = entries.get(_CONSUMED)  # absent where the store was finished
+        if (consumed := self._consumed) and kept is not None:
+            self.engine.on_each_node(lambda: consumed.require(kept, cursor))
 
-        Raises:
-            ValueError: what they say of the data is no longer true.
-        """
-
-
-def require_publishable(job: "Job[Any]") -> None:
-    """Import what publishing needs, so that a run that could not end is refused before it trains; on rank 0 alone.
-
-    Raises:
-        ValueError: a module cannot be imported.
-    """
-    for name in job.publishes_with:
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # libraries fail in many ways, as transformers does without docstrings
-            raise ValueError(
-                f"the export cannot be made at the end of the run: {name} fails with {error!r}; install what it "
-                "names again, and leave PYTHONOPTIMIZE=2 out"
-            ) from error
+    @cached_property
+    def _consumed(self) -> StreamIdentity | None:
+        stream = self.corpora.parts[0].store  # a mixture has no streams, so that a stream is the only corpus
+        return StreamIdentity(stream, self.recipe.data.window_sequences) if isinstance(stream, GrowingStore) else None
 
 
-def publish(job: "Job[Any]", run: RunDirectory) -> None:
-    """Have the job publish, and a signal end that at once; on rank 0 alone.
+def open_job(recipe: Recipe, engine: Engine) -> MaskedLanguageJob:
+    """The job of a run whose directory this process has claimed; collective.
+
+    Where `data.bins_per_forward` is "auto", the run's first start with it chooses the number and writes it to run.json,
+    and later ones take that: another number adds gradients in another order.
 
     Raises:
-        ValueError: it failed; the run is trained nevertheless.
-        CheckpointError: the same, by the storage.
+        ValueError: as of `MaskedLanguageJob`.
     """
-    try:
-        with immediate():
-            job.publish(run)
-    except (Interrupted, CheckpointError):
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{run.root} is trained and its newest checkpoint is whole, but it was not exported: {error!r}; "
-            f"mend that, and the same command exports it without training: {command_line()}"
-        ) from error
+    run, kept = RunDirectory(Path(recipe.run.directory)), None
+    chooses = recipe.data.bins_per_forward == "auto"
+    if chooses:
+        kept = engine.on_main(lambda: run.read().bins_per_forward if run.has_trained else None)
+    numbered, lines = in_bins(recipe, engine, kept)
+    if chooses:
+        engine.on_main(lambda: run.describe(bins_per_forward=forward_bins(numbered.data)))
+    return MaskedLanguageJob(numbered, engine, lines)
 
 
-class TrainingRecipe(LaunchSettings, Protocol):
-    """What the loop reads of a recipe, whatever else stands in it."""
+def in_bins(recipe: Recipe, engine: Engine, kept: int | None = None) -> tuple[Recipe, list[str]]:
+    """The recipe with `data.bins_per_forward` as a number, and a line that says why it is that; collective.
 
-    @property
-    def data(self) -> PackingSettings:
-        """Sizes of crops, bins and steps."""
+    Args:
+        recipe: what is trained; a number that it gives stays as it is, without a line.
+        engine: how it is spread.
+        kept: the number that "auto" is; None: it is chosen now, by the free memory.
+    """
+    if recipe.data.bins_per_forward != "auto":
+        return recipe, []
+    if kept is not None:
+        number, why = kept, "which an earlier start chose"
+    else:
+        number, why = _chosen(recipe, engine)
+    numbered = replace(recipe, data=replace(recipe.data, bins_per_forward=number))
+    return numbered, [f"bins a forward pass: {number}, {why}; data.bins_per_forward=N takes N"]
 
-    @property
-    def schedule(self) -> ScheduleSettings:
-        """How long it trains, and its learning rates."""
+
+def _chosen(recipe: Recipe, engine: Engine) -> tuple[int, str]:
+    """The least number that any rank has memory for, and why it is that."""
+    free, most = free_bytes(engine.device), -(-recipe.data.bins_per_step // engine.data_world_size)
+    if free is None:
+        return 1, "as more gain hardly anything on a CPU"
+    shape = _shape_of(recipe.model)
+    fit = bins_that_fit(free, most, lambda bins: _expected(recipe, engine, shape, bins).total)
+    fits, frees = zip(*engine.gather((fit, free)), strict=True)
+    return min(fits), f"of {most} that a process has of a step, by the {gigabytes(min(frees))} of memory that are free"
+
+
+def _shape_of(model: ModelSettings) -> EsmShape:
+    if model.init is None:
+        return PRESETS[str(model.preset)]
+    from pretrain.model.weights import source  # transformers takes seconds to import
+
+    return source.shape_of(source.config_of(model.init))
+
+
+def _expected(recipe: Recipe, engine: Engine, shape: EsmShape, bins: int) -> MemoryEstimate:
+    """The memory of one process, with so many bins in a forward pass."""
+    slots, optimizer = recipe.data.bin_tokens * bins // engine.context.size, recipe.optimizer.name
+    return memory_of(shape, slots, machine_of(engine), optimizer, checkpointing=recipe.compute.checkpointing)
+
+
+def _peak_rate(recipe: Recipe) -> list[str]:
+    """A line about the peak rate of weights that are trained already."""
+    peak = recipe.schedule.peak
+    if recipe.model.init is not None and peak == TRAINED_PEAK_LR:
+        said = f"a tenth of that from random weights, because {recipe.model.init} is trained already"
+        return [f"learning rate: peak {peak:g}, {said}; schedule.peak_lr sets another"]
+    if recipe.model.init is not None and peak >= PEAK_LR:
+        said = f"a rate for random weights, and {recipe.model.init} is trained already"
+        return [f"learning rate: peak {peak:g}, {said}; schedule.peak_lr=none takes {TRAINED_PEAK_LR:g}"]
+    return []

@@ -7,12 +7,12 @@ and overrides. Kept: nothing. Torch is not imported, so that `--help` and a mist
 from dataclasses import dataclass, field, replace
 
 from data.settings import DataSettings
-from pretrain.engine.settings import ParallelSettings
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings, ModelSettings
-from pretrain.optimizer.settings import TRAINED_PEAK_LR, OptimizerSettings, ScheduleSettings
-from pretrain.run.settings import RunSettings
 from zymogen.settings.section import require
+from zymogen.trainer.engine.settings import ParallelSettings
+from zymogen.trainer.optimizer.settings import TRAINED_PEAK_LR, OptimizerSettings, ScheduleSettings
+from zymogen.trainer.run.settings import RunSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

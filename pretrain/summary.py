@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrain.evaluation.scores import TITLES, MaskedLanguageScores, corruption_of, format_interval
-from pretrain.evaluation.training_curve import training_curve, without_rolled_back
-from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
-from pretrain.loop import TrainingResult
+from pretrain.evaluate.scores import TITLES, MaskedLanguageScores, corruption_of, format_interval
+from pretrain.evaluate.training_curve import training_curve, without_rolled_back
+from pretrain.evaluate.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.proposal import rules
-from pretrain.run.attempts import AttemptRecords, attempts
-from pretrain.run.directory import RunDirectory
-from pretrain.run.records import read_metrics
-from pretrain.screen import format_epochs
 from zymogen.console.format import count, format_number
 from zymogen.console.progress import in_columns
+from zymogen.trainer.attempt import TrainingResult
+from zymogen.trainer.console import format_epochs
+from zymogen.trainer.optimizer.settings import ScheduleSettings
+from zymogen.trainer.run.attempts import AttemptRecords, attempts
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.records import read_metrics
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
@@ -220,7 +220,7 @@ def _train_larger(start: LaunchCommand, recipe: Mapping[str, Any], preset: str, 
 
 def _trained_on(summary: TrainingResult[MaskedLanguageScores]) -> str:
     state = summary.state
-    seen = summary.job.seen(state.cursor)
+    seen = summary.job.corpus_progress(state.cursor)
     proteins = f" of {count(seen.proteins, 'distinct protein')}" if seen and seen.proteins is not None else ""
     passes = f", {format_epochs(seen.passes)}" if seen and seen.passes is not None else ""
     steps = f"{',' if passes else ''} in {state.step:,} steps ({summary.seconds:.0f} s this time)"

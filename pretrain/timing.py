@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 import torch
 
 from data.order.plan import Cursor
-from pretrain.engine.engine import Engine
-from pretrain.engine.named_state import fill
-from pretrain.job import Job, TrainingRecipe, ValidationScores
-from pretrain.masked_language_job import MaskedLanguageJob, in_bins
-from pretrain.optimizer.groups import build_optimizer
+from pretrain.job import MaskedLanguageJob, in_bins
 from pretrain.recipe import Recipe
-from pretrain.step import train_step
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.engine.named_state import fill
+from zymogen.trainer.job import Job, TrainingRecipe, ValidationScores
+from zymogen.trainer.optimizer.groups import build_optimizer
+from zymogen.trainer.step import train_step
 
 _FEWEST, _MOST = 2, 50
 """Steps that are timed."""
@@ -49,7 +49,7 @@ def timed_steps(
 
     Args:
         recipe: what is timed.
-        open_job: opens the job, as `pretrain.loop.train` takes it.
+        open_job: opens the job, as `zymogen.trainer.attempt.train` takes it.
         engine: how it is spread.
         seconds: about how long the timed steps take.
         least_tokens: tokens that are timed at least, however long they take.
@@ -85,7 +85,7 @@ def _timed(
                 weights=weights,
                 clip_norm=recipe.optimizer.clip_norm,
                 learning_rate=_LEARNING_RATE,
-            ).read()
+            ).to_host()
             return step.num_tokens
 
         take()

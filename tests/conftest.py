@@ -57,10 +57,10 @@ def write_last_report() -> Callable[[Path], None]:
     """Make runs inside this process quick; the value is how the program draws a run's report at its end."""
     import torch
 
-    from pretrain.checkpoint import saver
     from pretrain.report import page
     from support.forgotten_runs import measure_peak_once
     from support.launching import fork_server
+    from zymogen.trainer.checkpoint import saver
 
     # A small tensor on two threads of a busy machine waits for the second thread ten times as long as it computes.
     torch.set_num_threads(1)
@@ -162,9 +162,9 @@ def two(pristine: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def signalled_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Has this process get a signal in a step, once."""
-    import pretrain.loop
+    import zymogen.trainer.loop
 
-    train_step = pretrain.loop.train_step
+    train_step = zymogen.trainer.loop.train_step
 
     def arrange(step: int) -> None:
         calls = [0]
@@ -175,6 +175,6 @@ def signalled_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
                 os.kill(os.getpid(), signal.SIGTERM)
             return train_step(*arguments, **how)
 
-        monkeypatch.setattr(pretrain.loop, "train_step", signalling)
+        monkeypatch.setattr(zymogen.trainer.loop, "train_step", signalling)
 
     return arrange

@@ -1,7 +1,7 @@
 """The house rules that a reader cannot see in one file: how large, under which names, and what YAML files may say.
 
 Each rule is a function of a root folder that returns its offences, so that every test has a twin in which a broken tree
-is found out. `test_imports` holds who imports whom.
+is found out. Who imports whom is in setup.cfg.
 """
 
 import subprocess
@@ -64,7 +64,7 @@ def too_long_or_badly_named(root: Path) -> list[str]:
 def unknown_yaml_keys(root: Path) -> list[str]:
     from accelerate.commands.config.config_args import ClusterConfig
 
-    from pretrain.engine.launch_request import unknown_keys
+    from zymogen.trainer.engine.launch_request import unknown_keys
 
     offences = []
     for path in sorted((root / "accelerate_configs").glob("*.y*ml")):
@@ -170,4 +170,4 @@ def test_a_crowded_room_is_found(tmp_path: Path, folder: str, most: int) -> None
 def test_git_ignore_is_asked(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text("data/\n")
-    assert git_ignores(tmp_path, "data/sources/fasta.py", "pretrain/step.py") == ["data/sources/fasta.py"]
+    assert git_ignores(tmp_path, "data/sources/fasta.py", "zymogen/trainer/step.py") == ["data/sources/fasta.py"]

@@ -16,12 +16,12 @@ from data.settings import DataSettings
 from data.sources.resolve import ResolvedSources, resolve
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer.groups import build_optimizer, learning_rate, parameter_groups
 from pretrain.recipe import Recipe
 from support.inputs.whole_models import build_model
 from support.places import ROOT
 from zymogen.settings.section import settings_of
 from zymogen.settings.toml_file import documented, read
+from zymogen.trainer.optimizer.groups import build_optimizer, learning_rate, parameter_groups
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.y*ml"))

@@ -16,8 +16,8 @@ from finetune.__main__ import main
 from finetune.look.sizes import FROZEN_BELOW
 from finetune.recipe import Recipe
 from finetune.results.results import FILE, Results
-from pretrain.run.directory import RunDirectory
 from zymogen.settings.toml_file import read
+from zymogen.trainer.run.directory import RunDirectory
 
 
 class Outcome(NamedTuple):

@@ -29,15 +29,15 @@ from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
 from benchmarks.training import Case, Side, ours, train
 from data.order.plan import Cursor
-from pretrain.checkpoint.commit import SavePlan, commit
-from pretrain.checkpoint.load import unreadable, verify
-from pretrain.checkpoint.manifest import CheckpointManifest, Topology, TrainerState
-from pretrain.checkpoint.restore import restore
-from pretrain.checkpoint.save_schedule import optimal_interval
-from pretrain.checkpoint.writer import BackgroundWrite, StagingBuffer
-from pretrain.engine.named_state import TorchState
-from pretrain.engine.ranks import Ranks
-from pretrain.run.settings import RunSettings
+from zymogen.trainer.checkpoint.commit import SavePlan, commit
+from zymogen.trainer.checkpoint.load import unreadable, verify
+from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology, TrainerState
+from zymogen.trainer.checkpoint.restore import restore
+from zymogen.trainer.checkpoint.save_schedule import optimal_interval
+from zymogen.trainer.checkpoint.writer import BackgroundWrite, StagingBuffer
+from zymogen.trainer.engine.named_state import TorchState
+from zymogen.trainer.engine.ranks import Ranks
+from zymogen.trainer.run.settings import RunSettings
 
 CPU = torch.device("cpu")
 BARS = {"8m": 0.03, "35m": 0.1}

@@ -26,9 +26,9 @@ from typing import Any
 from benchmarks.checkpoint.recipe import written
 from benchmarks.report import Row, report
 from benchmarks.results.record import parse_options
-from pretrain import loop
 from pretrain.__main__ import main as pretrain
-from pretrain.checkpoint import find, verify
+from zymogen.trainer import loop
+from zymogen.trainer.checkpoint.load import find, verify
 
 EVERY = 100
 """Steps from one save to the next."""

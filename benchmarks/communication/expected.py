@@ -21,10 +21,11 @@ from pretrain.model.attention.choice import choose
 from pretrain.model.context import Exchange
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer.dealing import balance, newton_schulz_cost
-from pretrain.optimizer.groups import parameter_groups
-from pretrain.optimizer.settings import OptimizerSettings
-from pretrain.step import NOTHING
+from zymogen.trainer.collectives import balance
+from zymogen.trainer.flags import NO_FLAGS
+from zymogen.trainer.optimizer.groups import parameter_groups
+from zymogen.trainer.optimizer.muon import newton_schulz_cost
+from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 BFLOAT, FLOAT, DOUBLE, INTEGER = 2, 4, 8, 8
 """Bytes of a number."""
@@ -89,7 +90,7 @@ def expected(case: Case, work: Work) -> dict[str, int]:
     engine = _zero(case, work) if case.engine.startswith("zero") else _torch(case, work)
     # The step itself: targets, digests and what ranks tell each other before the first forward pass; then, after the
     # update, loss sums, of each bin its own.
-    step = {"all_reduce": INTEGER * (1 + work.bins_per_step + len(NOTHING)) + FLOAT * work.bins_per_step}
+    step = {"all_reduce": INTEGER * (1 + work.bins_per_step + len(NO_FLAGS)) + FLOAT * work.bins_per_step}
     return dict(Counter(engine) + Counter(step) + Counter(_attention(case, work)) + Counter(_muon(case, work)))
 
 

@@ -19,13 +19,13 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from data.batches.loader import Step
-from pretrain import loop
-from pretrain.engine.engine import Engine
-from pretrain.engine.launch import launch
-from pretrain.masked_language_job import MaskedLanguageJob
+from pretrain.job import MaskedLanguageJob
 from pretrain.recipe import Recipe
-from pretrain.step import Outcome, train_step
 from zymogen.settings.toml_file import read
+from zymogen.trainer import attempt, loop
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.engine.launch import launch
+from zymogen.trainer.step import StepResult, train_step
 
 WARM_UP, TIMED, PROFILED = 2, 3, 3
 """Numbers of steps, in this order. The profiler slows a step down, so that steps are timed without it."""
@@ -56,7 +56,7 @@ class Watch:
         self.seconds: list[float] = []
         self.profiler: Any = None
 
-    def __call__(self, step: Step, model: torch.nn.Module, optimizer: Any, engine: Engine, **how: Any) -> Outcome:
+    def __call__(self, step: Step, model: torch.nn.Module, optimizer: Any, engine: Engine, **how: Any) -> StepResult:
         """Take one step, and wait for its result."""
         if len(step.batches) != MICRO_BATCHES or step.max_micro_batches != MICRO_BATCHES:
             raise ValueError(f"{len(step.batches)} micro-batches of {step.max_micro_batches}; must be {MICRO_BATCHES}")
@@ -67,12 +67,12 @@ class Watch:
             dist.barrier()  # one rank's profiler starts later than another's
         started = time.perf_counter()
         with record_function(MARK):
-            outcome = train_step(step, model, optimizer, engine, **how)
-            outcome.read()
+            result = train_step(step, model, optimizer, engine, **how)
+            result.to_host()
         self.seconds.append(time.perf_counter() - started)
         if len(self.seconds) == STEPS:
             self.profiler.stop()
-        return outcome
+        return result
 
     def results(self) -> dict[str, Any]:
         """Seconds of the timed steps; bytes, calls and seconds of the profiled ones."""
@@ -130,9 +130,9 @@ def main(arguments: list[str]) -> int:
         with (
             mock.patch.object(loop, "train_step", watch),
             mock.patch.object(loop.Trainer, "save"),
-            mock.patch.object(loop.Trainer, "finish", return_value={}),
+            mock.patch.object(attempt, "finish", return_value={}),
         ):
-            loop.train(recipe, MaskedLanguageJob, engine)
+            attempt.train(recipe, MaskedLanguageJob, engine)
         every = engine.gather(watch.results())
         if engine.is_main:
             Path(results).write_text(json.dumps({"device": engine.device.type, "ranks": every}))

@@ -25,11 +25,11 @@ from finetune.ensemble import ensemble_members
 from finetune.job import FineTuneJob
 from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import Recipe
-from pretrain.engine.launch import launch
-from pretrain.loop import train
-from pretrain.step import Reading
 from zymogen.onednn import ROWS
 from zymogen.settings.toml_file import check
+from zymogen.trainer.attempt import train
+from zymogen.trainer.engine.launch import launch
+from zymogen.trainer.step import StepResult
 
 TASK = "location"
 _TESTED = "MMMMM"
@@ -81,13 +81,13 @@ class TimedJob(FineTuneJob):
         self.began = time.process_time()
         return loader
 
-    def flops(self, step: Step, outcome: Reading) -> float:
+    def flops(self, step: Step, result: StepResult) -> float:
         """The same; the loop asks after each step."""
         self.ended = time.process_time()
         self.tokens += step.num_tokens
         self.slots += sum(batch.tokens.numel() for batch in step.batches)
         self.steps += 1
-        return super().flops(step, outcome)
+        return super().flops(step, result)
 
     def evaluate(self, model: nn.Module) -> FineTuneScores:
         """The same, kept."""

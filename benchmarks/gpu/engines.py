@@ -7,9 +7,9 @@ bins into forward passes differs, which is rounding. Distances are norms over al
 difference is that of weights whose gradient is only rounding, such as a bias of keys, and Adam moves these as fast as
 any other.
 
-FSDP2 and ZeRO run as `pretrain.engine` sets them up, through `pretrain.step.train_step`, where Accelerate can be
-imported; without it FSDP2 is made from torch's parts in the same way. DDP always is, because Accelerate does not wrap a
-model in a world of one.
+FSDP2 and ZeRO run as `zymogen.trainer.engine` sets them up, through `zymogen.trainer.step.train_step`, where Accelerate
+can be imported; without it FSDP2 is made from torch's parts in the same way. DDP always is, because Accelerate does not
+wrap a model in a world of one.
 """
 
 import gc
@@ -36,11 +36,11 @@ from benchmarks.training import initial
 from data.batches.batch import Batch
 from data.order.plan import SPECIAL_TOKENS
 from pretrain.model.masked_language_model import MaskedLanguageModel
-from pretrain.optimizer.groups import build_optimizer, parameter_groups
-from pretrain.optimizer.settings import OptimizerSettings
+from zymogen.trainer.optimizer.groups import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 if TYPE_CHECKING:
-    from pretrain.engine.engine import Engine
+    from zymogen.trainer.engine.engine import Engine
 
 BAR = Bar(3.0, "lower", "one process, bins regrouped")
 Kind = Literal["DDP", "FSDP2", "ZeRO-2", "ZeRO-3"]
@@ -159,7 +159,7 @@ def _model(place: Place) -> MaskedLanguageModel:
 
 
 def _direct(place: Place, batches: Sequence[Batch], kind: Kind | None = None) -> Way:
-    """A single process, DDP or FSDP2, with the step of `pretrain.step` in a few lines."""
+    """A single process, DDP or FSDP2, with the step of `zymogen.trainer.step` in a few lines."""
     model = _model(place)
     wrapped: nn.Module = model
     if kind == "DDP":
@@ -196,18 +196,18 @@ def _cut(model: MaskedLanguageModel, device: torch.device) -> None:
 
 
 def prepared_by(kind: Kind, model: nn.Module) -> tuple["Engine", nn.Module, Any]:
-    """An engine as `pretrain.engine.launch` builds it, the model and its optimizer as it runs them."""
+    """An engine as `zymogen.trainer.engine.launch` builds it, the model and its optimizer as it runs them."""
     os.environ.update(VARIABLES[kind])
     from accelerate import Accelerator
 
-    from pretrain.engine.engine import Engine
-    from pretrain.engine.launch import sharding_on_a_cpu
+    from zymogen.trainer.engine.engine import Engine
+    from zymogen.trainer.engine.launch import sharding_on_a_cpu
 
     of_engine: type[Engine]
     if kind == "FSDP2":
-        from pretrain.engine.fully_sharded import FullyShardedEngine as of_engine
+        from zymogen.trainer.engine.fully_sharded import FullyShardedEngine as of_engine
     else:
-        from pretrain.engine.zero import ZeroEngine as of_engine
+        from zymogen.trainer.engine.zero import ZeroEngine as of_engine
 
     with sharding_on_a_cpu("FSDP" if kind == "FSDP2" else "DEEPSPEED"):
         accelerator = Accelerator(mixed_precision="no", **of_engine.plugins(CLIP))
@@ -226,4 +226,4 @@ def _launched(place: Place, batches: Sequence[Batch], kind: Kind) -> Way:
         return {piece.name: piece.live.to("cpu", copy=True).view(state.shape(piece.name)) for piece in pieces}
 
     take = program_step(running, prepared, optimizer, batches, RATE)
-    return Way(take, weights, f"pretrain.engine's {running.name}, pretrain.step.train_step")
+    return Way(take, weights, f"zymogen.trainer.engine's {running.name}, zymogen.trainer.step.train_step")

@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.gpu.results import Finding, Results
 from benchmarks.report import processor
-from pretrain.model.attention.choice import VARLEN, choose
-from pretrain.telemetry.peak import known_peak
+from pretrain.model.attention.choice import choose, find_varlen
+from zymogen.trainer.telemetry.peak import known_peak
 
 Result = TypeVar("Result")
 
@@ -115,7 +115,7 @@ def facts(device: torch.device) -> dict[str, str]:
 def machine(place: Place) -> Iterator[Finding]:
     """The device, and which attention backend is taken for which heads and dtype."""
     yield Finding("device", facts(place.device).get("GPU", processor()), note=f"{os.cpu_count()} processor cores")
-    function = VARLEN
+    function = find_varlen()
     if function is None:
         yield Finding("varlen_attn", None, note="this torch has none with a scale")
     else:

@@ -30,8 +30,8 @@ def save(place: Place) -> Iterator[Finding]:
 
 def of_a_rank(place: Place) -> Iterator[Finding]:
     """Types of what the layers compute with, then bytes and seconds of a save's copy."""
-    from pretrain.checkpoint.writer import StagingBuffer
-    from pretrain.engine.engine import layer_weights
+    from zymogen.trainer.checkpoint.writer import StagingBuffer
+    from zymogen.trainer.engine.sharding_unit import autocast_weights
 
     preset, slots = DRY if place.dry else (PRESET, SLOTS)
     engine, model, optimizer = prepared_by("FSDP2", initial(preset).to(place.device))
@@ -42,7 +42,7 @@ def of_a_rank(place: Place) -> Iterator[Finding]:
         weight: Tensor = module.weight  # type: ignore[assignment]
         seen[weight.dtype] = seen.get(weight.dtype, 0) + weight.numel()
 
-    chosen = set(layer_weights(model))
+    chosen = set(autocast_weights(model))
     maps = [module for module in model.modules() if getattr(module, "weight", None) in chosen]
     handles = [module.register_forward_pre_hook(note) for module in maps]
     take = program_step(engine, model, optimizer, batches, RATE)

@@ -30,7 +30,7 @@ from pretrain.model.encoder import Checkpointing
 from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.telemetry.peak import known_peak
+from zymogen.trainer.telemetry.peak import known_peak
 
 CROP = 1024
 GPU_BYTES = 139 * 2**30

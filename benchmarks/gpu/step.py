@@ -2,7 +2,7 @@
 
 In: a place. Out: findings; steps, which `benchmarks.gpu.engines` takes too. Kept: nothing.
 
-The step is `pretrain.step.train_step` where Accelerate can be imported, else one of the same parts, written here.
+The step is `trainer.step.train_step` where Accelerate can be imported, else one of the same parts, written here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,13 +24,13 @@ from benchmarks.training import initial
 from data.batches.batch import Batch
 from pretrain.model.compute import configure
 from pretrain.model.settings import ComputeSettings
-from pretrain.optimizer.groups import build_optimizer, parameter_groups
-from pretrain.optimizer.muon import Muon
-from pretrain.optimizer.settings import OptimizerSettings
+from zymogen.trainer.optimizer.groups import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.muon import Muon
+from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 if TYPE_CHECKING:
-    from pretrain.engine.engine import Engine
-    from pretrain.step import Outcome
+    from zymogen.trainer.engine.engine import Engine
+    from zymogen.trainer.step import StepResult
 
 COMPUTE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 CLIP = 1.0
@@ -39,10 +39,10 @@ CLIP = 1.0
 def program_step(
     engine: "Engine", model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], rate: float
 ) -> Callable[[], Tensor]:
-    """`pretrain.step.train_step` with what `engine` prepared; returns the mean loss, once the device has taken it."""
+    """`trainer.step.train_step` with what `engine` prepared; returns the mean loss, once the device has taken it."""
     from data.batches.loader import Step
     from data.order.plan import Cursor
-    from pretrain.step import train_step
+    from zymogen.trainer.step import train_step
 
     tokens = [end - start for batch in batches for start, end in batch.spans]
     bins = sum(batch.num_bins for batch in batches)
@@ -52,7 +52,7 @@ def program_step(
 
     def take() -> Tensor:
         how: dict[str, Any] = {"bins_per_step": bins, "clip_norm": CLIP, "learning_rate": rate}
-        return train_step(step, model, optimizer, engine, weights=weights, **how).words[-1:].view(torch.float64)
+        return train_step(step, model, optimizer, engine, weights=weights, **how).packed[-1:].view(torch.float64)
 
     return take
 
@@ -60,12 +60,12 @@ def program_step(
 def read_late(place: Place) -> Iterator[Finding]:
     """Time of a step that is read at once, over that of one that is read when the next one is queued.
 
-    Steps of one micro-batch in pinned memory, as `pretrain.loop` takes them without its log: of so few slots that the
+    Steps of one micro-batch in pinned memory, as `trainer.loop` takes them without its log: of so few slots that the
     host, which queues kernel after kernel, takes longer than the GPU, and of so many that it is ahead.
     """
     from accelerate import Accelerator
 
-    from pretrain.engine.engine import Engine
+    from zymogen.trainer.engine.engine import Engine
 
     model = initial("esm2_60k" if place.dry else "esm2_8m")
     configure(model.encoder, ComputeSettings(compile="off"), place.device, torch.bfloat16)
@@ -81,27 +81,29 @@ def _read_late(
 ) -> Iterator[Finding]:
     from data.batches.loader import Step
     from data.order.plan import Cursor
-    from pretrain.step import InFlightSteps, Reading, train_step
+    from zymogen.trainer.step import InFlightSteps, train_step
 
     lengths = [200] * (slots // 200)
     batch = batch_of([lengths], slots, 1, pinned=not place.dry)
     step = Step((batch,), 1, (0,), sum(lengths), 200 * sum(lengths), Cursor(), 1.0)
     weights, under_way, count = torch.ones(1, device=place.device), [], 2 if place.dry else 20
 
-    def queue() -> "Outcome":
+    def queue() -> "StepResult":
         how: dict[str, Any] = {"bins_per_step": 1, "clip_norm": CLIP, "learning_rate": 1e-4}
         return train_step(step, model, optimizer, engine, weights=weights, **how)
 
-    def taken(_: Step, __: Reading, ___: float) -> None:
-        if not place.dry:  # whether the device still has something to do when a step has been read
-            under_way.append(not torch.cuda.current_stream(place.device).query())
+    def read(ahead: InFlightSteps, *, drain: bool) -> None:
+        while queued := ahead.pop(drain=drain):
+            queued[1].to_host()
+            if not place.dry:  # whether the device still has something to do when a step has been read
+                under_way.append(not torch.cuda.current_stream(place.device).query())
 
-    def steps(late: int) -> None:
-        ahead = InFlightSteps(late, taken)
+    def steps(depth: int) -> None:
+        ahead = InFlightSteps(depth)
         for _ in range(count):
-            ahead.add(step, queue(), 1e-4)
-            ahead.read(all_of_them=False)
-        ahead.read(all_of_them=True)
+            ahead.push(step, queue(), 1e-4)
+            read(ahead, drain=False)
+        read(ahead, drain=True)
 
     steps(1)
     wait(place.device)
@@ -180,10 +182,10 @@ def stepper(
         return plain_step(model, optimizer, batches, rate, precision), "forward, backward, update"
     from accelerate import Accelerator
 
-    from pretrain.engine.engine import Engine
+    from zymogen.trainer.engine.engine import Engine
 
     engine = Engine(Accelerator(cpu=place.dry, mixed_precision="no"), precision)
-    return program_step(engine, *engine.prepare(model, optimizer), batches, rate), "pretrain.step.train_step"
+    return program_step(engine, *engine.prepare(model, optimizer), batches, rate), "zymogen.trainer.step.train_step"
 
 
 def no_wait(place: Place) -> Iterator[Finding]:
@@ -259,7 +261,7 @@ def muon(place: Place, dtype: str) -> Iterator[Finding]:
 
 
 def _muon_by_hand(weights: Tensor, gradients: list[Tensor], blocks: int) -> Tensor:
-    """Muon as the papers write it; `test_pretrain_muon.py` compares `pretrain.optimizer.muon` with it on a CPU."""
+    """Muon as the papers write it; `test_muon.py` compares `trainer.optimizer.muon` with it on a CPU."""
     momentum = torch.zeros_like(weights)
     for gradient, rate in zip(gradients, RATES, strict=True):
         momentum = 0.95 * momentum + 0.05 * gradient

@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.gpu.machine import Place, facts, has
 from benchmarks.gpu.results import Bar, Finding, Results, Table
-from pretrain.run.versions import versions
+from zymogen.trainer.run.versions import versions
 
 OnCpu = Literal["judged", "run", "never"]
 

@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="four kills of each: that it runs")
     options = parse_options(parser, arguments)
     kills = 4 if options.quick else KILLS
-    for name in ("accelerate", "pretrain.__main__", "pretrain.loop", "numba"):
+    for name in ("accelerate", "pretrain.__main__", "zymogen.trainer.attempt", "numba"):
         importlib.import_module(name)
     sums = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -144,7 +144,7 @@ def history(run: Path) -> Iterator[tuple[int, list[int]]]:
 
 def _ours(run: Path) -> tuple[str, Any]:
     """The chain over all that was trained, and the hashes of all files of the last checkpoint."""
-    from pretrain.checkpoint import find, verify
+    from zymogen.trainer.checkpoint.load import find, verify
 
     end = verify(find(run / "run/checkpoints")[0])
     return end.trainer.chain, end.manifest.files

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse_options(parser, arguments)
     quick = options.quick
     preset, rounds = ("esm2_60k", 1) if quick else ("esm2_8m", 5)
-    for name in ("accelerate", "pretrain.__main__", "pretrain.loop", "pretrain.masked_language_job"):
+    for name in ("accelerate", "pretrain.__main__", "zymogen.trainer.attempt", "pretrain.job"):
         importlib.import_module(name)
     pack(np.array([3, 4]), 8, 8)  # loads what numba has compiled
     found: dict[str, float] = {}
@@ -151,16 +151,16 @@ def _become(recipe: Path, rank: int, ranks: int, port: int) -> NoReturn:
     if ranks > 1:
         os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR="127.0.0.1")
     os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
-    asked, loop = recipe.parent / _ASKED, sys.modules["pretrain.loop"]
-    run_to_end: Any = loop.Trainer.run_to_end
+    asked, loop = recipe.parent / _ASKED, sys.modules["zymogen.trainer.loop"]
+    train: Any = loop.Trainer.train
 
     def told(training: Any) -> None:
         if rank == 0:
             asked.with_suffix(".new").write_text(str(time.monotonic()))
             asked.with_suffix(".new").rename(asked)
-        run_to_end(training)
+        train(training)
 
-    loop.Trainer.run_to_end = told  # type: ignore[attr-defined]
+    loop.Trainer.train = told  # type: ignore[attr-defined]
     status = 1
     try:
         status = sys.modules["pretrain.__main__"].main([str(recipe), "--despite-failures"])

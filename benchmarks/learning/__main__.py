@@ -44,7 +44,7 @@ from benchmarks.results.record import parse_options
 from data.corpus.prepare import open_corpora, prepare_corpora
 from data.settings import DataSettings
 from pretrain.baselines.fit import measure
-from pretrain.evaluation.frozen_set import frozen_set
+from pretrain.evaluate.frozen_set import frozen_set
 
 AT_A_TIME = 2
 _SCORED = 10_000

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from data.batches.batch import PackedSequences
-from pretrain.checkpoint.files.reader import read_tensors
-from pretrain.checkpoint.load import newest_valid, unreadable
 from pretrain.model.masked_language_model import MaskedLanguageModel
-from pretrain.run.directory import RunDirectory
+from zymogen.trainer.checkpoint.load import newest_valid, unreadable
+from zymogen.trainer.checkpoint.reader import read_tensors
+from zymogen.trainer.run.directory import RunDirectory
 
 NAME = "encoder.embedding.around"
 

@@ -33,10 +33,10 @@ from data.order.settings import bin_tokens_on
 from finetune.adaptation.vectors import Embedder, windows_of
 from finetune.baselines.features import windows
 from finetune.baselines.ridge import ALPHAS
-from pretrain.engine.launch import launch
-from pretrain.evaluation.score_models import LAUNCH
+from pretrain.evaluate.score_models import LAUNCH
 from pretrain.model.encoder import Encoder
-from pretrain.ship.source import masked_language_model, open_trained_model
+from pretrain.trained_model import masked_language_model, open_trained_model
+from zymogen.trainer.engine.launch import launch
 
 Floats = NDArray[np.float64]
 Features = Callable[[Sequence[str]], NDArray[np.floating]]

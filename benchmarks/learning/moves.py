@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pretrain.optimizer.muon import RMS, Muon
+from zymogen.trainer.optimizer.muon import RMS, Muon
 
 MOVES = {
     "normuon": "Each row of an orthogonal factor is divided by the root of a running mean of its squares, whose decay "

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.learning.around import as_trained
-from pretrain.engine.launch import launch
-from pretrain.evaluation.score_models import LAUNCH, scored_by
-from pretrain.evaluation.scored_set import EvaluationSetOptions, open_evaluation_set
-from pretrain.evaluation.validation import unigram_losses
-from pretrain.ship.source import masked_language_model, open_trained_model
+from pretrain.evaluate.score_models import LAUNCH, scored_by
+from pretrain.evaluate.scored_set import EvaluationSetOptions, open_evaluation_set
+from pretrain.evaluate.validation import unigram_losses
+from pretrain.trained_model import masked_language_model, open_trained_model
 from zymogen.files.durable import replacing_file
+from zymogen.trainer.engine.launch import launch
 
 _MOST = 100_000
 

@@ -19,7 +19,7 @@ from benchmarks.learning.judged import Judged
 from benchmarks.learning.runs import Run
 from benchmarks.learning.scored import Scored
 from benchmarks.report import Row
-from pretrain.evaluation.validation import intervals
+from pretrain.evaluate.validation import intervals
 
 
 @dataclass(frozen=True, slots=True, eq=False)

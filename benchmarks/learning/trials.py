@@ -25,15 +25,16 @@ from benchmarks.learning.around import NAME, with_around
 from benchmarks.learning.moves import MOVES, Tried
 from data.alphabet import IS_TARGET
 from data.batches import loader
-from pretrain import loop, masked_language_job
+from pretrain import job as masked_language_job
 from pretrain.__main__ import main as pretrain
-from pretrain.evaluation.validation import unigram_losses
+from pretrain.evaluate.validation import unigram_losses
+from pretrain.export import export
 from pretrain.model import build
 from pretrain.model.initialization import WEIGHT_STD, FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
-from pretrain.optimizer import groups as optimizers
-from pretrain.ship import export
+from zymogen.trainer import loop
+from zymogen.trainer.optimizer import groups as optimizers
 
 LAYERS = "encoder.layers."
 
@@ -159,10 +160,10 @@ def _move(chosen: dict[str, float]) -> None:
     """Put another optimizer in Muon's place."""
     save = loop.Trainer.save
 
-    def of_means(training: Any, *, is_last: bool, again: bool = False) -> bool:
-        if is_last and training.is_over:
+    def of_means(training: Any, *, final: bool, overwrite: bool = False) -> bool:
+        if final and training.is_over:
             getattr(training.optimizer, "optimizer", training.optimizer).take_means()  # inside Accelerate's wrapper
-        return save(training, is_last=is_last, again=again)
+        return save(training, final=final, overwrite=overwrite)
 
     Tried.asked = chosen
     optimizers.Muon = Tried  # type: ignore

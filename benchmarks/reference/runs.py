@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.launch import launched
-from pretrain.checkpoint.files.reader import read_tensors
-from pretrain.checkpoint.load import newest_valid
+from zymogen.trainer.checkpoint.load import newest_valid
+from zymogen.trainer.checkpoint.reader import read_tensors
 
 FOLDER = Path(__file__).parent
 MODERN = ("model.preset=modern_60k",)

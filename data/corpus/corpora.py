@@ -128,7 +128,7 @@ class Corpora:
         """Whether clusters are held out whole, in each corpus; without a table only equal sequences are."""
         return all(part.clusters is not None and part.clusters.folder is not None for part in self.parts)
 
-    def seen(self, plan: Plan, cursor: Cursor) -> CorpusProgress | None:
+    def progress(self, plan: Plan, cursor: Cursor) -> CorpusProgress | None:
         """What a run has trained on up to a cursor of its plan.
 
         Returns:

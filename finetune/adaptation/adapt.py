@@ -12,7 +12,7 @@ from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.lora import first_of_adapters, inject, is_adapters, plain_name
 from finetune.adaptation.settings import AdaptationSettings
 from pretrain.model.initialization import FirstWeight, initial_weights
-from pretrain.ship.source import ENCODER
+from pretrain.trained_model import ENCODER
 
 
 def adapt(model: nn.Module, settings: AdaptationSettings, plan: AdapterPlan | None) -> None:
@@ -38,7 +38,7 @@ def initializers(
     plan: AdapterPlan | None = None,
     start: Adapter | None = None,
 ) -> dict[str, FirstWeight]:
-    """First value of every parameter of an adapted model, by name: what `pretrain.job.ModelBundle.initializers` holds.
+    """First value of every parameter of an adapted model, by name: what `ModelBundle.initializers` holds.
 
     Args:
         model: as `adapt` left it.

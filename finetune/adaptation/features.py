@@ -31,7 +31,7 @@ from data.store import derived
 from data.store.derived import remedy
 from data.store.token_store import hash_of
 from finetune.adaptation.vectors import Embedder, Pooling, windows_of
-from pretrain.ship.source import TrainedModel, encoder_of
+from pretrain.trained_model import TrainedModel, encoder_of
 from zymogen.console.progress import ProgressBar
 from zymogen.files.durable import new_dir
 

@@ -8,10 +8,10 @@ import re
 from torch import nn
 
 from finetune.adaptation.settings import AdaptationSettings
-from pretrain.optimizer import groups as pretraining
-from pretrain.optimizer.groups import ParameterGroup
-from pretrain.optimizer.settings import OptimizerSettings
-from pretrain.ship.source import ENCODER
+from pretrain.trained_model import ENCODER
+from zymogen.trainer.optimizer import groups as pretraining
+from zymogen.trainer.optimizer.groups import ParameterGroup
+from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from finetune.adaptation.lora import merged, plain_name
 from finetune.bundle.folder import Bundle
 from finetune.bundle.manifest import BaseModel
-from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.model.build import build_meta
 from pretrain.model.settings import ModelSettings
-from pretrain.ship.source import ENCODER, TrainedModel, open_trained_model, random_encoder
+from pretrain.trained_model import ENCODER, TrainedModel, open_trained_model, random_encoder
+from zymogen.trainer.checkpoint.digests.digest import identity_of
 
 
 def find_base(settings: ModelSettings, seed: int, start: TrainedModel) -> BaseModel:

@@ -1,6 +1,6 @@
 """The encoder of a model of any kind: a bundle's, with its adapters merged, or a pretrained one.
 
-In: a bundle, or a run that has one; else what `pretrain.ship.source` opens. Out: a `TrainedModel`. Kept: nothing.
+In: a bundle, or a run that has one; else what `pretrain.trained_model` opens. Out: a `TrainedModel`. Kept: nothing.
 """
 
 from functools import partial
@@ -11,7 +11,7 @@ import torch
 from finetune.bundle.base import merged_parameters
 from finetune.bundle.folder import Bundle, open_folder
 from finetune.bundle.locate import bundles_in
-from pretrain.ship.source import ENCODER, TrainedModel, open_trained_model
+from pretrain.trained_model import ENCODER, TrainedModel, open_trained_model
 
 
 def encoder_at(model: str | Path, base: str | None = None) -> TrainedModel:

@@ -20,7 +20,7 @@ from finetune.bundle.manifest import FILES, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES
 from finetune.results.results import Ensemble, Results
 from finetune.splits import split_file
 from finetune.splits.parts import SplitParts
-from pretrain.ship.checksums import is_unchanged, replace_dir, sha256_of
+from pretrain.export.checksums import is_unchanged, replace_dir, sha256_of
 from zymogen.files.durable import workspace, write_error
 from zymogen.settings.json_file import as_json, read_bytes
 

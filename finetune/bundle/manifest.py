@@ -69,7 +69,7 @@ class BaseModel:
     """Their seed."""
     dropout: float
     content_hash: str
-    """Hash of all of its weights (`pretrain.ship.source.TrainedModel.content_hash`)."""
+    """Hash of all of its weights (`pretrain.trained_model.TrainedModel.content_hash`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from data.order.settings import bin_tokens_on
 from finetune.bundle.manifest import ReadingSettings
-from pretrain.engine.settings import InferenceSettings
-from pretrain.run.settings import RunSettings
+from pretrain.model.settings import ComputeSettings
 from zymogen.command_line.command import importing_torch, make_main, require_writable
 from zymogen.command_line.parser import CommandParser, positive
 from zymogen.console.progress import ProgressBar
+from zymogen.trainer.engine.settings import InferenceSettings
+from zymogen.trainer.run.settings import RunSettings
 
 if TYPE_CHECKING:
-    from pretrain.engine.engine import Engine
-    from pretrain.ship.source import TrainedModel
+    from pretrain.trained_model import TrainedModel
+    from zymogen.trainer.engine.engine import Engine
 
 
 def _embed(options: argparse.Namespace) -> None:
@@ -39,8 +40,10 @@ def _embed(options: argparse.Namespace) -> None:
     with importing_torch():
         from finetune.bundle.encoder import encoder_at
         from finetune.embed.job import EmbeddingJob
-        from pretrain.engine.launch import launch
-    with launch(InferenceSettings(run=RunSettings(directory=str(out.parent)), data=ReadingSettings())) as engine:
+        from zymogen.trainer.engine.launch import launch
+    with launch(
+        InferenceSettings(run=RunSettings(directory=str(out.parent)), data=ReadingSettings(), compute=ComputeSettings())
+    ) as engine:
         with ProgressBar("opening the model", after_s=2.0, speaks=engine.is_main):
             source = encoder_at(options.model, options.base)
         bin_tokens = options.bin_tokens or bin_tokens_on(engine.device.type)

@@ -25,10 +25,10 @@ from data.store.token_store import TokenStore
 from finetune.adaptation.vectors import Embedder, Pooling
 from finetune.embed.plan import EmbeddingPlan, TooLong, plan_of, record_id
 from finetune.embed.table import FORMAT, EmbeddingParts, held, provenance, write_table
-from pretrain.engine.engine import Engine
-from pretrain.ship.source import TrainedModel, encoder_of
+from pretrain.trained_model import TrainedModel, encoder_of
 from zymogen.console.progress import ProgressLine
 from zymogen.files.durable import write_error
+from zymogen.trainer.engine.engine import Engine
 
 PART_TOKENS = 1 << 18
 """Tokens of a part, about: what is computed again after an interruption is at most this much for each process."""

@@ -26,8 +26,8 @@ from finetune.tables.read import read_table
 from finetune.tables.table import Table as AssayTable
 from finetune.tables.table import concatenate_tables
 from finetune.tables.text import reading_notes
+from pretrain.machine import describe_machine
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.proposal.machine import describe_machine
 from pretrain.proposal.reasons import SettingChoice
 from pretrain.proposal.recipe_text import Table
 from zymogen.console.format import duration
@@ -205,7 +205,7 @@ def _shape(request: LookOptions) -> EsmShape:
     if request.init is None:
         return PRESETS[request.preset or SMALLEST]
     if (Path(request.init) / "run.json").is_file():
-        from pretrain.run.directory import RunDirectory
+        from zymogen.trainer.run.directory import RunDirectory
 
         return EsmShape(**RunDirectory(Path(request.init)).model())
     from pretrain.model.weights.source import config_of, shape_of

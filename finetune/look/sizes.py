@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.order.plan import SPECIAL_TOKENS
+from pretrain.machine import Machine
 from pretrain.model.flops import forward_flops, training_flops
+from pretrain.model.memory import activation_bytes, memory_of
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
-from pretrain.proposal.machine import Machine
-from pretrain.proposal.memory import activation_bytes, memory_of
 
 FROZEN_BELOW = 1000
 """Labelled proteins below which the encoder learns nothing, and heads alone do."""

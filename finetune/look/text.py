@@ -19,7 +19,7 @@ from finetune.look.roles import ColumnRoles
 from finetune.look.sizes import LONGEST, RunSizes
 from finetune.look.split_proposal import ProposedSplit, estimate_seconds
 from finetune.tables.table import Table, truncate_cell
-from pretrain.proposal.machine import Machine
+from pretrain.machine import Machine
 from zymogen.console.format import aligned, count, duration
 from zymogen.settings.section import listed
 

@@ -19,7 +19,7 @@ from finetune.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class FineTuneScores:
-    """What a model is worth on one part of the split (a `pretrain.job.ValidationScores`)."""
+    """What a model is worth on one part of the split (a `zymogen.trainer.job.ValidationScores`)."""
 
     tasks: TaskScores
     losses: Mapping[str, float]

@@ -61,7 +61,7 @@ def _scored(
         import torch
 
         from finetune.score.scorer import VariantScorer
-        from pretrain.ship.source import masked_language_model, open_trained_model
+        from pretrain.trained_model import masked_language_model, open_trained_model
     with ProgressBar(f"opening {model}", after_s=2.0):
         source = open_trained_model(model)
     window = None if options.window == "whole" else WINDOW_TOKENS

@@ -20,7 +20,7 @@ from data.order.settings import BIN_TOKENS
 from finetune.labels.labels import ranges
 from finetune.score.plan import WINDOW_TOKENS, Scheme, ScoringPlan, Variant, chunks, plan_of
 from pretrain.model.masked_language_model import MaskedLanguageModel
-from pretrain.ship.source import masked_language_model, open_trained_model
+from pretrain.trained_model import masked_language_model, open_trained_model
 from zymogen.console.progress import ProgressBar
 
 
@@ -58,7 +58,7 @@ class VariantScorer:
         bin_tokens: int = BIN_TOKENS,
         window_tokens: int | None = WINDOW_TOKENS,
     ) -> "VariantScorer":
-        """The model at a place that `pretrain.ship.source.open_trained_model` opens.
+        """The model at a place that `pretrain.trained_model.open_trained_model` opens.
 
         Raises:
             ValueError: there is none.

@@ -25,7 +25,7 @@ from data.store.token_store import TokenStore
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, SplitParts
 from finetune.splits.settings import IDENTITIES
 from finetune.splits.variants import are_variants, to_nearest
-from pretrain.run.directory import RunDirectory, run_at
+from zymogen.trainer.run.directory import RunDirectory, run_at
 
 _NOT_CHECKED = "overlap with pretraining was not checked"
 

@@ -27,7 +27,7 @@ def _measure(options: argparse.Namespace) -> None:
     with importing_torch():
         from data.corpus.prepare import open_corpora, prepare_corpora
         from pretrain.baselines.fit import measure
-        from pretrain.evaluation.validation import validation_set
+        from pretrain.evaluate.validation import validation_set
     corpora = open_corpora(recipe.data, prepare_corpora(recipe.data))
     with ProgressBar("fitting", after_s=2.0):
         scored = validation_set(corpora, recipe.data, recipe.run.validation_sequences)

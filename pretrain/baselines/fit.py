@@ -4,7 +4,7 @@ In: open corpora and the settings of a recipe. Out: `CorpusBaseline`s. Kept: not
 
 They are fitted on the first proteins of the run's own plan, 2 million residues at most, so that a mixture is read with
 its weights and a stream from its first window. A tenth of these, whole clusters, chooses how strongly each is fitted.
-Scored are the proteins, crops, targets and visible letters that `pretrain.evaluation` gives a model, every target
+Scored are the proteins, crops, targets and visible letters that `pretrain.evaluate` gives a model, every target
 masked.
 """
 
@@ -21,9 +21,9 @@ from data.order.plan import Bin, Cursor
 from data.settings import DataSettings
 from pretrain.baselines import predictors
 from pretrain.baselines.predictors import LETTERS, REACH, WIDTH, HiddenResidues, NeighbourModel, hidden_residues
-from pretrain.evaluation.frozen_set import FrozenSet
-from pretrain.evaluation.scores import CORRUPTIONS, CorruptionScores
-from pretrain.evaluation.validation import Row, evaluation_of, merged, unigram_losses
+from pretrain.evaluate.frozen_set import FrozenSet
+from pretrain.evaluate.scores import CORRUPTIONS, CorruptionScores
+from pretrain.evaluate.validation import Row, evaluation_of, merged, unigram_losses
 from zymogen import keyed_random
 
 MOST_RESIDUES = 2_000_000

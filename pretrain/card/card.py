@@ -23,7 +23,7 @@ from pretrain.card.text import (
     table,
     versions,
 )
-from pretrain.evaluation.scores import TITLES, HeldOutUnit, format_interval
+from pretrain.evaluate.scores import TITLES, HeldOutUnit, format_interval
 from pretrain.report import charts, page_text, results
 from pretrain.report.history import RunHistory, read_history
 from pretrain.report.pictures import card_pictures

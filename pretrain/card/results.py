@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from huggingface_hub import EvalResult
 
-from pretrain.evaluation.results import ALL, ContactScores, EvaluationResult
-from pretrain.evaluation.scores import TITLES, kind_of
+from pretrain.evaluate.results import ALL, ContactScores, EvaluationResult
+from pretrain.evaluate.scores import TITLES, kind_of
 from pretrain.report.results import (
     RunResults,
     format_comparison,

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from pretrain.compare.comparison import ModelComparison, make_compare_main
-from pretrain.evaluation.options import add_evaluation_set_options
+from pretrain.evaluate.options import add_evaluation_set_options
 from zymogen.command_line.command import importing_torch
 from zymogen.command_line.parser import CommandParser
 
@@ -24,7 +24,7 @@ def _compare(options: argparse.Namespace) -> ModelComparison:
             raise ValueError(f"{name} is a fine-tuned model: python -m finetune.compare takes two of these")
     with importing_torch():
         from pretrain.compare.models import compare_models
-        from pretrain.evaluation.scored_set import EvaluationSetOptions
+        from pretrain.evaluate.scored_set import EvaluationSetOptions
     asked = EvaluationSetOptions(
         data=tuple(options.data or ()),
         max_sequences=options.sequences,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pretrain.evaluation.verdict import Judgement
+from pretrain.evaluate.verdict import Judgement
 from zymogen.command_line.command import add_output_option, make_main, require_free, write_output
 from zymogen.command_line.parser import CommandParser
 from zymogen.console.progress import in_columns

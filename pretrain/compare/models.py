@@ -10,14 +10,14 @@ import numpy as np
 
 from data.order.settings import bin_tokens_on
 from pretrain.compare.comparison import ModelComparison, ModelDifference
-from pretrain.engine.engine import Engine
-from pretrain.engine.launch import launch
-from pretrain.evaluation.score_models import LAUNCH, Compute, scored_by
-from pretrain.evaluation.scored_set import EvaluationSet, EvaluationSetOptions, open_evaluation_set, run_of_name
-from pretrain.evaluation.scores import TITLES
-from pretrain.evaluation.validation import Row, intervals
-from pretrain.ship.source import TrainedModel, masked_language_model, open_trained_model
+from pretrain.evaluate.score_models import LAUNCH, Compute, scored_by
+from pretrain.evaluate.scored_set import EvaluationSet, EvaluationSetOptions, open_evaluation_set, run_of_name
+from pretrain.evaluate.scores import TITLES
+from pretrain.evaluate.validation import Row, intervals
+from pretrain.trained_model import TrainedModel, masked_language_model, open_trained_model
 from zymogen.console.progress import ProgressBar
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.engine.launch import launch
 
 _JUDGED_BY = "mask_all"
 """The corruption under which nothing can be copied."""

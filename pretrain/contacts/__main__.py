@@ -26,9 +26,9 @@ def _score(options: argparse.Namespace) -> None:
     from pretrain.contacts.chains import chains_of, files_of
     from pretrain.contacts.score import format_scores, score_contacts
     from pretrain.contacts.split import filter_chains
+    from pretrain.export.contact_head import require_writable, write
     from pretrain.model.weights.names import ContactHead
-    from pretrain.ship.contact_head import require_writable, write
-    from pretrain.ship.source import masked_language_model, open_trained_model
+    from pretrain.trained_model import masked_language_model, open_trained_model
     from zymogen.settings.json_file import as_json
 
     if options.write:

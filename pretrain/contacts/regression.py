@@ -18,8 +18,8 @@ from torch import Tensor
 
 from pretrain.contacts.attention import columns_at
 from pretrain.contacts.chains import Chain
-from pretrain.evaluation.results import ConfidenceInterval
-from pretrain.evaluation.validation import intervals
+from pretrain.evaluate.results import ConfidenceInterval
+from pretrain.evaluate.validation import intervals
 from pretrain.model.weights.names import ContactHead
 
 SEPARATION = 6

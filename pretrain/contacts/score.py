@@ -25,8 +25,8 @@ from pretrain.contacts.regression import (
     probabilities,
 )
 from pretrain.contacts.split import ChainSplit, split_chains
-from pretrain.evaluation.results import CHANCE, CONTROL, ConfidenceInterval, ContactPairs, ContactScores
-from pretrain.evaluation.scores import format_interval
+from pretrain.evaluate.results import CHANCE, CONTROL, ConfidenceInterval, ContactPairs, ContactScores
+from pretrain.evaluate.scores import format_interval
 from pretrain.model.initialization import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.weights.names import ContactHead

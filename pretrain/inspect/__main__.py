@@ -38,7 +38,7 @@ def _answer(options: argparse.Namespace) -> int:
         command = {"verify": verify_run, "audit": audit_run}[options.command]
         return command(options.run, lambda line: print(line, flush=True))
     from pretrain.inspect.attempts import last, table, wait_for_end
-    from pretrain.run.directory import RunDirectory
+    from zymogen.trainer.run.directory import RunDirectory
 
     run = RunDirectory(options.run)
     wait_for_end(run, options.wait)

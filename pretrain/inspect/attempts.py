@@ -7,12 +7,12 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 
-from pretrain.run.attempts import KILLED, Attempt, AttemptRecords, attempts
-from pretrain.run.directory import RunDirectory
-from pretrain.run.lock import is_held
-from pretrain.run.records import read_metrics
 from zymogen.console.progress import in_columns
 from zymogen.processes.exit_classes import FINISHED, INPUT
+from zymogen.trainer.run.attempts import KILLED, Attempt, AttemptRecords, attempts
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.lock import is_held
+from zymogen.trainer.run.records import read_metrics
 
 TRAINS = os.EX_UNAVAILABLE
 """Exit status where the last start has no end yet: 75 would say that it may be made again."""
@@ -63,8 +63,8 @@ def last(run: RunDirectory) -> tuple[list[str], int]:
         f"what failed  {ended.scope}",
     ]
     lines += [f"first cause  {why}"] if (why := start.why(run)) else []
-    from pretrain.checkpoint.load import newest_step  # imports torch
-    from pretrain.recovery.restart_limit import OPTION, refusal
+    from zymogen.trainer.checkpoint.load import newest_step  # imports torch
+    from zymogen.trainer.recovery.restart_limit import OPTION, refusal
 
     if ended is not FINISHED and (refused := refusal(run, all_starts, newest_step(run.checkpoints))):
         lines.append(f"what to do   the next start is refused: {refused}; mend the cause, then start with {OPTION}")

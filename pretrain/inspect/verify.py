@@ -21,15 +21,15 @@ from data.batches.loader import Loader
 from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import EMPTY_CHAIN, Cursor, extend_chain
 from data.settings import DataSettings
-from pretrain.checkpoint.canonical import InvalidCheckpointError
-from pretrain.checkpoint.load import find, unreadable, verify
-from pretrain.checkpoint.manifest import TrainerState, UnsupportedVersionError, step_of_name
-from pretrain.recovery.loss_monitor import skipped_bins, skipped_bins_of
-from pretrain.run.directory import RunDirectory
-from pretrain.run.run_json import data_of
+from pretrain.corpora import data_settings
 from zymogen.console.progress import ProgressBar
 from zymogen.processes.errors import StorageError
 from zymogen.processes.exit_classes import ERROR, FINISHED, INPUT, STORAGE, ExitClass
+from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
+from zymogen.trainer.checkpoint.load import find, unreadable, verify
+from zymogen.trainer.checkpoint.manifest import TrainerState, UnsupportedVersionError, step_of_name
+from zymogen.trainer.recovery.loss_monitor import skipped_bins, skipped_bins_of
+from zymogen.trainer.run.directory import RunDirectory
 
 WHOLE, DAMAGED, UNREADABLE, OTHER = "whole", "damaged", "unreadable", "other version"
 _CLASSES: dict[str, ExitClass] = {WHOLE: FINISHED, OTHER: INPUT, DAMAGED: STORAGE, UNREADABLE: STORAGE}
@@ -119,7 +119,7 @@ def audit_run(path: Path, say: Callable[[str], None]) -> int:
         InvalidCheckpointError: a checkpoint is damaged.
     """
     run = RunDirectory(path)
-    settings = data_of(run.read(), run.root)
+    settings = data_settings(run.read(), run.root)
     saved = [verify(each, unreadable).trainer for each in reversed(find(run.checkpoints))]
     saved = [each for each in saved if each.step]
     if not saved:

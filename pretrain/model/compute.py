@@ -1,4 +1,4 @@
-"""How a model is computed on this machine: attention backend, activation checkpointing, compilation.
+"""How an encoder is computed on this machine: attention backend, checkpointing, compilation, shares of batches.
 
 In: a model, what the recipe asks for, device and dtype. Out: the model, set up in place, and the lines that a run
 prints about it. Kept: torch's setting for float32 products on a GPU. No choice made here changes what the weights
@@ -13,13 +13,48 @@ import torch
 from pretrain.model.attention.choice import choose
 from pretrain.model.attention.implementation import check_backend, use_backend
 from pretrain.model.compilation import compile_layers, first_step, why_not_compiled
+from pretrain.model.context import ContextShard, choose_exchange
 from pretrain.model.encoder import Encoder
 from pretrain.model.settings import ComputeSettings
 from zymogen.onednn import EMULATES_BFLOAT16
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.engine.ranks import ContextGroup
+from zymogen.trainer.engine.settings import ExchangeRequest
 from zymogen.unsupported import UnsupportedFeature
 
 _GAIN = ("cuda",)
 """Devices on which compiling gains more than it costs."""
+
+
+def set_up_encoder(
+    encoder: Encoder, engine: Engine, settings: ComputeSettings, exchange: ExchangeRequest, num_slots: int
+) -> list[str]:
+    """Set up `encoder` as an engine computes it; collective. Names of parameters stay as they are.
+
+    Args:
+        encoder: before `Engine.prepare`.
+        engine: the one that will prepare it.
+        settings: what the recipe asks for.
+        exchange: what ranks that share every batch exchange.
+        num_slots: slots of one batch, over all ranks that share it.
+
+    Returns:
+        Lines for the start of a run.
+
+    Raises:
+        ValueError: what was asked for by name cannot be had here.
+    """
+    lines = configure(
+        encoder,
+        settings,
+        engine.device,
+        engine.compute_dtype,
+        engine.compile_obstacle,
+        launched=engine.launched,
+        gather=engine.gather,
+        num_slots=num_slots // engine.context.size,
+    )
+    return lines + _share_context(encoder, engine.context, exchange)
 
 
 def configure(
@@ -100,6 +135,16 @@ def _compile(
     if wanted and not found:
         compile_layers(encoder)
     return wanted and not found, [f"compile: off, because {found}"] if found else []
+
+
+def _share_context(encoder: Encoder, group: ContextGroup, request: ExchangeRequest) -> list[str]:
+    """Let `encoder` compute its rank's share of every batch."""
+    if group.size == 1:
+        return []
+    exchange, lines = choose_exchange(request, encoder.shape.heads, group.size)
+    assert group.group is not None
+    encoder.context = ContextShard(group.rank, group.size, exchange, group.group)
+    return [f"context: {group.size} ranks share every batch, by {exchange}", *lines]
 
 
 def _device(device: torch.device) -> str:

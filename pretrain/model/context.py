@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import torch.distributed as dist
 
 from data.batches.batch import span_of_rank
-from pretrain.model.settings import ExchangeRequest
+from zymogen.trainer.engine.settings import ExchangeRequest
 
 Exchange = Literal["ulysses", "all_gather"]
 """`ulysses`: during attention, each rank holds all slots of a share of the heads. `all_gather`: each rank holds the

@@ -25,6 +25,7 @@ from pretrain.model.attention import Layout, attend, own_slots
 from pretrain.model.linear import FusedLinear, Linear
 from pretrain.model.presets import EsmShape
 from zymogen import keyed_random
+from zymogen.trainer.engine.sharding_unit import ShardingUnit
 
 
 class Site(IntEnum):
@@ -125,7 +126,7 @@ class GatedFeedForward(nn.Module):
         return out
 
 
-class Layer(nn.Module):
+class Layer(ShardingUnit):
     """One pre-norm layer: ``x + a * attention(norm(x))``, then ``x + a * feed_forward(norm(x))``."""
 
     def __init__(self, shape: EsmShape, index: int) -> None:
@@ -163,6 +164,10 @@ class Layer(nn.Module):
             x = x.index_select(0, slots)
         x = self._sum(x, update, Site.ATTENTION, dropout, slots)
         return self._sum(x, run(self._feed_forward, x), Site.FEED_FORWARD, dropout, slots)
+
+    def autocast_weights(self) -> list[Tensor]:
+        """Return the weights of the layer's own maps; an adapter's maps are not among them."""
+        return [module.weight for module in self.modules() if isinstance(module, Linear)]
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.attention.project(self.attention_norm(x))

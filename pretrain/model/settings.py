@@ -13,8 +13,6 @@ from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, re
 
 Checkpointing = Literal["none", "selective", "layer"]
 """What the backward pass computes again instead of keeping it."""
-ExchangeRequest = Literal["auto", "ulysses", "all_gather"]
-"""What a user may ask ranks that share a batch to exchange (`model.context`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pretrain.machine import Machine
+from pretrain.model.memory import MEMORY_SHARE
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
-from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import TrainingPlan, plan_of
 from pretrain.proposal.reasons import SettingChoice, choices
 from zymogen.console.format import duration
@@ -70,7 +71,7 @@ def _notes(plan: TrainingPlan, machine: Machine) -> list[str]:
     notes = [f"limits of this container or job: {machine.limits}"] if machine.limits else []
     if not plan.fits_into(machine):
         notes.append(
-            f"memory: {plan.memory_bytes / 1e9:.1f} GB for each process is more than {rules.MEMORY_SHARE:.0%} of the "
+            f"memory: {plan.memory_bytes / 1e9:.1f} GB for each process is more than {MEMORY_SHARE:.0%} of the "
             f"{machine.memory_bytes / 1e9:.1f} GB that it has"
         )
     if plan.repeats > 1.05 * rules.MOST_PASSES:

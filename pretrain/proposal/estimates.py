@@ -3,11 +3,11 @@
 In: a shape, a machine, sizes. Out: numbers, by the rules alone; nothing is measured. Kept: nothing.
 """
 
+from pretrain.machine import Machine
 from pretrain.model.flops import training_flops
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts
-from pretrain.proposal.machine import Machine
 
 _TARGETS = 0.15
 """Share of the tokens that are predicted."""

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pretrain.machine import Machine
+from pretrain.model.memory import MEMORY_SHARE, memory_of
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import Checkpointing
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.estimates import tokens_per_s
-from pretrain.proposal.machine import Machine
-from pretrain.proposal.memory import memory_of
-from pretrain.run.settings import MAY_LOSE, planned_saves
 from zymogen.settings.interval import Interval, interval
+from zymogen.trainer.run.settings import MAY_LOSE, planned_saves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class TrainingPlan:
 
     def fits_into(self, machine: Machine) -> bool:
         """Whether it takes no more memory than it may."""
-        return self.memory_bytes <= rules.MEMORY_SHARE * machine.memory_bytes
+        return self.memory_bytes <= MEMORY_SHARE * machine.memory_bytes
 
 
 def plan_of(

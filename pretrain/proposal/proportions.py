@@ -3,11 +3,11 @@
 In: a recipe's sizes, facts about the corpus and the machine. Out: lines. Kept: nothing.
 """
 
+from pretrain.machine import Machine
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts
 from pretrain.proposal.estimates import tokens_per_s
-from pretrain.proposal.machine import Machine
 from zymogen.console.format import count, duration
 
 _DAY_S = 86_400.0

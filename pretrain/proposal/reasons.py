@@ -6,9 +6,9 @@ In: the plan that was chosen. Out: `SettingChoice`s. Kept: nothing.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from pretrain.machine import Machine
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
-from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import TrainingPlan
 from zymogen.console.format import count, duration
 

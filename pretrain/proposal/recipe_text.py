@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from pretrain.machine import Machine
 from pretrain.proposal.choose import ProposedRecipe
 from pretrain.proposal.corpus import CorpusFacts
-from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import TrainingPlan
 from pretrain.proposal.reasons import SettingChoice
 from zymogen.console.format import aligned, count, duration

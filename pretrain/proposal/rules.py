@@ -153,15 +153,8 @@ INTERVALS: dict[str, str] = {"run.log_every": "10 s", "run.evaluate_every": "10 
 
 # What it needs ---------------------------------------------------------------------------------------
 
-MEMORY_SHARE = 0.6
-"""Share of a GPU's memory, or of the host's memory divided among its processes, that a proposal may use."""
-
-CPU_FLOPS = 30e9
-"""Matrix-product FLOPs a second that a core reaches in training, where nothing was timed: AVX2 at some 3 GHz."""
 CPU_TOKENS_PER_S = 40e3
 """Tokens a second of a core at most, however small the model."""
-GPU_FLOPS = 100e12
-"""The same of a GPU that the table of `pretrain.telemetry.peak` does not know."""
 GPU_TOKENS_PER_S = 1e6
 """Tokens a second of a GPU at most, however small the model: a bin of 16,384 slots takes some 16 ms of launches."""
 

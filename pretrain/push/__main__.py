@@ -22,7 +22,7 @@ from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import redacted
 
 if TYPE_CHECKING:
-    from pretrain.run.directory import RunDirectory
+    from zymogen.trainer.run.directory import RunDirectory
 
 
 class _Parser(PathParser):
@@ -113,7 +113,7 @@ def _run_at(folder: Path) -> "RunDirectory | None":
     Raises:
         ValueError: it is a run that fine-tunes.
     """
-    from pretrain.run.directory import RunDirectory
+    from zymogen.trainer.run.directory import RunDirectory
 
     if not (folder / "run.json").is_file():
         return None
@@ -152,8 +152,8 @@ def _is_better(folder: Path, options: argparse.Namespace) -> bool:
             "status 1 where B is worse, so that && can go before the push"
         )
     from pretrain.compare.models import compare_models
-    from pretrain.evaluation.scored_set import EvaluationSetOptions
-    from pretrain.evaluation.verdict import Judgement
+    from pretrain.evaluate.scored_set import EvaluationSetOptions
+    from pretrain.evaluate.verdict import Judgement
 
     found = compare_models(
         options.only_if_better_than, str(folder), EvaluationSetOptions(data=tuple(options.data or ()))

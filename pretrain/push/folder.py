@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from pretrain.ship.checksums import CHECKSUMS, sha256_of
+from pretrain.export.checksums import CHECKSUMS, sha256_of
 
 LIST = ".zymogen-push.json"
 """Name of the list of our files in a repository."""

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from pretrain.checkpoint.load import find, newest_step
-from pretrain.checkpoint.manifest import step_of_name
 from pretrain.push.commit import push
 from pretrain.push.errors import HubUnavailableError, PushError, TagExistsError, one_line, wait_s
-from pretrain.run import records
-from pretrain.run.directory import RunDirectory
 from zymogen.console.safe_text import log
 from zymogen.files.durable import workspace
+from zymogen.trainer.checkpoint.load import find, newest_step
+from zymogen.trainer.checkpoint.manifest import step_of_name
+from zymogen.trainer.run import records
+from zymogen.trainer.run.directory import RunDirectory
 
 ALERTS = "alerts.jsonl"
 
@@ -130,7 +130,7 @@ def newest(run: RunDirectory) -> Iterator[tuple[Path, int]]:
     if has_finished(run) and run.export.is_dir():
         yield run.export, newest_step(run.checkpoints)
         return
-    from pretrain.ship.export import export  # transformers takes seconds to import
+    from pretrain.export.export import export  # transformers takes seconds to import
 
     with workspace(run.root / "push", "get the right to write there") as work:
         elsewhere = RunDirectory(run.root)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluation.scores import TITLES
+from pretrain.evaluate.scores import TITLES
 from pretrain.report.chart import Chart, ChartSeries, Dash, Numbers
 from pretrain.report.drawings import IntervalPlot, IntervalRow
 from pretrain.report.history import RunHistory

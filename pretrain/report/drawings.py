@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluation.results import ContactPairs
-from pretrain.evaluation.scores import Prediction
+from pretrain.evaluate.results import ContactPairs
+from pretrain.evaluate.scores import Prediction
 from pretrain.report.chart import (
     CROSS,
     GLYPH,

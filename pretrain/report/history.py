@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluation.scores import HeldOutUnit, Prediction, ProteinPredictions, corruption_of
-from pretrain.evaluation.training_curve import TrainingCurve, number, training_curve, without_rolled_back
+from pretrain.evaluate.scores import HeldOutUnit, Prediction, ProteinPredictions, corruption_of
+from pretrain.evaluate.training_curve import TrainingCurve, number, training_curve, without_rolled_back
 from pretrain.report.chart import Numbers
-from pretrain.run.attempts import KILLED, Attempt, AttemptRecords, attempts
-from pretrain.run.directory import RunDirectory
-from pretrain.run.records import read_metrics, seconds
-from pretrain.run.run_json import RunRecord
 from zymogen.settings.json_file import read_bytes
+from zymogen.trainer.run.attempts import KILLED, Attempt, AttemptRecords, attempts
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.records import read_metrics, seconds
+from zymogen.trainer.run.run_json import RunRecord
 
 Line = Mapping[str, Any]
 

@@ -6,14 +6,14 @@ In: a run directory. Out: report.html in it. Kept: nothing; a file of that name 
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pretrain.evaluation.scores import kind_of
+from pretrain.evaluate.scores import kind_of
 from pretrain.report import charts, page_text, results
 from pretrain.report.chart import style_sheet
 from pretrain.report.history import RunHistory, read_history
 from pretrain.report.section import ReportContent, ReportSection
-from pretrain.run.directory import RunDirectory
 from zymogen.console.safe_text import log
 from zymogen.files.durable import replacing_file
+from zymogen.trainer.run.directory import RunDirectory
 
 MARK = "zymogen.report/1"
 """Stands at the beginning of every page that this module writes."""

@@ -7,16 +7,16 @@ import textwrap
 from datetime import UTC, datetime
 from typing import Any
 
-from pretrain.evaluation.scores import CORRUPTIONS, TITLES, CorruptionScores, Prediction
-from pretrain.evaluation.verdict import Verdict, verdict
+from pretrain.evaluate.scores import CORRUPTIONS, TITLES, CorruptionScores, Prediction
+from pretrain.evaluate.verdict import Verdict, verdict
 from pretrain.report.charts import short
 from pretrain.report.drawings import ProteinLetters
 from pretrain.report.history import RunHistory
 from pretrain.report.section import KeyNumber, ReportTable
-from pretrain.run.attempts import KILLED, Attempt
 from zymogen.console.format import count, duration, format_number
 from zymogen.console.safe_text import printable
 from zymogen.settings.section import flat, listed
+from zymogen.trainer.run.attempts import KILLED, Attempt
 
 _MOST_ATTEMPTS = 12
 """Most attempts that the table shows."""

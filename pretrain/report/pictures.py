@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from pretrain.evaluation.scores import kind_of
+from pretrain.evaluate.scores import kind_of
 from pretrain.report import charts, page_text
 from pretrain.report.chart import style_sheet
 from pretrain.report.history import read_history

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pretrain.evaluation.results import (
+from pretrain.evaluate.results import (
     ALL,
     CHANCE,
     CONTROL,
@@ -23,7 +23,7 @@ from pretrain.evaluation.results import (
     EvaluationResult,
     EvaluationRow,
 )
-from pretrain.evaluation.scores import TITLES, format_interval, kind_of
+from pretrain.evaluate.scores import TITLES, format_interval, kind_of
 from pretrain.report.drawings import ContactMap, IntervalPlot, IntervalRow
 from pretrain.report.section import NOT_MEASURED, Drawing, ReportSection, ReportTable, source_names
 from zymogen.console.format import count
@@ -71,7 +71,7 @@ def read(root: Path, weights: Collection[str] | None = None) -> RunResults:
 
     Args:
         root: the run directory.
-        weights: content hashes, as `pretrain.checkpoint.restore` defines them. What was measured of other weights, or
+        weights: content hashes, as `trainer.checkpoint.restore` defines them. What was measured of other weights, or
             does not say of which, is left out. None for all that there is.
     """
     evaluation, contacts = read_bytes(EvaluationResult, root / EVALUATION), read_bytes(ContactScores, root / CONTACTS)

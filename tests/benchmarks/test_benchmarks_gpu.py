@@ -71,7 +71,7 @@ def test_a_dry_run_of_some_of_it(tmp_path: Path) -> None:
     assert len(last["rows"]) == sum(row["bar"] is not None for row in rows.values()) > 15
     assert rows["DDP, one rank"]["holds"]
     assert rows["speed esm2_8m: eager, real tokens/s"]["value"] > 0
-    assert "pretrain.step.train_step" in rows["no waiting in a step: Muon"]["note"]
+    assert "zymogen.trainer.step.train_step" in rows["no waiting in a step: Muon"]["note"]
 
 
 @pytest.mark.prove
@@ -115,9 +115,9 @@ def test_a_dry_run_runs_all_that_a_cpu_can(absent: tuple[str, ...], tmp_path: Pa
         assert "torch's parts" in rows["FSDP2, one rank"]["note"]
         assert rows["ZeRO-3, one rank"]["note"] == "no accelerate and no deepspeed here"
     else:
-        assert "pretrain.step.train_step" in step
+        assert "zymogen.trainer.step.train_step" in step
         for name, engine in (("FSDP2", "fsdp2"), ("ZeRO-2", "zero2"), ("ZeRO-3", "zero3")):
-            assert f"pretrain.engine's {engine}, pretrain.step" in rows[f"{name}, one rank"]["note"]
+            assert f"zymogen.trainer.engine's {engine}, zymogen.trainer.step" in rows[f"{name}, one rank"]["note"]
             assert rows[f"{name}, one rank"]["holds"]
         assert rows["logits of EsmForMaskedLM"]["holds"]
         assert rows["logits of EsmcForMaskedLM"]["holds"]

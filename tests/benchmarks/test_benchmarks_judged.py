@@ -20,7 +20,7 @@ from benchmarks.learning.structure import FITTED, STATES, UNKNOWN, structures
 from data.alphabet import STANDARD_RESIDUES
 from finetune.baselines.ridge import ALPHAS
 from pretrain.__main__ import main as pretrain
-from pretrain.ship.source import masked_language_model, open_trained_model
+from pretrain.trained_model import masked_language_model, open_trained_model
 from support.assays.structure_zip import STATE_OF, Record, records, zipped
 from support.places import ROOT
 

@@ -29,14 +29,15 @@ from data.corpus.prepare import open_corpora, prepare_corpora
 from data.homology.mmseqs import is_installed
 from data.settings import DataSettings
 from pretrain.__main__ import main as pretrain
+from pretrain.corpora import data_settings
 from pretrain.model.build import build_meta
 from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS
 from pretrain.recipe import Recipe
-from pretrain.run.run_json import RunRecord, data_of
 from support.assays.structure_zip import records, zipped
 from support.places import REAL, ROOT
 from zymogen.settings.toml_file import read
+from zymogen.trainer.run.run_json import RunRecord
 
 # The frozen set ----------------------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ def test_the_trainer_trains_for_so_long_and_is_scored_as_a_run_is(recipe_in, tmp
     assert pretrain([str(recipe_in(tmp_path)), "schedule.total_tokens=2_000"]) == 0
     run, out = tmp_path / "run", tmp_path / "trainer"
     recipe = json.loads((run / "run.json").read_text())["recipe"]
-    settings = data_of(RunRecord(recipe=recipe), run)
+    settings = data_settings(RunRecord(recipe=recipe), run)
     rows = [{"input_ids": ids, "length": len(ids)} for ids in training_side(settings)]
     held_out = score(run, str(run)).names
     assert len(rows) + len(held_out) == 160

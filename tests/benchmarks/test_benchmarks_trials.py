@@ -14,9 +14,9 @@ from benchmarks.learning.scored import score
 from benchmarks.learning.trials import NAMES, install
 from pretrain.model.build import initializers
 from pretrain.model.settings import ModelSettings
-from pretrain.optimizer.muon import Muon, newton_schulz
-from pretrain.ship.source import masked_language_model, open_trained_model
+from pretrain.trained_model import masked_language_model, open_trained_model
 from support.places import ROOT
+from zymogen.trainer.optimizer.muon import Muon, newton_schulz
 
 RATE, DECAY = 0.1, 0.5
 BLOCKS = 2

@@ -9,15 +9,15 @@ from accelerate import Accelerator
 
 from data.homology import mmseqs
 from pretrain.auto_recipe import propose
-from pretrain.engine.engine import Engine
-from pretrain.masked_language_job import open_job
-from pretrain.proposal.machine import Machine
-from pretrain.proposal.memory import PROCESS_BYTES, require_memory
+from pretrain.job import open_job
+from pretrain.machine import Machine
+from pretrain.model.memory import PROCESS_BYTES, require_memory
 from pretrain.proposal.options import ProposalOptions
 from pretrain.recipe import Recipe
 from support.other_machines import write_inputs
 from zymogen.processes.resources import Resources, resources
 from zymogen.settings.toml_file import read
+from zymogen.trainer.engine.engine import Engine
 
 
 def tree(root: Path, files: Mapping[str, str]) -> Path:
@@ -139,7 +139,7 @@ def test_memory_that_is_free_in_a_container(tmp_path: Path, mounts: str, groups:
 def _container(monkeypatch: pytest.MonkeyPatch, free: int = 1_000_000_000) -> None:
     """This process is in a container of 1.3 GB, of which so many bytes are free."""
     here = Resources(2, 1_300_000_000, free, "1.3 GB (memory.max)")
-    for of in ("data.homology.mmseqs", "pretrain.proposal.machine"):
+    for of in ("data.homology.mmseqs", "pretrain.machine"):
         monkeypatch.setattr(f"{of}.resources", lambda: here)
 
 

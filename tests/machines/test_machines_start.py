@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.job import Job, publish
-from pretrain.run.directory import RunDirectory
 from support.other_machines import Row, table
 from support.places import ROOT
 from zymogen.processes.errors import StorageError
+from zymogen.trainer.job import Job, publish
+from zymogen.trainer.run.directory import RunDirectory
 
 BROKEN = "raise OSError('libcudart.so.11.0: cannot open shared object file')\n"
 

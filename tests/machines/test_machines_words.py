@@ -7,9 +7,9 @@ import pytest
 
 from data.sources.fasta_text import from_first_record
 from pretrain.proposal.options import ProposalOptions
-from pretrain.run.run_json import FORMAT
 from support.launching import Launched
 from support.other_machines import Row, table
+from zymogen.trainer.run.run_json import FORMAT
 
 
 def many(folder: Path) -> None:

@@ -23,18 +23,20 @@ from accelerate import Accelerator
 from torch import nn
 
 from data.order.plan import Cursor
-from pretrain.checkpoint import SavePlan, Topology, TrainerState, VerifiedCheckpoint, commit, saver
-from pretrain.checkpoint import restore as load_into
-from pretrain.checkpoint.canonical import canonical
-from pretrain.checkpoint.files import blocks
-from pretrain.checkpoint.manifest import ENTRIES
-from pretrain.checkpoint.writer import BackgroundWrite, StagedState, StagingBuffer
-from pretrain.engine.engine import Engine
-from pretrain.engine.named_state import NamedState, TorchState
-from pretrain.engine.ranks import Ranks
-from pretrain.engine.spans import StoredPiece
-from pretrain.run.directory import RunDirectory
-from pretrain.run.settings import RunSettings
+from zymogen.trainer.checkpoint import saver
+from zymogen.trainer.checkpoint.canonical import canonical
+from zymogen.trainer.checkpoint.commit import SavePlan, commit
+from zymogen.trainer.checkpoint.files import blocks
+from zymogen.trainer.checkpoint.load import VerifiedCheckpoint
+from zymogen.trainer.checkpoint.manifest import ENTRIES, Topology, TrainerState
+from zymogen.trainer.checkpoint.restore import restore as load_into
+from zymogen.trainer.checkpoint.writer import BackgroundWrite, StagedState, StagingBuffer
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.engine.named_state import NamedState, TorchState
+from zymogen.trainer.engine.ranks import Ranks
+from zymogen.trainer.engine.spans import StoredPiece
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.settings import RunSettings
 
 _FINGERPRINTS = {"identity": "a", "schedule": "b", "corpus": "c", "split": "d"}
 

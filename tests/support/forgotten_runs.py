@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
-from pretrain.telemetry import peak
+from zymogen.trainer.telemetry import peak
 
 
 def measure_peak_once() -> None:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from pretrain import loop
-from pretrain.checkpoint.writer import StagingBuffer
-from pretrain.engine import zero
-from pretrain.engine.engine import layer_weights
-from pretrain.engine.named_state import TorchState
 from pretrain.model import linear
+from zymogen.trainer import loop
+from zymogen.trainer.checkpoint.writer import StagingBuffer
+from zymogen.trainer.engine import zero
+from zymogen.trainer.engine.named_state import TorchState
+from zymogen.trainer.engine.sharding_unit import autocast_weights
 
 
 def held(state: Any, name: str, key: str) -> torch.Tensor:
@@ -49,7 +49,7 @@ def say_copies_of_weights() -> AbstractContextManager[Any]:
     train_step = loop.train_step
 
     def watched(step: Any, model: Any, *rest: Any, **how: Any) -> Any:
-        whole = [getattr(weight, "ds_shape", weight.shape) for weight in layer_weights(model)]
+        whole = [getattr(weight, "ds_shape", weight.shape) for weight in autocast_weights(model)]
         shapes = {tuple(shape)[::turn] for shape in whole for turn in (1, -1)}
         copies: list[torch.dtype] = []
 
@@ -61,9 +61,9 @@ def say_copies_of_weights() -> AbstractContextManager[Any]:
             return kept
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
-            outcome = train_step(step, model, *rest, **how)
+            result = train_step(step, model, *rest, **how)
         print(f"copies of weights: {len(copies)}, of {len(shapes)} shapes", flush=True)
-        return outcome
+        return result
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(linear, "EMULATES_BFLOAT16", False))

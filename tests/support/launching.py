@@ -26,8 +26,8 @@ DDP = ROOT / "accelerate_configs" / "ddp.yaml"
 LIMIT_S = 240
 
 IMPORTED = (
-    *("accelerate", "pretrain.engine.launch", "pretrain.loop"),
-    *("pretrain.masked_language_job", "pretrain.summary"),
+    *("accelerate", "zymogen.trainer.engine.launch", "zymogen.trainer.attempt"),
+    *("pretrain.job", "pretrain.summary"),
 )
 """What the program imports when it runs."""
 

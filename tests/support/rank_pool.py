@@ -269,9 +269,9 @@ def _serve(channel: Connection, log: str) -> None:
 
     import torch
 
-    from pretrain.checkpoint import saver
     from pretrain.report import page
     from zymogen.command_line import command
+    from zymogen.trainer.checkpoint import saver
 
     for name in IMPORTED:
         importlib.import_module(name)

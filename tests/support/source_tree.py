@@ -81,7 +81,7 @@ def reachable(root: Path, *names: str) -> dict[str, Path]:
 
 def tree(root: Path, **files: str) -> Path:
     """Writes the files, by their path, beside packages that are empty."""
-    for folder in ("zymogen", "data", "data/store", "pretrain", "pretrain/engine", "pretrain/model"):
+    for folder in ("zymogen", "data", "data/store", "pretrain", "zymogen/trainer/engine", "pretrain/model"):
         (root / folder).mkdir(parents=True)
         (root / folder / "__init__.py").write_text("")
     for name, text in files.items():

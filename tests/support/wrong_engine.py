@@ -24,24 +24,24 @@ from torch import Tensor
 
 from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
-from pretrain import loop, masked_language_job
-from pretrain.checkpoint import saver
-from pretrain.checkpoint.files.reader import read_tensors
-from pretrain.engine.engine import Engine
+from pretrain import job as masked_language_job
+from pretrain.machine import Machine
 from pretrain.model import compute, layer
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
+from pretrain.model.memory import MEMORY_SHARE, memory_of
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer import muon
-from pretrain.proposal.machine import Machine
-from pretrain.proposal.memory import memory_of
-from pretrain.proposal.rules import MEMORY_SHARE
-from pretrain.run import interval_schedule
 from support import held_state
 from support.checkpoint_run import written_at_once
 from support.held_state import held
 from support.jobs import full_disks, half_frozen, late_reading, numerical_faults
 from zymogen import onednn
+from zymogen.trainer import attempt, loop
+from zymogen.trainer.checkpoint import saver
+from zymogen.trainer.checkpoint.reader import read_tensors
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.optimizer import muon
+from zymogen.trainer.run import interval_schedule
 from zymogen.unsupported import UnsupportedFeature
 
 
@@ -171,7 +171,7 @@ def every_product_by_onednn() -> AbstractContextManager[Any]:
 
 def compare_what_was_restored() -> AbstractContextManager[Any]:
     """No fault: what each engine holds after a checkpoint was read is compared with the file, bit for bit."""
-    restore = loop.restore
+    restore = attempt.restore
 
     def compared(checkpoint: Any, state: Any, *rest: Any, **how: Any) -> Any:
         trainer = restore(checkpoint, state, *rest, **how)
@@ -187,18 +187,18 @@ def compare_what_was_restored() -> AbstractContextManager[Any]:
         print("restored: every tensor and step as in the file", flush=True)
         return trainer
 
-    return mock.patch.object(loop, "restore", compared)
+    return mock.patch.object(attempt, "restore", compared)
 
 
 def say_first_weights() -> AbstractContextManager[Any]:
     """No fault: each rank prints the digest of what all ranks together hold when a run begins."""
-    fill = loop.fill
+    fill = attempt.fill
 
     def said(state: Any, names: Any, first: Any) -> None:
         fill(state, names, first)
         print(f"first weights: {digest({name: held(state, name, 'param') for name in state.names})}", flush=True)
 
-    return mock.patch.object(loop, "fill", said)
+    return mock.patch.object(attempt, "fill", said)
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -231,7 +231,7 @@ def measured() -> AbstractContextManager[Any]:
         return call
 
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(loop.Trainer, "__init__", watched("start", loop.Trainer.__init__)))
+    stack.enter_context(mock.patch.object(attempt, "prepare", watched("start", attempt.prepare)))
     stack.enter_context(mock.patch.object(saver, "commit", watched("save", saver.commit)))
     return stack
 
@@ -276,14 +276,14 @@ def killed_on_rank_0() -> AbstractContextManager[Any]:
 
 def hang() -> AbstractContextManager[Any]:
     """Rank 1 does nothing, for ever."""
-    train = loop.train
+    train = attempt.train
 
     def faulty(recipe: Any, open_job: Any, engine: Engine, **how: Any) -> Any:
         while engine.rank == 1:
             time.sleep(1)
         return train(recipe, open_job, engine, **how)
 
-    return mock.patch.object(loop, "train", faulty)
+    return mock.patch.object(attempt, "train", faulty)
 
 
 def flips_a_bit() -> AbstractContextManager[Any]:
@@ -291,18 +291,18 @@ def flips_a_bit() -> AbstractContextManager[Any]:
     train_step, steps = loop.train_step, itertools.count(1)
 
     def faulty(step: Any, model: Any, optimizer: Any, engine: Engine, **how: Any) -> Any:
-        outcome = train_step(step, model, optimizer, engine, **how)
+        result = train_step(step, model, optimizer, engine, **how)
         if next(steps) == 12 and engine.rank == 1:
             _, tensors = engine.named_state(model, optimizer).replica()
             flip_bit(next(tensor for name, tensor in tensors.items() if name.startswith("encoder.layers.1.")))
-        return outcome
+        return result
 
     return mock.patch.object(loop, "train_step", faulty)
 
 
 def loads_another_bit() -> AbstractContextManager[Any]:
     """What rank 1 stores first of the state differs by a bit from what it has read."""
-    restore = loop.restore
+    restore = attempt.restore
 
     def faulty(checkpoint: Any, state: Any, *rest: Any, **how: Any) -> Any:
         end_load = state.end_load
@@ -315,7 +315,7 @@ def loads_another_bit() -> AbstractContextManager[Any]:
         with mock.patch.object(state, "end_load", altered):
             return restore(checkpoint, state, *rest, **how)
 
-    return mock.patch.object(loop, "restore", faulty)
+    return mock.patch.object(attempt, "restore", faulty)
 
 
 def flip_bit(tensor: Tensor) -> None:

@@ -100,14 +100,14 @@ def _own_folder() -> Path | None:
 
     Its name gets a number where somebody else has a folder of the first name.
     """
-    name = f"zymogen-{os.getuid()}"
+    name = f"zymogen-{os.geteuid()}"
     for folder in (Path(tempfile.gettempdir()) / each for each in (name, *(f"{name}-{n}" for n in range(2, 10)))):
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             about = folder.lstat()
         except OSError:
             continue
-        if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077:
+        if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077:
             return folder
     return None
 

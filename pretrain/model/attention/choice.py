@@ -21,6 +21,9 @@ the CPU, a call for each document, in float32. `per_document`: `scaled_dot_produ
 Request = Literal["auto", "varlen", "varlen_fa2", "varlen_fa3", "varlen_fa4", "flash_cpu", "per_document", "dense"]
 """What a user may ask for; `varlen_fa2` and the like are `varlen` with one FlashAttention (`implementation`)."""
 
+VARLEN: Callable[..., Any] | None = None
+"""`torch.nn.attention.varlen.varlen_attn`, once it was looked for: its module takes two seconds to import. Kept, as a
+compiler would look into a function that looks for it."""
 _NEEDED_BY_VARLEN = {"query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k", "scale"}
 
 
@@ -89,7 +92,7 @@ def _obstacle_of_varlen(device_type: str, dtype: torch.dtype, head_dim: int) -> 
             f"varlen takes heads of a multiple of 8 channels up to 256 and these have {head_dim}",
             "every preset but esm2_60k has such heads: model.preset=esm2_8m, say",
         )
-    if VARLEN is None:
+    if find_varlen() is None:
         return UnsupportedFeature(
             f"torch {torch.__version__} has no torch.nn.attention.varlen with a scale",
             "2.11 has: pip install 'torch>=2.11', or make setup",
@@ -97,18 +100,16 @@ def _obstacle_of_varlen(device_type: str, dtype: torch.dtype, head_dim: int) -> 
     return None
 
 
-def _varlen() -> Callable[..., Any] | None:
-    """`torch.nn.attention.varlen.varlen_attn`, if this torch has it with the arguments that are used here.
+def find_varlen() -> Callable[..., Any] | None:
+    """Set and return `VARLEN`, if this torch has it with the arguments that are used here.
 
     Its signature moved: 2.10 takes `is_causal` and no scale, 2.11 `scale` and `window_size`, 2.12 adds grouped queries.
     """
+    global VARLEN
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    function: Callable[..., Any] = varlen_attn
-    return function if inspect.signature(function).parameters.keys() >= _NEEDED_BY_VARLEN else None
-
-
-VARLEN = _varlen()
-"""The function itself; found once, because a compiler would look into a function that looks for it."""
+    has_all = inspect.signature(varlen_attn).parameters.keys() >= _NEEDED_BY_VARLEN
+    VARLEN = varlen_attn if has_all else None
+    return VARLEN

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.model.context import group_of
+from zymogen.trainer.collectives import ALL_GATHER
 
 # Ulysses ------------------------------------------------------------------------------------------
 
@@ -147,6 +148,3 @@ def _of_gathered(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
 
 
 _of_all_slots.register_autograd(_of_gathered, setup_context=_keep_group)
-
-
-ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

@@ -21,7 +21,7 @@ import torch
 import torch.nn.attention as registry
 from torch import Tensor
 
-from pretrain.model.attention.choice import Request
+from pretrain.model.attention.choice import Request, find_varlen
 from pretrain.model.attention.layout import Layout
 from pretrain.model.attention.sdpa import varlen
 from zymogen.unsupported import UnsupportedFeature, gist
@@ -67,6 +67,7 @@ def check_backend(request: Request, device: torch.device, dtype: torch.dtype, he
         wanted = [name for name, package in _PACKAGES.items() if major in package.majors]
     else:
         wanted = []
+    find_varlen()
     return {name: _obstacle(name, device, dtype, head_dim) for name in wanted}
 
 

@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrain.model.attention.choice import VARLEN
+from pretrain.model.attention import choice
 from pretrain.model.attention.layout import Layout
 
 
 def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
     """The same as `attend`, after the rotation. Stretches of pads are documents too, and gather from one another."""
-    assert VARLEN is not None  # `choose` has asked
+    assert choice.VARLEN is not None  # `choose` has looked for it
     boundaries, longest = layout.boundaries, layout.longest
     # By keyword alone, and no other: that much is the same in every torch that has it.
-    gathered: Tensor = VARLEN(
+    gathered: Tensor = choice.VARLEN(
         query=query,
         key=key,
         value=value,

@@ -105,6 +105,8 @@ def _names(shape: EsmShape) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield f"encoder.layers.{layer}.{ours}", tuple(f"{prefix}.{name}" for name in theirs)
 
 
+CONTACT_HEAD = "contact_head"
+"""Entry of a checkpoint whose run started from an ESM-2 with a contact head, which it does not train."""
 CONTACT_WEIGHT = "esm.contact_head.regression.weight"
 """``(1, layers * heads)`` in transformers' class: a factor for each attention map, layer by layer."""
 

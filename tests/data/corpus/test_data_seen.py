@@ -49,13 +49,13 @@ def cursors(plan: Plan, count: int) -> Iterator[tuple[list[Bin], Cursor]]:
 def test_proteins_and_passes_are_those_of_the_bins(settings: DataSettings, streaming: bool) -> None:
     corpora = opened(replace(settings, streaming=streaming))
     plan, digests = corpora.plan(0), corpora.parts[0].store
-    assert corpora.seen(plan, Cursor()) == CorpusProgress(0, None if streaming else 0.0)
+    assert corpora.progress(plan, Cursor()) == CorpusProgress(0, None if streaming else 0.0)
     training = np.flatnonzero(corpora.parts[0].split.is_training(np.arange(150)))
     assert 100 < len(training) < 150
     for bins, after in cursors(plan, 140):
         records = np.concatenate([bin_.samples for bin_ in bins])
         expected = len(records) / len(training)
-        seen = corpora.seen(plan, after)
+        seen = corpora.progress(plan, after)
         assert seen is not None
         assert seen.proteins == len(np.unique(digests.digests[records])) < len(training)
         if streaming and not after.pass_index:
@@ -73,7 +73,7 @@ def test_what_has_no_passes_over_its_records_is_not_said(settings: DataSettings)
     mixed = opened(replace(settings, sources=(), mixture=parts))
     for corpora in (by_cluster, mixed):
         (*_, (_, after)) = cursors(corpora.plan(0), 30)
-        assert corpora.seen(corpora.plan(0), after) is None
+        assert corpora.progress(corpora.plan(0), after) is None
 
 
 def test_whether_clusters_are_held_out(settings: DataSettings) -> None:

@@ -15,20 +15,20 @@ from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import merged, plan_of
 from finetune.adaptation.settings import AdaptationSettings
-from pretrain.checkpoint import verify
-from pretrain.checkpoint.restore import fill_frozen, read_whole
-from pretrain.engine.named_state import TorchState, Weights
 from pretrain.model import linear
 from pretrain.model.build import build_meta
 from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.optimizer.groups import build_optimizer
-from pretrain.optimizer.settings import OptimizerSettings
 from support.checkpoint_run import restore, save
 from support.inputs.flat_batches import document, pack, relative
 from support.jobs.adapted import Adapted, WithHead, adapted
 from zymogen.settings.json_file import validate
 from zymogen.settings.toml_file import check
+from zymogen.trainer.checkpoint.load import verify
+from zymogen.trainer.checkpoint.restore import fill_frozen, read_whole
+from zymogen.trainer.engine.named_state import TorchState, Weights
+from zymogen.trainer.optimizer.groups import build_optimizer
+from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 SHAPE = EsmShape(layers=3, dim=48, heads=4)
 MODERN = EsmShape(layers=2, dim=48, heads=3, architecture="modern", token_dropout=False)

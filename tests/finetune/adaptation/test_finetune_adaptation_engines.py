@@ -1,6 +1,6 @@
 """Adapters under every engine: each ends where one process does, and B is not 0 under any of them.
 
-The yardstick is that of `test_pretrain_engines`: how far one process ends from itself when bins are grouped otherwise.
+The yardstick is that of `test_engines`: how far one process ends from itself when bins are grouped otherwise.
 """
 
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.checkpoint import verify
 from support.jobs import adapted_job
 from support.launching import End, bit_equal, end_of, largest_difference, lines
 from support.places import ROOT
 from support.rank_pool import RankPool
+from zymogen.trainer.checkpoint.load import verify
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 

@@ -20,7 +20,7 @@ from finetune.adaptation.features import CachedFeatures, EncoderInputs, cached_f
 from finetune.adaptation.vectors import Pooling
 from pretrain.model.encoder import Encoder
 from pretrain.model.presets import EsmShape
-from pretrain.ship.source import TrainedModel
+from pretrain.trained_model import TrainedModel
 from support.inputs.flat_batches import pack, perturb, relative
 from support.inputs.token_stores import proteins, store_of
 

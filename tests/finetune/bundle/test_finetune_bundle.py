@@ -15,8 +15,8 @@ from finetune.adaptation.adapt import initializers
 from finetune.bundle.columns import TaskColumns
 from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
 from finetune.bundle.manifest import BaseModel, BundleManifest, ModelRecord
-from finetune.predict import main as predict
-from finetune.predictor import Predictor, empty_model, open_predictor
+from finetune.predict.__main__ import main as predict
+from finetune.predict.predictor import Predictor, empty_model, open_predictor
 from finetune.results.calibration import Calibration
 from finetune.results.results import TaskCalibration
 from finetune.splits.parts import parts_of
@@ -24,14 +24,14 @@ from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
-from pretrain.checkpoint.best import best_valid
-from pretrain.checkpoint.restore import read_whole
 from pretrain.model.build import build_initialized
 from pretrain.model.settings import ModelSettings
-from pretrain.run.directory import RunDirectory
-from pretrain.ship.source import ENCODER
+from pretrain.trained_model import ENCODER
 from support.assays.bundled import letters, rows
 from zymogen.settings.json_file import as_json
+from zymogen.trainer.checkpoint.best import best_valid
+from zymogen.trainer.checkpoint.restore import read_whole
+from zymogen.trainer.run.directory import RunDirectory
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
 def test_a_bundle_predicts_byte_for_byte_what_its_checkpoint_does(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("finetune.predictor.bin_tokens_on", lambda _: 128)  # several bins
+    monkeypatch.setattr("finetune.predict.predictor.bin_tokens_on", lambda _: 128)  # several bins
     bundle = open_folder(folder / "run" / "bundle")
     found = open_predictor(bundle)
     model = empty_model(bundle)

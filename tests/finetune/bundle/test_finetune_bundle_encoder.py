@@ -7,8 +7,8 @@ import torch
 
 from finetune.bundle.encoder import _of_bundle, encoder_at
 from finetune.bundle.folder import open_folder
-from finetune.predictor import open_predictor
-from pretrain.ship.source import encoder_of
+from finetune.predict.predictor import open_predictor
+from pretrain.trained_model import encoder_of
 from support.inputs.flat_batches import document, pack, relative
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run

@@ -24,9 +24,9 @@ from finetune.metrics.scores import TaskScores
 from finetune.results.results import Results
 from finetune.splits.audit import Overlap, SplitAudit
 from pretrain.card.text import FOLDER
+from pretrain.export.checksums import CHECKSUMS
 from pretrain.model.presets import PRESETS
 from pretrain.push.folder import finished_files
-from pretrain.ship.checksums import CHECKSUMS
 from support.places import ROOT
 from zymogen.settings.json_file import validate
 

@@ -18,7 +18,7 @@ from finetune.results.results import Results
 from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
 from pretrain.compare.comparison import ModelDifference
-from pretrain.evaluation.verdict import Judgement
+from pretrain.evaluate.verdict import Judgement
 from support.assays.bundled import rows
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run

@@ -18,13 +18,13 @@ from safetensors.torch import load_file
 
 from finetune.adaptation.lora import plan_of
 from finetune.adaptation.settings import AdaptationSettings
-from finetune.bundle import transformers as written
 from finetune.bundle.folder import Bundle
 from finetune.bundle.manifest import BaseModel, BundleManifest, ReadingSettings
-from finetune.export import export, exportable
+from finetune.export import transformers as written
+from finetune.export.__main__ import export, exportable
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
-from finetune.predictor import empty_model, open_predictor
+from finetune.predict.predictor import empty_model, open_predictor
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tasks.settings import TaskSettings
@@ -121,7 +121,7 @@ def test_transformers_alone_computes_what_the_bundle_predicts(
     (tmp_path / "in.csv").write_text("sequence\n" + "\n".join(SEQUENCES))
     proteins = proteins_of(read_table(str(tmp_path / "in.csv")), bundle.manifest.reading, 60)
     if of.settings.type == "multiclass":  # logits are compared, before probabilities are made of them
-        monkeypatch.setattr("finetune.predictor.activate", lambda _, numbers, __: numbers.double().numpy())
+        monkeypatch.setattr("finetune.predict.predictor.activate", lambda _, numbers, __: numbers.double().numpy())
     found = open_predictor(bundle)(proteins, np.arange(len(SEQUENCES)))
     for record, theirs in enumerate(map(torch.tensor, logits)):
         ours = torch.from_numpy(found[record][0])

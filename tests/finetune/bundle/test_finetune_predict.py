@@ -14,9 +14,9 @@ import torch
 from finetune.__main__ import _next as last_lines
 from finetune.bundle.folder import open_folder, write_bundle
 from finetune.bundle.manifest import MANIFEST, ReadingSettings
-from finetune.predict import _notes, _reading
-from finetune.predict import main as predict
-from finetune.predictor import empty_model, open_predictor
+from finetune.predict.__main__ import _notes, _reading
+from finetune.predict.__main__ import main as predict
+from finetune.predict.predictor import empty_model, open_predictor
 from finetune.splits.parts import parts_of
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
@@ -98,7 +98,7 @@ def test_a_row_without_a_protein_is_named_or_left_out(
 def test_mutations_of_the_sequence_of_each_row(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["finetune.predict"], "_ROWS", 2)  # the numbering is that of all parts
+    monkeypatch.setattr(sys.modules["finetune.predict.__main__"], "_ROWS", 2)  # the numbering is that of all parts
     first, second = letters(5, 14), letters(6, 14)
     whole = [first[:4] + "C" + first[5:], second, second[:1] + "W" + second[2:], second[:7] + "D" + second[8:]]
     named = [f"{first[4]}5C", "WT", f"{second[1]}2W", f"{second[7]}8D"]
@@ -154,7 +154,7 @@ def test_a_table_is_predicted_part_by_part(
     mutation = ["--mutation", "mutant", "--wild-type", str(tmp_path / "wt.fasta")]
     bundle = str(folder / "run")
     assert predict([bundle, str(tmp_path / "whole.fasta"), "-o", str(tmp_path / "at_once.csv")]) == 0
-    monkeypatch.setattr("finetune.predict._ROWS", 3)
+    monkeypatch.setattr("finetune.predict.__main__._ROWS", 3)
     assert predict([bundle, str(tmp_path / "mutants.csv"), "-o", str(tmp_path / "parts.csv"), *mutation]) == 0
     assert "residue 1 of the wild type is number 101" in capfd.readouterr().err
     at_once, parts = rows(tmp_path / "at_once.csv"), rows(tmp_path / "parts.csv")
@@ -164,7 +164,7 @@ def test_a_table_is_predicted_part_by_part(
         assert json.loads(one["ss_p_H"]) == pytest.approx(json.loads(other["ss_p_H"]), rel=1e-5)
 
     # What is wrong with the last part is said before anything of the first one is predicted.
-    monkeypatch.setattr("finetune.predict._predicted", lambda *_: pytest.fail("predicted"))
+    monkeypatch.setattr("finetune.predict.__main__._predicted", lambda *_: pytest.fail("predicted"))
     for wrong, said in (
         ("MK7", "row 10: has no protein: its column 'sequence' says 'MK7'"),
         ("M" * 50, "1 of 9 rows have a protein of more than 38 residues, the most that the model was told to read, "

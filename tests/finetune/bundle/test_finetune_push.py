@@ -8,9 +8,9 @@ import torch
 from huggingface_hub import snapshot_download
 
 from finetune.bundle.folder import open_folder
-from finetune.export import main as export
+from finetune.export.__main__ import main as export
+from pretrain.export.checksums import CHECKSUMS
 from pretrain.push.__main__ import main
-from pretrain.ship.checksums import CHECKSUMS
 from support.hub.client import local_hub
 from support.hub.folders import contents
 from support.hub.server import Hub

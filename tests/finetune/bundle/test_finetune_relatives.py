@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.bundle.relatives import TrainingProteins
+from finetune.predict.relatives import TrainingProteins
 from finetune.splits import split_file
 from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.read import read_table

@@ -139,8 +139,8 @@ def test_each_recipe_trains_twenty_steps(name: str, tmp_path: Path, monkeypatch:
     from finetune.assays import open_on_every_rank
     from finetune.ensemble import ensemble_members
     from finetune.job import FineTuneJob
-    from pretrain.engine.launch import launch
-    from pretrain.loop import train
+    from zymogen.trainer.attempt import train
+    from zymogen.trainer.engine.launch import launch
 
     monkeypatch.chdir(tmp_path)
     _, proposed = looked(name, tmp_path, monkeypatch)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from data.batches.loader import require_enough_bins
 from finetune.look.sizes import choose_crop, choose_sizes
+from pretrain.machine import describe_machine
 from pretrain.model.presets import PRESETS
-from pretrain.proposal.machine import describe_machine
 
 MACHINE = describe_machine(1, 1, "no", "single", gpu=False)
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from data.batches.batch import Batch
 from finetune.assays import Assays, open_assays, prepare
-from finetune.evaluate import evaluate, predict, predict_together
 from finetune.heads.activation import activate
 from finetune.labels.columns import LabelColumns
 from finetune.metrics.scores import TaskScores
@@ -19,6 +18,7 @@ from finetune.metrics.scoring import score
 from finetune.metrics.validation import FineTuneScores
 from finetune.model import FineTuneModel
 from finetune.recipe import Recipe
+from finetune.scoring import evaluate, predict, predict_together
 from finetune.splits.parts import TEST
 from pretrain.model.presets import PRESETS
 from support.assays.labelled_batches import wide

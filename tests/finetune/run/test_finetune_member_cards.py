@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from finetune.__main__ import main
-from finetune.predict import main as predict
+from finetune.predict.__main__ import main as predict
 from support.assays.small_run import write
 
 TASK = '[[tasks]]\nname = "affinity_b"\ntype = "regression"\n\n'

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from finetune import predict
 from finetune.embed import __main__ as embed
+from finetune.predict import __main__ as predict
 from finetune.proteingym import __main__ as proteingym
 from finetune.score import __main__ as score
 

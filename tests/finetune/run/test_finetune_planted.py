@@ -7,7 +7,7 @@ import pytest
 
 from finetune.__main__ import main
 from finetune.look.__main__ import main as look
-from finetune.predict import main as predict
+from finetune.predict.__main__ import main as predict
 from finetune.recipe import Recipe
 from pretrain.proposal.recipe_text import toml_value
 from support.assays.small_run import write

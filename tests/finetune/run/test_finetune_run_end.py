@@ -71,7 +71,7 @@ def test_the_split_is_audited_before_the_first_step(
         raise RuntimeError("the first step")
 
     monkeypatch.setattr(shutil, "which", lambda name: None)  # shared words find relatives faster than MMseqs2 starts
-    monkeypatch.setattr("pretrain.loop.train", train)
+    monkeypatch.setattr("zymogen.trainer.attempt.train", train)
     assert main([str(write(tmp_path))]) == 70
     said = capsys.readouterr()
     assert re.search(r"^Split: a random split.*; of \d+ tested sequences, 0 are also in training, and", said.out, re.M)

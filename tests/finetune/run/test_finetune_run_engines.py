@@ -1,7 +1,7 @@
 """Fine-tuning on a table under every engine ends where one process does: C4, C5 and C11 of docs/contracts.md.
 
 Tasks of sequences and of residues learn together, on heads alone, with adapters, and with all weights. The yardstick is
-that of `test_pretrain_engines`: how far one process ends from itself when bins are grouped otherwise.
+that of `test_engines`: how far one process ends from itself when bins are grouped otherwise.
 """
 
 from functools import partial

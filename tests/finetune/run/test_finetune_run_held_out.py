@@ -10,7 +10,7 @@ import pytest
 
 from finetune.__main__ import main
 from finetune.assays import open_assays, prepare
-from finetune.predict import main as predict
+from finetune.predict.__main__ import main as predict
 from finetune.recipe import Recipe
 from finetune.splits.parts import TRAIN
 from support.assays.small_run import Rows, write

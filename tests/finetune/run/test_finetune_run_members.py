@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from pretrain.checkpoint.best import best_valid
-from pretrain.evaluation.training_curve import without_rolled_back
-from pretrain.run.attempts import AttemptRecords, attempts
-from pretrain.run.directory import RunDirectory
+from pretrain.evaluate.training_curve import without_rolled_back
 from support.assays.small_run import write
 from support.kept_runs import config
 from support.launching import FLOAT32, Launched, bit_equal, end_of, lines, run, started, until
+from zymogen.trainer.checkpoint.best import best_valid
+from zymogen.trainer.run.attempts import AttemptRecords, attempts
+from zymogen.trainer.run.directory import RunDirectory
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 

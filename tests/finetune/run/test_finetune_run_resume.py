@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.checkpoint.best import best_valid
 from support.assays.small_run import Rows, changed, write
 from support.jobs import fine_tuning_job
 from support.kept_runs import STEP_1, Trained, config
 from support.launching import bit_equal, end_of, largest_difference, lines
 from support.rank_pool import RankPool
+from zymogen.trainer.checkpoint.best import best_valid
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 

@@ -22,7 +22,7 @@ from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.table import Table
 from finetune.tasks.settings import TaskSettings
 from pretrain.model.settings import ModelSettings
-from pretrain.optimizer.settings import ScheduleSettings
+from zymogen.trainer.optimizer.settings import ScheduleSettings
 
 READ = 9
 """Residues that a document holds."""

@@ -27,9 +27,9 @@ from pretrain.baselines.predictors import (
     fit_composition,
     hidden_residues,
 )
-from pretrain.engine.engine import Engine
-from pretrain.evaluation.validation import evaluate, unigram_losses, validation_set
+from pretrain.evaluate.validation import evaluate, unigram_losses, validation_set
 from support.jobs.finished_runs import model_of, settings_of
+from zymogen.trainer.engine.engine import Engine
 
 EVEN = np.full(NUM_LETTERS, 1 / NUM_LETTERS)
 

@@ -21,15 +21,15 @@ from pretrain.__main__ import main
 from pretrain.card import text as card_text
 from pretrain.card.card import ExportFacts, text, write_card
 from pretrain.card.text import FOLDER, hub_model
+from pretrain.export.contact_head import NOT_FITTED
 from pretrain.report.charts import loss_figure
 from pretrain.report.history import read_history
 from pretrain.report.results import ASSAYS, CONTACTS, EVALUATION, read
 from pretrain.report.section import source_names
-from pretrain.run import records
-from pretrain.ship.contact_head import NOT_FITTED
 from support.inputs.written_runs import IDENTITIES, LENGTHS, TOKENS_A_STEP, WEIGHTS, WrittenRun, evaluation, measure
 from support.places import ROOT
 from zymogen.console.format import format_number
+from zymogen.trainer.run import records
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 OF_THE_WORDS = (
@@ -387,8 +387,8 @@ def run_as_shown(folder: Path, tmp_path: Path) -> list[str]:
 @pytest.mark.slow
 def test_the_lines_of_a_card_run_as_shown(recipe_in, tmp_path: Path) -> None:
     """Those of a model without a contact head, and those that `pretrain.contacts --write` adds."""
+    from pretrain.export.contact_head import write
     from pretrain.model.weights.names import ContactHead
-    from pretrain.ship.contact_head import write
 
     assert main([str(recipe_in(tmp_path)), "run.validation_sequences=4", "schedule.total_tokens=2_000"]) == 0
     root, folder = tmp_path / "run", tmp_path / "run/export"

@@ -11,9 +11,9 @@ from data.corpus.prepare import open_corpora, prepare_corpora
 from pretrain.compare.__main__ import main
 from pretrain.compare.comparison import ModelComparison, ModelDifference
 from pretrain.compare.models import compare_models, differences
-from pretrain.evaluation.scored_set import EvaluationSetOptions
-from pretrain.evaluation.validation import Row
-from pretrain.evaluation.verdict import Judgement
+from pretrain.evaluate.scored_set import EvaluationSetOptions
+from pretrain.evaluate.validation import Row
+from pretrain.evaluate.verdict import Judgement
 from support.jobs.finished_runs import SHAPE, finished_run, model_of, settings_of
 from zymogen.settings.json_file import as_json
 

@@ -19,11 +19,11 @@ from pretrain.contacts.chains import Chain, chains_of
 from pretrain.contacts.regression import LONG_RANGE, SHARES, fit, mean_interval, pairs_of, precisions, probabilities
 from pretrain.contacts.score import contact_pairs, format_scores, median_chain
 from pretrain.contacts.split import filter_chains, split_chains
+from pretrain.export.contact_head import NOT_FITTED, write
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.names import CONTACT_BIAS, CONTACT_WEIGHT, ContactHead
-from pretrain.ship.contact_head import NOT_FITTED, write
 from support.inputs.flat_batches import perturb
 from support.inputs.structure_files import globule, pdb_text
 from support.inputs.written_runs import contacts

@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from data.settings import DataSettings
-from pretrain.engine import launch_request
 from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe
-from pretrain.run.settings import RunSettings
 from support.places import ROOT
+from zymogen.trainer.engine import launch_request
+from zymogen.trainer.run.settings import RunSettings
 
 RECIPE = Recipe(
     run=RunSettings(directory="-"), model=ModelSettings(preset="esm2_60k"), data=DataSettings(sources=("-",))

@@ -17,7 +17,7 @@ from data.settings import CorpusSettings, IngestSettings
 from data.store.growing import GrowingStore, start_builder
 from data.transport.byte_stream import ByteStream
 from pretrain.__main__ import main
-from pretrain.evaluate import main as evaluate
+from pretrain.evaluate.__main__ import main as evaluate
 from pretrain.inspect.__main__ import main as inspect
 from pretrain.proposal.recipe_text import toml_value
 from pretrain.recipe import Recipe
@@ -170,7 +170,7 @@ def test_a_traceback_in_a_record_holds_no_secret(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(f"GET https://me:{SECRET}@host/x?sig={SECRET} with {ENVIRONMENT['HF_TOKEN']}")
 
-    monkeypatch.setattr("pretrain.loop.train_step", fail)
+    monkeypatch.setattr("zymogen.trainer.loop.train_step", fail)
     assert main([str(recipe_in(tmp_path)), "schedule.total_tokens=900"]) == 70
     said = capfd.readouterr()
     assert "GET https://(hidden)@host/x?hidden=" in said.err

@@ -329,9 +329,8 @@ def test_a_torch_whose_varlen_has_no_scale_is_passed_over(monkeypatch: pytest.Mo
     def of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, return_aux=None):  # type: ignore[no-untyped-def]
         raise AssertionError
 
-    assert choice._varlen() is choice.VARLEN is not None
+    assert choice.find_varlen() is not None
     monkeypatch.setattr(module, "varlen_attn", of_torch_2_10)
-    monkeypatch.setattr(choice, "VARLEN", choice._varlen())
     choose.cache_clear()
     try:
         assert choose("auto", "cuda", torch.bfloat16, 64)[0] == "per_document"

@@ -17,6 +17,7 @@ import torch.nn.attention as registry
 from torch import Tensor
 
 from pretrain.model.attention import implementation
+from pretrain.model.attention.choice import find_varlen
 from pretrain.model.attention.implementation import check_backend, disagreement, samples, use_backend
 from pretrain.model.attention.layout import Layout
 from pretrain.model.attention.sdpa import per_document, varlen
@@ -103,6 +104,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[st
     """What torch's operator runs on a CPU ("active"), and what FA3 and FA4 bring when they are activated."""
     found: dict[str, Any] = {"active": Kernel(64), "FA3": Kernel(176), "FA4": Kernel(128)}
     own = found["active"]
+    find_varlen()
 
     def forward(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, *_: Any, scale: float, **__: Any) -> Any:
         if isinstance(found["active"], Exception):

@@ -11,10 +11,9 @@ import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
-import pretrain.loop
-from pretrain.engine import encoder_setup, launch
-from pretrain.engine.ranks import ContextGroup
-from pretrain.masked_language_job import MaskedLanguageJob
+import zymogen.trainer.attempt
+import zymogen.trainer.loop
+from pretrain.job import MaskedLanguageJob
 from pretrain.model import compilation, compute
 from pretrain.model.attention.choice import choose
 from pretrain.model.compilation import compile_layers, first_step
@@ -26,6 +25,8 @@ from pretrain.model.settings import ComputeSettings
 from pretrain.recipe import Recipe
 from support.inputs.flat_batches import document, gradients, mixed_bins, pack, perturb
 from zymogen.settings.toml_file import read
+from zymogen.trainer.engine import launch
+from zymogen.trainer.engine.ranks import ContextGroup
 from zymogen.unsupported import UnsupportedFeature
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -159,12 +160,12 @@ def test_a_first_step_has_the_slots_that_a_rank_computes(
         asked.append(num_slots)
         raise Configured
 
-    monkeypatch.setattr(encoder_setup, "configure", configured)
+    monkeypatch.setattr(compute, "configure", configured)
     recipe = read(Recipe, recipe_in(tmp_path), ["data.bins_per_forward=3"])
     for ranks in (1, 2):
         monkeypatch.setattr(launch, "context_group", lambda *_, ranks=ranks: ContextGroup(0, ranks))
         with pytest.raises(Configured), launch.launch(recipe) as engine:
-            pretrain.loop.train(recipe, MaskedLanguageJob, engine)
+            zymogen.trainer.attempt.train(recipe, MaskedLanguageJob, engine)
     assert asked == [3 * 128, 3 * 128 // 2]
 
 

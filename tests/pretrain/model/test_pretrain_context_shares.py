@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.batches.batch import span_of_rank
-from pretrain.engine.engine import Engine
-from pretrain.engine.ranks import ContextGroup
 from pretrain.model.attention.layout import layout_of
 from pretrain.model.context import Exchange, choose_exchange
-from pretrain.model.settings import ExchangeRequest
 from support.context_ranks import BATCHES, varlen_kernel
 from support.inputs.flat_batches import document, pack
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.engine.ranks import ContextGroup
+from zymogen.trainer.engine.settings import ExchangeRequest
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 60])

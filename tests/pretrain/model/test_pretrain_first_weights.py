@@ -12,12 +12,6 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from pretrain.checkpoint import verify
-from pretrain.checkpoint.compatibility import fingerprints_of
-from pretrain.checkpoint.files.blocks import BLOCK_BYTES
-from pretrain.checkpoint.load import unreadable
-from pretrain.checkpoint.writer import StagingBuffer
-from pretrain.engine.named_state import TorchState
 from pretrain.model.attention.layout import rotate, rotation
 from pretrain.model.build import build_meta
 from pretrain.model.initialization import initial_weights, local_attention_init, parameter_offsets
@@ -33,6 +27,11 @@ from support.places import ROOT
 from support.rank_pool import Ended, RankPool
 from support.wrong_engine import digest, rise
 from zymogen.settings.toml_file import read
+from zymogen.trainer.checkpoint.compatibility import fingerprints_of
+from zymogen.trainer.checkpoint.files.blocks import BLOCK_BYTES
+from zymogen.trainer.checkpoint.load import unreadable, verify
+from zymogen.trainer.checkpoint.writer import StagingBuffer
+from zymogen.trainer.engine.named_state import TorchState
 
 SEED_17 = {
     "esm2_60k": "d207cd874e3a8d5cc738381ea392ea1815146c1c1fc09bd5c6151f83a63aad7a",

@@ -18,8 +18,8 @@ from pretrain.model.flops import encoder_flops, forward_flops, training_flops
 from pretrain.model.initialization import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.telemetry.peak import known_peak, measured_peak, peak
 from support.inputs.flat_batches import labels_of
+from zymogen.trainer.telemetry.peak import known_peak, measured_peak, peak
 
 CPU = torch.device("cpu")
 BARS = benchmark.Bars(1.0, 1.0, 1.0)

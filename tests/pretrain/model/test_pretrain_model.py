@@ -16,8 +16,6 @@ from pretrain.model.initialization import WEIGHT_STD, initialise
 from pretrain.model.layer import KeyedDropout, Site
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.optimizer.groups import parameter_groups
-from pretrain.optimizer.settings import OptimizerSettings
 from support.inputs.flat_batches import (
     Document,
     T,
@@ -29,6 +27,8 @@ from support.inputs.flat_batches import (
     relative,
     worst_gradient,
 )
+from zymogen.trainer.optimizer.groups import parameter_groups
+from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 SMALL = EsmShape(layers=3, dim=64, heads=4)
 

@@ -9,8 +9,8 @@ import torch
 
 from pretrain.__main__ import main
 from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.memory import preset_table
 from pretrain.model.presets import PRESETS
-from pretrain.proposal.memory import preset_table
 from support.places import ROOT
 
 

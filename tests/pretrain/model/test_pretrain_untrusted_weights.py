@@ -13,12 +13,12 @@ import torch
 from packaging.requirements import Requirement
 from safetensors.torch import load_file, save_file
 
+from pretrain.export.contact_head import require_writable, write
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.names import ContactHead
 from pretrain.push.folder import finished_files
-from pretrain.ship.contact_head import require_writable, write
 from support.inputs.whole_models import load
 from support.places import ROOT
 

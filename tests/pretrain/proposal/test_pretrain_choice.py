@@ -11,20 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pretrain.machine import CPU_FLOPS, Machine
+from pretrain.model.memory import MEMORY_SHARE
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
 from pretrain.proposal.choose import ProposedRecipe, propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.estimates import tokens_per_s
-from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import TrainingPlan
 from pretrain.proposal.recipe_text import format_proposal
-from pretrain.run.settings import RunSettings
 from support.places import ROOT
 from zymogen.console.format import duration
+from zymogen.trainer.run.settings import RunSettings
 
-LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
-PAIR = Machine("cpu", "2 CPU cores, 2 processes", 2, 1, 8e9, rules.CPU_FLOPS, engine="ddp")
+LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * CPU_FLOPS)
+PAIR = Machine("cpu", "2 CPU cores, 2 processes", 2, 1, 8e9, CPU_FLOPS, engine="ddp")
 GPU = Machine("cuda", "an H100", 1, 16, 80e9, 989e12, "bf16")
 GPUS = Machine("cuda", "8 x H100", 8, 16, 80e9, 989e12, "bf16", "ddp")
 MACHINES = {"laptop": LAPTOP, "two processes": PAIR, "one GPU": GPU, "eight GPUs": GPUS}
@@ -66,7 +67,7 @@ def test_the_bounds_hold(proteins: int, machine: Machine) -> None:
         assert passes <= 1.01 * rules.MOST_PASSES
         assert found.notes == ()
     assert plan.steps >= rules.LEAST_STEPS
-    assert plan.memory_bytes <= rules.MEMORY_SHARE * machine.memory_bytes
+    assert plan.memory_bytes <= MEMORY_SHARE * machine.memory_bytes
     assert plan.seconds <= HOUR
     assert plan.bins_per_step % machine.processes == 0
     assert plan.crop_tokens <= plan.bin_tokens <= rules.MOST_BIN_TOKENS[machine.kind]

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from benchmarks.training import bytes_per_token, initial, packed_whole, side
+from pretrain.machine import Machine
 from pretrain.model.compute import configure
+from pretrain.model.memory import PROCESS_BYTES, activation_bytes, memory_of, state_bytes
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings
-from pretrain.proposal.machine import Machine
-from pretrain.proposal.memory import PROCESS_BYTES, activation_bytes, memory_of, state_bytes
 
 LAPTOP = Machine("cpu", "2 CPU cores", 1, 2, 16e9, 6e10)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pretrain.model.memory import MEMORY_SHARE
 from support.launching import environment, lines
 from support.pages.shown import blocks, commands
 from support.places import ROOT
@@ -104,7 +105,7 @@ def test_the_rules_are_those_of_the_page() -> None:
     text = " ".join(PAGE.read_text().split())
     for said in (
         f"gets {rules.TOKENS_PER_PARAMETER:.0f} tokens for each of its parameters",
-        f"fits into {100 * rules.MEMORY_SHARE:.0f} % of the memory",
+        f"fits into {100 * MEMORY_SHARE:.0f} % of the memory",
         f"at most {rules.MOST_PASSES:.0f} passes",
         f"at least {rules.LEAST_STEPS} steps",
         f"the length that {rules.CROP_QUANTILE} % of the proteins do not exceed",

@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pretrain.machine import CPU_FLOPS, Machine
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
 from pretrain.proposal.choose import propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
-from pretrain.proposal.machine import Machine
 from pretrain.proposal.proportions import check_proportions
 from support.kept_runs import config
 from support.places import ROOT
 from support.rank_pool import RankPool
 
-LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
+LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * CPU_FLOPS)
 SMALL = CorpusFacts(np.array([340]), np.array([5_605]), None)
 
 

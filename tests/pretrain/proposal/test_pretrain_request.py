@@ -11,22 +11,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pretrain import auto_recipe
+from pretrain import auto_recipe, machine
 from pretrain.__main__ import main
 from pretrain.auto_recipe import describe_existing_run, provisional_recipe
-from pretrain.proposal import machine, rules
+from pretrain.machine import CPU_FLOPS, Machine, describe_machine
+from pretrain.proposal import rules
 from pretrain.proposal.choose import ProposedRecipe, propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
-from pretrain.proposal.machine import Machine, describe_machine
 from pretrain.proposal.options import ProposalOptions
 from pretrain.proposal.recipe_text import format_estimate, format_proposal, recipe_text, times_of
 from pretrain.recipe import Recipe
-from pretrain.run.directory import RunDirectory
 from support.launching import torchrun_variables
 from zymogen.console.progress import ProgressBar
 from zymogen.settings.toml_file import check
+from zymogen.trainer.run.directory import RunDirectory
 
-LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
+LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * CPU_FLOPS)
 CORPUS = CorpusFacts(np.array([340]), np.array([5_605]), None)
 SPLIT = SplitFacts(0.1, 0.5, 500, "by clusters", 5_000)
 
@@ -227,7 +227,7 @@ def test_a_shorter_time_needs_no_command(kept: CorpusFacts) -> None:
 def test_a_plan_for_a_run_that_exists_proposes_nothing(
     kept: CorpusFacts, here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pretrain.engine.launch", None)  # cannot be imported
+    monkeypatch.setitem(sys.modules, "zymogen.trainer.engine.launch", None)  # cannot be imported
     (here / "your.fasta.gz").write_text(">a\nMKV\n")
     assert main(["your.fasta.gz", "--plan", *more]) == 0
     assert capsys.readouterr().out == (

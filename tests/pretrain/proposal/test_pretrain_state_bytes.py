@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pretrain.model.memory import state_bytes
 from pretrain.model.presets import PRESETS
-from pretrain.proposal.memory import state_bytes
 from support.kept_runs import CONSTANT, config
 from support.rank_pool import RankPool
 

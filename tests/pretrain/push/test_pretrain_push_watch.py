@@ -20,7 +20,6 @@ from pretrain.push.__main__ import main
 from pretrain.push.commit import push
 from pretrain.push.folder import LIST
 from pretrain.push.watch import follow
-from pretrain.run.directory import RunDirectory
 from support.forked import forked, status_of
 from support.hub.client import TOKEN, api, environment, local_hub
 from support.hub.faults import RESET_S, Fault
@@ -30,6 +29,7 @@ from support.inputs.written_runs import WrittenRun
 from support.kept_runs import STEPS_30, Trained
 from support.launching import DDP, bit_equal, end_of, lines, started, until
 from support.rank_pool import RankPool
+from zymogen.trainer.run.directory import RunDirectory
 
 NAME = "lab/model"
 HOUR = 3600.0

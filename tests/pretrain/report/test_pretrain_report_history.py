@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from data.order.plan import Cursor
-from pretrain.evaluation.scores import CorruptionScores, HeldOutUnit, MaskedLanguageScores, kind_of
+from pretrain.evaluate.scores import CorruptionScores, HeldOutUnit, MaskedLanguageScores, kind_of
 from pretrain.report.charts import loss_figure, short, time_line, training_figures
 from pretrain.report.history import read_history
 from pretrain.report.page_text import format_verdict, key_numbers, run_state
-from pretrain.run import records
-from pretrain.run.directory import RunDirectory
 from pretrain.summary import LaunchCommand, format_summary
 from support.inputs.written_runs import TOKENS_A_STEP, WrittenRun, write_lines
+from zymogen.trainer.run import records
+from zymogen.trainer.run.directory import RunDirectory
 
 
 def test_a_step_that_was_taken_again_counts_once(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, name: str, hel
         state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor()),
         run=RunDirectory(root),
         seconds=3.0,
-        job=SimpleNamespace(seen=lambda _: None),
+        job=SimpleNamespace(corpus_progress=lambda _: None),
     )
     said = format_summary(summary, LaunchCommand(Path("r.toml")))
     shown = format_verdict(read_history(root))

@@ -15,8 +15,8 @@ from pretrain.report import __main__ as command
 from pretrain.report import page
 from pretrain.report.__main__ import main
 from pretrain.report.page import write_report
-from pretrain.run import records
 from support.inputs.written_runs import WrittenRun
+from zymogen.trainer.run import records
 
 NASTY = "<script>alert('x')</script>&\"<img src=a.png>"
 EDGES = {

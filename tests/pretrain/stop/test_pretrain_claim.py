@@ -9,10 +9,10 @@ import pytest
 from data.settings import DataSettings
 from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe
-from pretrain.run import directory, records
-from pretrain.run.directory import RunDirectory
-from pretrain.run.lock import LOCK
-from pretrain.run.settings import RunSettings
+from zymogen.trainer.run import directory, records
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.lock import LOCK
+from zymogen.trainer.run.settings import RunSettings
 
 
 def recipe(root: Path, **changed: object) -> Recipe:

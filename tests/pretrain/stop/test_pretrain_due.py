@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-import pretrain.loop
+import zymogen.trainer.loop
 from pretrain.__main__ import main
 from pretrain.recipe import Recipe
-from pretrain.run import interval_schedule
 from support.checkpoint_run import written_at_once
 from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
 from support.rank_pool import RankPool
 from zymogen.settings.toml_file import documented, read
+from zymogen.trainer.run import interval_schedule
 
 TIMES = ("run.log_every=10 s", "run.checkpoint_every=20 s", "run.evaluate_every=1 min", "run.keep_checkpoints=99")
 
@@ -25,14 +25,14 @@ def saved_steps(run: Path) -> list[int]:
 @pytest.mark.slow
 def test_by_the_clock(recipe_in, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step takes 7 s of a clock that nothing else moves."""
-    now, train_step = [0.0], pretrain.loop.train_step
+    now, train_step = [0.0], zymogen.trainer.loop.train_step
 
     def seven_seconds(*arguments: object, **how: object) -> object:
         now[0] += 7.0
         return train_step(*arguments, **how)
 
     monkeypatch.setattr(interval_schedule, "monotonic", lambda: now[0])
-    monkeypatch.setattr(pretrain.loop, "train_step", seven_seconds)
+    monkeypatch.setattr(zymogen.trainer.loop, "train_step", seven_seconds)
     with written_at_once():
         assert main([str(recipe_in(tmp_path)), *STEPS_12, *TIMES]) == 0
     metrics = lines(tmp_path / "run/metrics.jsonl")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pretrain.run.grace_period import GracePeriod
 from zymogen.processes import signals
 from zymogen.processes.signals import Interrupted
+from zymogen.trainer.run.grace_period import GracePeriod
 
 
 @pytest.mark.parametrize("before", ["seconds_since_signal", "first_signal"])

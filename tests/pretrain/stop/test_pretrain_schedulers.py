@@ -16,12 +16,12 @@ import psutil
 import pytest
 import yaml
 
-from pretrain.run.lock import RunLock
-from pretrain.run.run_json import FORMAT
 from support.launching import environment, lines, until
 from support.places import ROOT
 from support.slurm.stand_ins import PROBE, PROBED, STAND_INS, write_stand_ins
 from zymogen.processes.exit_classes import INPUT, PEER, PREEMPTED, STORAGE
+from zymogen.trainer.run.lock import RunLock
+from zymogen.trainer.run.run_json import FORMAT
 
 SLURM = ROOT / "docs/examples/slurm.sh"
 KUBERNETES = ROOT / "docs/examples/kubernetes.yaml"

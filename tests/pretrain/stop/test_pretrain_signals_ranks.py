@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from pretrain import loop
-from pretrain.checkpoint import find, verify
-from pretrain.checkpoint.saver import CheckpointSaver, SaveCost
-from pretrain.recovery import watchdog
-from pretrain.run.directory import RunDirectory
 from support.chaos import campaign
 from support.chaos.campaign import EVERY, Campaign
 from support.forked import status_of
 from support.launching import lines, until
+from zymogen.trainer import attempt
+from zymogen.trainer.checkpoint.load import find, verify
+from zymogen.trainer.checkpoint.saver import CheckpointSaver, SaveCost
+from zymogen.trainer.recovery import watchdog
+from zymogen.trainer.run.directory import RunDirectory
 
 _TOKENS = 24_000  # 33 steps
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
@@ -190,8 +190,8 @@ def test_a_rank_that_waits_for_a_build_ends_when_it_is_asked_to(
 
         return trains(recipe, opened, engine, **how)
 
-    trains = loop.train
-    monkeypatch.setattr(loop, "train", train)
+    trains = attempt.train
+    monkeypatch.setattr(attempt, "train", train)
     monkeypatch.setattr(RunDirectory, "describe_corpus", builds)
     monkeypatch.setattr(watchdog, "SILENT_S", 5.0)
     run = scheduled()

@@ -14,15 +14,11 @@ from signal import SIGINT, SIGTERM, Signals
 import pytest
 from accelerate import Accelerator
 
-import pretrain.loop
-import pretrain.masked_language_job as job
+import pretrain.export.export as ship
+import pretrain.job as job
 import pretrain.report.page
-import pretrain.ship.export as ship
+import zymogen.trainer.loop
 from pretrain.__main__ import main
-from pretrain.checkpoint import saver
-from pretrain.checkpoint.commit import SavePlan
-from pretrain.engine.engine import Engine
-from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import written_at_once
 from support.forked import in_process
 from support.kept_runs import STEPS_12, Trained
@@ -30,6 +26,10 @@ from support.launching import DDP, bit_equal, end_of, environment, lines
 from support.places import ROOT
 from support.rank_pool import RankPool
 from zymogen.processes import signals
+from zymogen.trainer.checkpoint import saver
+from zymogen.trainer.checkpoint.commit import SavePlan
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.run.directory import RunDirectory
 
 
 class Run:
@@ -91,7 +91,7 @@ def when(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.mark.parametrize(("by", "status"), [(SIGINT, 130), pytest.param(SIGTERM, 75, marks=pytest.mark.slow)])
 def test_the_step_is_finished_and_saved(run: Run, when: Callable[..., None], by: Signals, status: int) -> None:
-    when(pretrain.loop, "train_step", by, at=5)
+    when(zymogen.trainer.loop, "train_step", by, at=5)
     handlers = [signal.getsignal(each) for each in (SIGINT, SIGTERM)]
     assert run.start() == status
     assert [signal.getsignal(each) for each in (SIGINT, SIGTERM)] == handlers
@@ -200,7 +200,7 @@ def test_the_last_save_is_begun_if_it_fits(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, save_s: float, saved: int
 ) -> None:
     monkeypatch.setattr(saver.CheckpointSaver, "cost", saver.SaveCost(0.0, save_s, 1))
-    when(pretrain.loop, "train_step", SIGTERM, at=5)
+    when(zymogen.trainer.loop, "train_step", SIGTERM, at=5)
     with written_at_once():
         assert run.start("run.checkpoint_every=2", "run.grace_s=100") == 75
     assert run.saved()[-1] == saved
@@ -231,7 +231,7 @@ def test_a_save_that_does_not_end_gets_what_is_left(
         patch.setattr(
             saver.CheckpointSaver, "cost", saver.SaveCost(0.0, 0.0, 1)
         )  # however slow the disk is, the last one fits
-        when(pretrain.loop, "train_step", SIGTERM, at=5)
+        when(zymogen.trainer.loop, "train_step", SIGTERM, at=5)
         began = time.monotonic()
         assert run.start("run.checkpoint_every=2", "run.grace_s=2") == 75
         assert time.monotonic() - began < 20
@@ -246,7 +246,7 @@ def test_a_save_that_does_not_end_gets_what_is_left(
 def test_a_second_signal_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the main thread computes and hears nothing; signals within a moment are one."""
     monkeypatch.setattr(signals, "_SAME_S", 0.4)
-    train_step, began = pretrain.loop.train_step, time.monotonic()
+    train_step, began = zymogen.trainer.loop.train_step, time.monotonic()
 
     def endless(*arguments: object, **how: object) -> object:
         pid = os.getpid()
@@ -262,7 +262,7 @@ def test_a_second_signal_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch)
         return train_step(*arguments, **how)
 
     def started() -> None:
-        pretrain.loop.train_step = endless
+        zymogen.trainer.loop.train_step = endless
         run.start()
 
     assert in_process(started) == 75

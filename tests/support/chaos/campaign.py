@@ -27,14 +27,14 @@ import numpy as np
 
 from data.batches.contents import MaskedContents
 from data.batches.packed import TokenArrays, packed
-from pretrain.checkpoint import find, verify
-from pretrain.checkpoint.commit import TEMPORARY
-from pretrain.checkpoint.manifest import CheckpointManifest
 from pretrain.recipe import Recipe
 from support.forked import forked
 from support.launching import FLOAT32, IMPORTED, launch_environments, lines
 from support.places import ROOT
 from zymogen.settings.toml_file import read
+from zymogen.trainer.checkpoint.commit import TEMPORARY
+from zymogen.trainer.checkpoint.load import find, verify
+from zymogen.trainer.checkpoint.manifest import CheckpointManifest
 
 EVERY = 4
 """Steps between two saves."""
@@ -44,7 +44,7 @@ _SAVE_S = 0.03
 """A kill of a save comes within this time after its folder appeared."""
 _BY_A_RUN = (
     *("numba", "pydantic.dataclasses", "pretrain.__main__", "data.sources.resolve", "pretrain.proposal.recipe_text"),
-    *("pretrain.ship.export", "pretrain.report.page", "jinja2", "matplotlib.figure", "matplotlib.patches"),
+    *("pretrain.export.export", "pretrain.report.page", "jinja2", "matplotlib.figure", "matplotlib.patches"),
 )
 """What a run imports beside that, at its start and, the second line, at its end: 2.7 of a short run's 6.6 seconds."""
 OPTIONS = (f"run.checkpoint_every={EVERY}", "run.log_every=1", "run.validation_sequences=4", "--despite-failures")

@@ -3,7 +3,7 @@
 import sys
 
 from pretrain.__main__ import main
-from pretrain.recovery import watchdog
+from zymogen.trainer.recovery import watchdog
 
 WINDOW_S = 6.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from pretrain.ship.checksums import CHECKSUMS
+from pretrain.export.checksums import CHECKSUMS
 
 CARD = "---\nlibrary_name: transformers\n---\n\n# A model\n"
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pretrain.checkpoint.load import newest_step
-from pretrain.evaluation.results import (
+from pretrain.evaluate.results import (
     CHANCE,
     CONTROL,
     ConfidenceInterval,
@@ -19,11 +18,12 @@ from pretrain.evaluation.results import (
     EvaluationRow,
 )
 from pretrain.report.results import ASSAYS, CONTACTS, EVALUATION
-from pretrain.run import records
-from pretrain.run.attempts import Attempt, AttemptRecords, attempts
-from pretrain.run.directory import RunDirectory
-from pretrain.run.run_json import FORMAT
 from zymogen.settings import json_file
+from zymogen.trainer.checkpoint.load import newest_step
+from zymogen.trainer.run import records
+from zymogen.trainer.run.attempts import Attempt, AttemptRecords, attempts
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.run_json import FORMAT
 
 MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1}
 BEGAN = datetime(2026, 11, 1, 8, tzinfo=UTC)
@@ -256,7 +256,7 @@ class WrittenStarts:
         line: dict[str, Any] = {
             **{"time": at, "attempt": self.number, "rank": rank, "class": "error", "step": step, "phase": "train"},
             **{"error": "RuntimeError", "message": f"no kernel at 0x{self.number:x}", "traceback": ""},
-            "place": "pretrain/step.py:1",
+            "place": "zymogen/trainer/step.py:1",
         }
         records.append(self.run.rank_file(rank), line | changed)
 

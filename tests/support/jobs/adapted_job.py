@@ -16,18 +16,18 @@ from finetune.adaptation.adapt import adapt, initializers
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
 from finetune.adaptation.settings import AdaptationSettings
-from pretrain.engine.launch import launch
-from pretrain.job import ModelBundle
-from pretrain.loop import train
 from pretrain.model.build import build_meta
 from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.optimizer.groups import ParameterGroup
 from pretrain.recipe import Recipe
-from pretrain.run.directory import RunDirectory
 from support.jobs.length_job import LengthJob, LengthModel
 from zymogen.processes.fresh_process import run_command
 from zymogen.settings.toml_file import check, overridden, read
+from zymogen.trainer.attempt import train
+from zymogen.trainer.engine.launch import launch
+from zymogen.trainer.job import ModelBundle
+from zymogen.trainer.optimizer.groups import ParameterGroup
+from zymogen.trainer.run.directory import RunDirectory
 
 BASE_SEED = 77
 """Seed of the encoder that stands for a pretrained one."""

@@ -13,16 +13,16 @@ from pathlib import Path
 
 from torch import nn
 
-from pretrain.checkpoint.best import best_valid
-from pretrain.engine.engine import Engine
-from pretrain.engine.launch import launch
-from pretrain.job import BestModelSelection
-from pretrain.loop import train
 from pretrain.recipe import Recipe
-from pretrain.run.directory import RunDirectory
 from support.jobs.length_job import LengthJob, LengthModel, LengthScores
 from zymogen.processes.signals import handle_signals
 from zymogen.settings.toml_file import read
+from zymogen.trainer.attempt import train
+from zymogen.trainer.checkpoint.best import best_valid
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.engine.launch import launch
+from zymogen.trainer.job import BestModelSelection
+from zymogen.trainer.run.directory import RunDirectory
 
 OWN = ("wait", "first", "seeds")
 

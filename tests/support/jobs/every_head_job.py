@@ -20,15 +20,15 @@ from finetune.labels.columns import LabelColumns
 from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel
 from finetune.tasks.task import Task
-from pretrain import job
-from pretrain.engine.engine import Engine
-from pretrain.job import ModelBundle
 from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer.groups import ParameterGroup, parameter_groups
 from pretrain.recipe import Recipe
 from support.assays.labelled_batches import EVERY_TYPE, PAIR
 from support.jobs import length_job
+from zymogen.trainer import job
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.job import ModelBundle
+from zymogen.trainer.optimizer.groups import ParameterGroup, parameter_groups
 
 OBJECTIVES = (*EVERY_TYPE, PAIR)
 

@@ -9,12 +9,12 @@ import torch
 
 from data.corpus.prepare import open_corpora, prepare_corpora
 from data.settings import DataSettings
-from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
-from pretrain.run.run_json import FORMAT
 from support.checkpoint_run import save
 from support.inputs.flat_batches import perturb
+from zymogen.trainer.engine.named_state import TorchState
+from zymogen.trainer.run.run_json import FORMAT
 
 SHAPE = EsmShape(layers=1, dim=24, heads=2)
 

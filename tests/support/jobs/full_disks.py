@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pretrain.checkpoint import writer
-from pretrain.checkpoint.files import blocks
-from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import clock_of, full_disk, written_at_once
+from zymogen.trainer.checkpoint import writer
+from zymogen.trainer.checkpoint.files import blocks
+from zymogen.trainer.run.directory import RunDirectory
 
 
 def full_disk_twice() -> AbstractContextManager[Any]:

@@ -8,14 +8,15 @@ from unittest import mock
 
 import torch
 
-from pretrain import masked_language_job
-from pretrain.evaluation.scores import MaskedLanguageScores
-from pretrain.job import ModelBundle
-from pretrain.loop import Trainer
-from pretrain.masked_language_job import MaskedLanguageJob
+from pretrain import job as masked_language_job
+from pretrain.evaluate.scores import MaskedLanguageScores
+from pretrain.job import MaskedLanguageJob
 from pretrain.model.build import build_initialized
-from pretrain.run.directory import RunDirectory
 from support.held_state import held
+from zymogen.trainer import attempt
+from zymogen.trainer.job import ModelBundle
+from zymogen.trainer.loop import Trainer
+from zymogen.trainer.run.directory import RunDirectory
 
 Choice = Callable[[int, str], bool]
 """Whether the parameter of this number and name is frozen."""
@@ -36,7 +37,7 @@ class PartlyFrozenJob(MaskedLanguageJob):
 
     def publish(self, run: RunDirectory) -> None:
         """With the frozen parameters, which the checkpoint lacks."""
-        from pretrain.ship.export import last_export
+        from pretrain.export.export import last_export
 
         last_export(run, self.initializers)
 
@@ -44,18 +45,19 @@ class PartlyFrozenJob(MaskedLanguageJob):
 @contextmanager
 def frozen(choice: Choice) -> Iterator[None]:
     """No fault: those are frozen. At the end of the run they must be as they came, on every rank."""
-    finish = Trainer.finish
+    finish = attempt.finish
 
-    def compared(self: Trainer[MaskedLanguageScores]) -> MaskedLanguageScores:
-        for name in self.named.frozen:
-            assert torch.equal(held(self.named, name, "param").cpu(), self.job.initializers[name]()), name
-        print(f"frozen: {len(self.named.frozen)} parameters are as they came", flush=True)
-        return finish(self)
+    def compared(trainer: Trainer[MaskedLanguageScores]) -> MaskedLanguageScores:
+        named = trainer.engine.named_state(trainer.model, trainer.optimizer)
+        for name in named.frozen:
+            assert torch.equal(held(named, name, "param").cpu(), trainer.job.initializers[name]()), name
+        print(f"frozen: {len(named.frozen)} parameters are as they came", flush=True)
+        return finish(trainer)
 
     chosen = type("ChosenJob", (PartlyFrozenJob,), {"is_frozen": staticmethod(choice)})
     with (
         mock.patch.object(masked_language_job, "MaskedLanguageJob", chosen),
-        mock.patch.object(Trainer, "finish", compared),
+        mock.patch.object(attempt, "finish", compared),
     ):
         yield
 

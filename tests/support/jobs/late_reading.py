@@ -6,14 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import pretrain.step
-from pretrain import loop
-from pretrain.step import InFlightSteps, StepFlags
+import zymogen.trainer.step
+from data.batches.loader import Step
+from zymogen.trainer import loop
+from zymogen.trainer.step import InFlightSteps, StepResult
 
 
 def told_by_reading() -> AbstractContextManager[Any]:
     """Ranks learn of a signal from the results of a step alone, as they do on GPUs."""
-    return mock.patch.object(pretrain.step, "signals", SimpleNamespace(raise_if_flagged=lambda words: None))
+    return mock.patch.object(zymogen.trainer.step, "signals", SimpleNamespace(raise_if_flagged=lambda flag: None))
 
 
 @contextmanager
@@ -22,9 +23,9 @@ def one_step_ahead() -> Iterator[None]:
     queued = []
 
     class Counted(InFlightSteps):
-        def read(self, *, all_of_them: bool) -> StepFlags:
+        def push(self, step: Step, result: StepResult, learning_rate: float) -> None:
+            super().push(step, result, learning_rate)
             queued.append(len(self))
-            return super().read(all_of_them=all_of_them)
 
     with mock.patch.object(loop, "InFlightSteps", Counted):
         yield

@@ -24,24 +24,24 @@ from data.batches.contents import Contents
 from data.batches.loader import Loader, Step
 from data.order.plan import Bin, Cursor
 from data.order.settings import forward_bins
-from pretrain.checkpoint.load import newest_valid
 from pretrain.corpora import open_on_every_rank
-from pretrain.engine.encoder_setup import set_up_encoder
-from pretrain.engine.engine import Engine
-from pretrain.engine.launch import launch
-from pretrain.evaluation.validation import validation_set
-from pretrain.job import Job, LossTerm, ModelBundle
-from pretrain.loop import train
+from pretrain.evaluate.validation import validation_set
+from pretrain.model.compute import set_up_encoder
 from pretrain.model.encoder import Encoder
 from pretrain.model.flops import training_flops
 from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.optimizer.groups import ParameterGroup
 from pretrain.recipe import Recipe
-from pretrain.run.directory import RunDirectory
-from pretrain.step import Reading
 from zymogen.processes.fresh_process import run_command
 from zymogen.settings.toml_file import read
+from zymogen.trainer.attempt import train
+from zymogen.trainer.checkpoint.load import newest_valid
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.engine.launch import launch
+from zymogen.trainer.job import Job, LossTerm, ModelBundle
+from zymogen.trainer.optimizer.groups import ParameterGroup
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.step import StepResult
 
 LONG = 60
 """Tokens from which on a protein is long."""
@@ -127,7 +127,7 @@ class LengthJob(Job[LengthScores]):
         engine, plan = self.engine, self.corpora.plan(self.recipe.run.seed)
         return Loader(self.contents, plan, cursor, first_step, engine.data_rank, engine.data_world_size)
 
-    def flops(self, step: Step, outcome: Reading) -> float:
+    def flops(self, step: Step, result: StepResult) -> float:
         return training_flops(self.shape, step.num_tokens, step.squared_lengths, targets=0)
 
     @torch.no_grad()

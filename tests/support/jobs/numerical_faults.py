@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import nn
 
 from data.batches.loader import Step
-from pretrain import loop
-from pretrain.engine.engine import Engine
-from pretrain.step import Outcome, train_step
 from zymogen import keyed_random
+from zymogen.trainer import loop
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.step import StepResult, train_step
 
 BINS = 7
 """Bins of a step."""
@@ -41,7 +41,7 @@ def trained_bins(step: Step) -> list[int]:
 def poisoned(holds: Callable[[Step], bool]) -> AbstractContextManager[Any]:
     """Gradients of the steps for which it holds are not finite, on the rank for which it holds, under any engine."""
 
-    def faulty(step: Step, model: nn.Module, optimizer: Any, engine: Engine, **how: Any) -> Outcome:
+    def faulty(step: Step, model: nn.Module, optimizer: Any, engine: Engine, **how: Any) -> StepResult:
         if not holds(step):
             return train_step(step, model, optimizer, engine, **how)
         backward = type(engine).backward
@@ -74,7 +74,7 @@ def damaged_weights(number: int, times: int) -> AbstractContextManager[Any]:
     """Before the step of this number, weights are multiplied by 50, `times` times that it is taken."""
     left = [True] * times
 
-    def faulty(step: Step, model: nn.Module, *rest: Any, **how: Any) -> Outcome:
+    def faulty(step: Step, model: nn.Module, *rest: Any, **how: Any) -> StepResult:
         if number_of(step) == number and left:
             left.pop()
             with torch.no_grad():
@@ -88,11 +88,11 @@ def damaged_weights(number: int, times: int) -> AbstractContextManager[Any]:
 def bad_labels(bin_: int, nats: float = 4) -> AbstractContextManager[Any]:
     """The loss of a step in which this bin is trained is higher: as by a fault of the data."""
 
-    def faulty(step: Step, *rest: Any, **how: Any) -> Outcome:
-        outcome, is_trained = train_step(step, *rest, **how), torch.tensor(float(bin_ in trained_bins(step)))
+    def faulty(step: Step, *rest: Any, **how: Any) -> StepResult:
+        result, is_trained = train_step(step, *rest, **how), torch.tensor(float(bin_ in trained_bins(step)))
         if dist.is_initialized():  # one rank has the bin, and the loss is that of all
             dist.all_reduce(is_trained)
-        outcome.words[-outcome.objectives :].view(torch.float64).add_(nats * is_trained)
-        return outcome
+        result.packed[-result.num_objectives :].view(torch.float64).add_(nats * is_trained)
+        return result
 
     return mock.patch.object(loop, "train_step", faulty)

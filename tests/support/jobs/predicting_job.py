@@ -8,9 +8,10 @@ from unittest import mock
 
 import numpy as np
 
-from finetune import evaluate, job
-from pretrain.engine.engine import Engine
+from finetune import job
+from finetune import scoring as evaluate
 from support.jobs import fine_tuning_job
+from zymogen.trainer.engine.engine import Engine
 
 PREDICTIONS = "predictions-{objective}.npz"
 """Arrays with a row for each label of an objective, as rank 0 has them."""

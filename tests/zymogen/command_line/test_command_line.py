@@ -135,7 +135,7 @@ def test_few_names_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_missing_file_is_refused_before_torch_and_before_the_run_directory(
     said, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pretrain.engine.launch", None)  # cannot be imported
+    monkeypatch.setitem(sys.modules, "zymogen.trainer.engine.launch", None)  # cannot be imported
     for name in ("proteins.fasta", "pairs.tsv"):
         (tmp_path / name).write_text(">a\nMKV\n")
     monkeypatch.chdir(tmp_path)  # a long path would be shortened in the words
@@ -268,5 +268,5 @@ def test_a_command_of_one_process_does_its_work_in_a_pod_and_is_refused_under_a_
 
 
 def test_the_commands_of_one_process_are_known() -> None:
-    assert {"pretrain.inspect.__main__", "pretrain.export", "finetune.score.__main__"} <= set(OF_ONE_PROCESS)
+    assert {"pretrain.inspect.__main__", "pretrain.export.__main__", "finetune.score.__main__"} <= set(OF_ONE_PROCESS)
     assert len(OF_ONE_PROCESS) == 11

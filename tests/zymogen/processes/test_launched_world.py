@@ -77,7 +77,7 @@ def test_a_few_variables_alone_are_no_launch(world_of, variables: dict[str, str]
 def test_the_command_says_one_line_before_it_imports_torch(
     variable: str, recipe_in, tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pretrain.engine.launch", None)  # cannot be imported
+    monkeypatch.setitem(sys.modules, "zymogen.trainer.engine.launch", None)  # cannot be imported
     monkeypatch.setenv(variable, "")
     assert main([str(recipe_in(tmp_path))]) == 78
     (line,) = capsys.readouterr().err.splitlines()

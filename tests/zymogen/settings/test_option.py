@@ -7,7 +7,7 @@ import pytest
 
 from data.sources.protein import rejection
 from finetune.embed.__main__ import main as embed
-from finetune.predict import main as predict
+from finetune.predict.__main__ import main as predict
 from zymogen.command_line.command import run_and_report
 from zymogen.command_line.parser import CommandParser, PathParser
 from zymogen.settings.origin import format_option, use_options

@@ -1,0 +1,267 @@
+"""The verdict on a run: better than residue frequencies, undecided or worse, and what to do next.
+
+In: the scores of its last weights, and the course of its losses. Out: `Verdict`. Kept: nothing: it is a pure function,
+and each of its sentences is said only where it holds.
+
+The judgement is by mask-all, where nothing can be copied. What to do next is the first of these that the course shows:
+losses that are no numbers or skipped steps, or a loss that has risen: a lower peak rate; a training loss far below the
+validation loss: more data or fewer passes; a loss that still falls: longer; one that no longer does: a larger model.
+Where nothing is held out, nothing is claimed about other proteins, and the course is that of the training loss alone.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pretrain.evaluate.scores import CorruptionScores, HeldOutUnit
+from pretrain.evaluate.training_curve import LossTrend, Point, TrainingCurve, level, trend, trend_of_validations
+
+_CHANGE = 0.01
+"""Nats over the last half of the training, 1 % of a perplexity: a smaller change counts as none."""
+_GAP = 0.05
+"""Nats between training and validation loss that are never called far."""
+_SKIPPED = 1e-3
+"""Share of the steps that may be skipped before the peak rate is blamed."""
+_ABOVE_A_GUESS = math.log(64) + 0.1
+"""A loss above that of a guess among all token ids, in either architecture: no untrained model has it."""
+_MOST_TIMES = 16
+_LITTLE = 0.1
+"""Nats a residue: a smaller gain over residue frequencies is that of perplexity 16.4 against 18.1 at most."""
+
+
+class Judgement(StrEnum):
+    """How a model compares with another one, or with residue frequencies."""
+
+    BETTER = "better"
+    UNDECIDED = "undecided"
+    WORSE = "worse"
+
+
+class Advice(StrEnum):
+    """What to do next."""
+
+    LONGER = "train longer"
+    LOWER_RATE = "lower the peak rate"
+    MORE_DATA = "more data or fewer passes"
+    LARGER = "a larger model"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A judgement and an advice, each with its sentence."""
+
+    judgement: Judgement
+    finding: str
+    """What the scores show, as a sentence or two."""
+    advice: Advice | None = None
+    """None where the course shows nothing."""
+    reason: str = ""
+    """What the course shows and what follows from it, as a sentence; empty without an advice."""
+    times: int = 2
+    """How many times as long to train, for `Advice.LONGER`."""
+    best_tokens: int | None = None
+    """Tokens at which the validation loss was lowest, if that was well before the end."""
+    is_little: bool = False
+    """Whether the model learned little or nothing beyond residue frequencies."""
+    caveats: tuple[str, ...] = ()
+    """What a reader of the scores has to know, a sentence each."""
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is said, each a line."""
+        return [self.finding, *self.caveats, *([self.reason] if self.reason else [])]
+
+
+def verdict(
+    scores: CorruptionScores, course: TrainingCurve, held_out: HeldOutUnit, corrupted: CorruptionScores | None = None
+) -> Verdict:
+    """Judge a run.
+
+    Args:
+        scores: of its last weights, every target masked.
+        course: of the run, up to these weights.
+        held_out: what the scored proteins are.
+        corrupted: scores of the same weights under 80/10/10, where they are shown.
+    """
+    found = _advised(scores, course, held_out)
+    little = scores.floor is None and (scores.gain < _LITTLE or scores.gain_low <= 0) and math.isfinite(scores.gain)
+    return replace(found, is_little=little, caveats=tuple(_caveats(scores, held_out, corrupted, little)))
+
+
+def _advised(scores: CorruptionScores, course: TrainingCurve, held_out: HeldOutUnit) -> Verdict:
+    judgement, finding = _judged(scores, held_out)
+    diverged = _diverged(course)
+    if held_out is HeldOutUnit.NOTHING:  # scores of training proteins are no second opinion
+        course = replace(course, validations=(), validations_as_trained=())
+    advice, reason = diverged or _memorised(scores, course) or _risen(course) or (None, "")
+    best = _best(course)
+    if advice:
+        return Verdict(judgement, finding, advice, reason, best_tokens=best)
+    return _by_trend(Verdict(judgement, finding, best_tokens=best), scores, course)
+
+
+# What the scores show -----------------------------------------------------------------------------
+
+
+def _judged(s: CorruptionScores, held_out: HeldOutUnit) -> tuple[Judgement, str]:
+    if not math.isfinite(s.gain):
+        which = "training" if held_out is HeldOutUnit.NOTHING else "validation"
+        return Judgement.WORSE, f"Its loss on the {which} proteins is no finite number: the weights have diverged."
+    if held_out is HeldOutUnit.NOTHING:
+        than = f"{abs(s.gain):.3f} nats a residue {'worse' if s.gain < 0 else 'better'} than residue frequencies"
+        return Judgement.WORSE if s.gain_high < 0 else Judgement.UNDECIDED, (
+            f"It is {than} on proteins that it was trained on: that says how well it fits them, and nothing about "
+            "others."
+        )
+    if math.isnan(s.gain_low) or math.isnan(s.gain_high):
+        of_one = "are of one cluster" if held_out is HeldOutUnit.CLUSTERS else "are one sequence"
+        said = f"All validation proteins {of_one}, so there is no interval and nothing is claimed: raise "
+        return Judgement.UNDECIDED, f"{said}data.validation_fraction."
+    if s.gain_low > 0:
+        by = f"{s.gain:.3f} nats a residue (at least {s.gain_low:.3f}, bootstrap 95 %)"
+        said = (
+            f"It beats residue frequencies by {by}: perplexity {s.perplexity:.1f}, against {s.unigram:.1f} for residue "
+            "frequencies (1 would be certainty)."
+        )
+        if s.gain < _LITTLE and s.floor is None:
+            said = (
+                f"It learned little beyond residue frequencies, which it beats by {by}: perplexity {s.perplexity:.2f}, "
+                f"against {s.unigram:.2f} for residue frequencies."
+            )
+        if s.floor is None:
+            return Judgement.BETTER, said
+        share = s.gain / (math.log(s.unigram) - math.log(s.floor))
+        return Judgement.BETTER, f"{said}\nThat is {share:.0%} of what can be learned: no model can go below the floor."
+    if s.gain_high < 0:
+        return Judgement.WORSE, (
+            f"It is worse than residue frequencies, by {-s.gain:.3f} nats a residue (at least {-s.gain_high:.3f}, "
+            "bootstrap 95 %)."
+        )
+    return Judgement.UNDECIDED, (
+        f"It cannot be told from residue frequencies: the gain of {s.gain:.3f} nats a residue lies between "
+        f"{s.gain_low:.3f} and {s.gain_high:.3f} (bootstrap 95 %)."
+    )
+
+
+def _caveats(
+    s: CorruptionScores, held_out: HeldOutUnit, corrupted: CorruptionScores | None, is_little: bool
+) -> Iterator[str]:
+    if held_out is HeldOutUnit.SEQUENCES:
+        yield "Relatives of these proteins may have trained, which makes the model look better than it is."
+    if corrupted and corrupted.perplexity > corrupted.unigram:
+        yield (
+            "80/10/10 is above residue frequencies because a model that trains on masks alone trusts the wrong "
+            "residues that it shows; judge by mask-all."
+        )
+    if is_little:
+        yield (
+            "As an encoder it may be no better than random weights: it learned little or nothing beyond residue "
+            "frequencies. Start from a published model instead (model.init)."
+        )
+
+
+# What the course shows ----------------------------------------------------------------------------
+
+
+def _lower_rate(finding: str) -> tuple[Advice, str]:
+    return Advice.LOWER_RATE, f"{finding}: lower schedule.peak_lr."
+
+
+def _diverged(course: TrainingCurve) -> tuple[Advice, str] | None:
+    last = course.training[-1][0] if course.training else 0
+    lost = sum(not math.isfinite(loss) for tokens, loss in course.training if 2 * tokens >= last)
+    if lost or (course.validations and not math.isfinite(course.validations[-1][1])):
+        return _lower_rate("The loss became infinite or no number")
+    if course.steps and course.skipped_steps >= max(1.0, _SKIPPED * course.steps):
+        return _lower_rate(f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped")
+    now = level(course.training)
+    if now and now[0] - 2 * now[1] > _ABOVE_A_GUESS:
+        return _lower_rate(f"The training loss is {now[0]:.2f} nats, above that of a guess")
+    return None
+
+
+def _memorised(scores: CorruptionScores, course: TrainingCurve) -> tuple[Advice, str] | None:
+    """Whether more than half of what was learned about the training proteins does not hold for others."""
+    now = level(course.training)
+    if now is None or not course.validations_as_trained:
+        return None
+    loss, error = now
+    gap, learned = course.validations_as_trained[-1][1] - loss, math.log(scores.unigram) - loss
+    if learned <= 0 or not gap - 2 * error > max(_GAP, 0.5 * (learned + 2 * error)):
+        return None
+    return Advice.MORE_DATA, (
+        f"The training loss is {gap:.2f} nats below the validation loss, more than half of what was learned: train on "
+        "more proteins, or make fewer passes over these."
+    )
+
+
+def _risen(course: TrainingCurve) -> tuple[Advice, str] | None:
+    of_steps, finite = trend(course.training), _finite(course.validations)
+    if len(finite) > 1:
+        tokens, best = min(finite, key=lambda point: point[1])
+        if (rise := course.validations[-1][1] - best) <= _CHANGE:
+            return None
+        said = f"The validation loss has risen by {rise:.2f} nats since {tokens:,} tokens"
+        if of_steps and _is_falling(of_steps):
+            return Advice.MORE_DATA, (
+                f"{said}, while the training loss still falls: train on more proteins, or make fewer passes over these."
+            )
+        return _lower_rate(said)
+    if of_steps and of_steps.change - 2 * of_steps.error > _CHANGE:
+        return _lower_rate(
+            f"The training loss has risen by {of_steps.change:.2f} nats over the last half of the training"
+        )
+    return None
+
+
+def _by_trend(found: Verdict, scores: CorruptionScores, course: TrainingCurve) -> Verdict:
+    of_validations = trend_of_validations(course.validations)
+    known = of_validations or trend(course.training)
+    which = "validation" if of_validations else "training"
+    lags = scores.gain_low <= 0
+    if known is None:
+        if not lags:
+            return found
+        reason = "The run was too short to show where it was going: train longer."
+        return replace(found, advice=Advice.LONGER, reason=reason, times=10)
+    if _is_falling(known):
+        times = _times(scores, known) if lags else 2
+        said = f"The {which} loss still falls, by {-known.change:.3f} nats over the last half of the training"
+        how_long = "twice" if times == 2 else f"{times} times"
+        reason = f"{said}: train {how_long} as long."
+        return replace(found, advice=Advice.LONGER, reason=reason, times=times)
+    if abs(known.change) + 2 * known.error > 3 * _CHANGE:
+        return found  # too noisy to tell
+    said = f"The {which} loss no longer falls ({known.change:+.3f} nats over the last half of the training)"
+    if found.judgement is Judgement.BETTER:
+        return replace(found, advice=Advice.LARGER, reason=f"{said}: a larger model can learn more.")
+    if found.judgement is Judgement.WORSE:
+        return replace(found, advice=Advice.LOWER_RATE, reason=f"{said}: lower schedule.peak_lr.")
+    if not scores.gain_low <= 0 <= scores.gain_high:
+        return found
+    said += ", near that of residue frequencies: train 4 times as long, to see whether it leaves them."
+    return replace(found, advice=Advice.LONGER, reason=said, times=4)
+
+
+def _is_falling(known: LossTrend) -> bool:
+    return known.change + 2 * known.error < -_CHANGE
+
+
+def _times(scores: CorruptionScores, known: LossTrend) -> int:
+    """How many times as long until the lower end of the gain's interval is above 0, if each doubling gains as much."""
+    if not math.isfinite(scores.gain_low):
+        return 2
+    doublings = min(10, math.ceil(-scores.gain_low / -known.change)) if scores.gain_low < 0 else 1
+    return min(_MOST_TIMES, 1 << max(1, doublings))
+
+
+def _best(course: TrainingCurve) -> int | None:
+    if not (finite := _finite(course.validations)):
+        return None
+    tokens, _ = min(finite, key=lambda point: point[1])
+    return tokens if 10 * tokens < 9 * course.validations[-1][0] else None
+
+
+def _finite(points: Sequence[Point]) -> list[Point]:
+    return [point for point in points if math.isfinite(point[1])]

@@ -1,6 +1,0 @@
-"""Scores on held-out proteins.
-
-In: a model and the bins of the validation side. Out: losses with their uncertainty. Kept: nothing.
-Begin with `validation`; `scores` holds the results, which `pretrain.loop` and `pretrain.summary` read, and names what
-scoring hides. `predictions` shows a few proteins residue by residue.
-"""

@@ -1,0 +1,333 @@
+"""Runs on shared machines: who may read a checkpoint, closed folders, file systems without locks."""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import zymogen.trainer.run.lock
+from pretrain.__main__ import main
+from pretrain.export.__main__ import main as export_main
+from pretrain.export.export import export
+from pretrain.report.page import write_report
+from support.checkpoint_run import build, save, train
+from support.forked import NOBODY, opened_again, public_folder, without_rights
+from support.launching import environment
+from support.places import ROOT
+from zymogen.trainer.checkpoint.files.blocks import PRIVATE, SHARED
+from zymogen.trainer.checkpoint.load import newest_valid, quarantine, verify
+from zymogen.trainer.engine.named_state import TorchState
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.lock import LEASE, LOCK, RunLock
+
+
+@pytest.fixture(scope="module")
+def finished(recipe_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short run, made under the umask 027."""
+    folder = tmp_path_factory.mktemp("shared")
+    before = os.umask(0o027)
+    try:
+        assert main([str(recipe_in(folder)), "schedule.total_tokens=900"]) == 0
+    finally:
+        os.umask(before)
+    return folder
+
+
+@pytest.fixture
+def folder(finished: Path, tmp_path: Path) -> Iterator[Path]:
+    """The same again; its recipe still names the folder of `finished`."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    yield tmp_path
+    opened_again(tmp_path)
+
+
+def modes(folder: Path) -> set[tuple[str, int]]:
+    """Kind and mode of a folder and of all in it."""
+    paths = [folder, *folder.rglob("*")]
+    return {("folder" if path.is_dir() else "file", stat.S_IMODE(path.stat().st_mode)) for path in paths}
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    return [str(folder / "recipe.toml"), f"run.directory='{folder}/run'", "schedule.total_tokens=900", *more]
+
+
+# Modes --------------------------------------------------------------------------------------------
+
+
+def test_what_holds_weights_or_proteins_is_private_and_all_else_follows_the_umask(finished: Path) -> None:
+    run = finished / "run"
+    write_report(run)
+    for name in ("predictions.json", "report.html"):
+        assert stat.S_IMODE((run / name).stat().st_mode) == 0o600
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    assert modes(checkpoint) == {("folder", 0o700), ("file", 0o600)}
+    assert modes(run / "export") == {("folder", 0o750), ("file", 0o640)}
+    for name, mode in {".": 0o750, "checkpoints": 0o750, "run.json": 0o640, "metrics.jsonl": 0o640}.items():
+        assert stat.S_IMODE((run / name).stat().st_mode) == mode
+    assert not list(run.glob(".export*"))
+
+
+@pytest.mark.slow
+def test_a_shared_run_has_checkpoints_by_the_umask(folder: Path) -> None:
+    """From the next checkpoint on; those before it stay as they are."""
+    before = os.umask(0o027)
+    try:
+        more = ["run.shared=true", "schedule.total_tokens=1800", "--allow-schedule-change"]
+        assert main(words(folder, *more)) == 0
+        write_report(folder / "run")
+    finally:
+        os.umask(before)
+    for name in ("predictions.json", "report.html"):
+        assert stat.S_IMODE((folder / "run" / name).stat().st_mode) == 0o640
+    old, new = sorted((folder / "run/checkpoints").iterdir())
+    assert modes(old) == {("folder", 0o700), ("file", 0o600)}
+    assert modes(new) == {("folder", 0o750), ("file", 0o640)}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_quarantine_is_as_open_as_what_it_keeps(shared: bool, tmp_path: Path) -> None:
+    model, optimizer = build()
+    train(model, optimizer, 0, 1)
+    before = os.umask(0o022)
+    try:
+        kept = quarantine(save(tmp_path, TorchState(model, optimizer), 1, modes=SHARED if shared else PRIVATE), "hash")
+    finally:
+        os.umask(before)
+    expected = {("folder", 0o755), ("file", 0o644)} if shared else {("folder", 0o700), ("file", 0o600)}
+    assert modes(kept.parent) == expected
+
+
+def test_another_user_reads_a_shared_checkpoint_and_no_private_one() -> None:
+    model, optimizer = build()
+    train(model, optimizer, 0, 1)
+    with public_folder() as folder:
+        before = os.umask(0o022)
+        save(folder / "private", TorchState(model, optimizer), 1)
+        save(folder / "shared", TorchState(model, optimizer), 1, modes=SHARED)
+        os.umask(before)
+
+        def other() -> None:
+            found = newest_valid(folder / "shared", writer=False)
+            assert found is not None
+            assert found.trainer.step == 1
+            if os.geteuid() == NOBODY:  # on a machine where this is not root, it is the same user
+                with pytest.raises(Exception, match="Permission denied"):
+                    verify(folder / "private/step-000000001")
+
+        assert without_rights(other, NOBODY) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("umask", [0o002, 0o077])
+def test_an_export_follows_the_umask(umask: int, folder: Path) -> None:
+    before = os.umask(umask)
+    try:
+        path, _ = export(RunDirectory(folder / "run"))
+    finally:
+        os.umask(before)
+    assert modes(path) == {("folder", 0o777 & ~umask), ("file", 0o666 & ~umask)}
+
+
+# Closed folders -----------------------------------------------------------------------------------
+
+
+def test_closed_folders_are_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    closed, model = folder / "closed", folder / "model"
+    closed.mkdir()
+    for name in ("recipe.toml", "run"):
+        (shutil.copytree if (folder / name).is_dir() else shutil.copy)(folder / name, closed / name)
+    fasta = Path(json.loads((folder / "run/run.json").read_text())["recipe"]["data"]["sources"][0])
+    shutil.copy(fasta, closed / "a.fasta.gz")
+    (store,) = (path.parent for path in folder.rglob("store.json"))
+    shutil.copytree(store, closed / "store")
+    shutil.copytree(folder / "run/export", closed / "model")
+    shutil.copytree(folder / "run/export", model)
+    for name in ("config.json", "model.safetensors"):
+        shutil.copytree(model, folder / name)
+        (folder / name / name).chmod(0o000)
+    (folder / "open").mkdir()
+    closed.chmod(0o000)
+    fresh = f"run.directory='{folder}/new'"
+    init = [fresh, "model.preset=none"]
+    commands: list[tuple[list[str], Path]] = [
+        ([str(closed / "recipe.toml")], closed / "recipe.toml"),
+        (words(folder, f"run.directory='{closed}/run'"), closed / "run"),
+        (words(folder, f"run.directory='{closed}/new'"), closed / "new"),
+        (words(folder, fresh, f"data.sources=['{closed}/a.fasta.gz']"), closed / "a.fasta.gz"),
+        (words(folder, fresh, f"data.sources=['{closed}/*.gz']"), closed),
+        (words(folder, fresh, f"data.sources=['{closed}/store']"), closed / "store"),
+        (words(folder, fresh, f"data.clusters='{closed}/clusters.tsv'"), closed / "clusters.tsv"),
+        (words(folder, fresh, f"data.exclude='{closed}/exclude.tsv'"), closed / "exclude.tsv"),
+        (words(folder, fresh, f"data.store_dir='{closed}'"), closed),
+        (words(folder, *init, f"model.init='{closed}/model'"), closed / "model"),
+        (words(folder, *init, f"model.init='{folder}/config.json'"), folder / "config.json"),
+        (words(folder, *init, f"model.init='{folder}/model.safetensors'"), folder / "model.safetensors"),
+    ]
+
+    def work() -> None:
+        wrong = {}
+        for arguments, path in commands:
+            status = main(arguments)
+            said = capfd.readouterr()
+            (line,) = [line for line in said.err.splitlines() if line.startswith("error: ")] or [""]
+            if status != 78 or str(path) not in line or "Traceback" in said.err:
+                wrong[" ".join(arguments)] = (status, said)
+        assert wrong == {}
+        assert export_main([str(closed / "run")]) == 78
+        assert re.search(f"error: {closed}.*Permission denied", capfd.readouterr().err)
+
+    assert without_rights(work) == 0, capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_on_a_store_that_can_only_be_read(folder: Path) -> None:
+    (store,) = (path.parent for path in folder.rglob("store.json"))
+    for path in store.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+    before = sorted(os.listdir(store))
+    shutil.move(store, folder / "archive")
+    (folder / "archive").chmod(0o555)
+    new = [f"run.directory='{folder}/new'", f"data.sources=['{folder}/archive']", f"data.store_dir='{folder}/mine'"]
+    assert without_rights(lambda: sys.exit(main(words(folder, *new)))) == 1  # 1: SystemExit was raised
+    ends = [json.loads(line).get("exit") for line in (folder / "new/attempts.jsonl").read_text().splitlines()]
+    assert ends == [None, "finished"]
+    corpora = [json.loads((folder / name / "run.json").read_text())["corpus"] for name in ("run", "new")]
+    assert corpora[0]["split"] == corpora[1]["split"]
+    assert sorted(os.listdir(folder / "archive")) == before
+    (kept,) = (folder / "mine/derived").iterdir()
+    assert sorted(path.name.partition("-")[0] for path in kept.iterdir()) == ["clusters", "overlap", "split"]
+
+
+# File systems without locks -----------------------------------------------------------------------
+
+
+@pytest.fixture(params=[errno.ENOSYS, errno.ENOTSUP])
+def no_locks(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(request.param, os.strerror(request.param))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.slow
+def test_a_run_without_locks_has_a_lease_while_it_lasts(
+    folder: Path, no_locks: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    started = RunDirectory.start_attempt
+
+    def start_attempt(run: RunDirectory, *arguments: int, **how: bool) -> int:
+        seen.append(json.loads((run.root / LEASE).read_text())["pid"])
+        assert main(words(folder, "schedule.total_tokens=1800", "--allow-schedule-change")) == 78
+        return started(run, *arguments, **how)
+
+    monkeypatch.setattr(RunDirectory, "start_attempt", start_attempt)
+    assert main(words(folder, "schedule.total_tokens=1800", "--allow-schedule-change")) == 0
+    said = capsys.readouterr().err
+    assert f"{folder}/run: process {os.getpid()} on " in said
+    assert f"delete {folder}/run/{LEASE} and start again" in said
+    assert seen == [os.getpid()]
+    assert not (folder / "run" / LEASE).exists()
+
+
+def test_a_lease_of_another_process_is_left_alone(folder: Path, no_locks: None) -> None:
+    """Somebody removed ours, wrongly, and another process took its place."""
+    lock = RunLock(folder)
+    (folder / LEASE).write_text('{"pid": 1, "host": "another", "time": "t", "nonce": "n"}')
+    del lock
+    assert json.loads((folder / LEASE).read_text())["host"] == "another"
+    with pytest.raises(ValueError, match="process 1 on another, which started at t, trains"):
+        RunLock(folder)
+    (folder / LEASE).write_text("")
+    with pytest.raises(ValueError, match="another process trains in this directory"):
+        RunLock(folder)
+
+
+def test_the_lease_of_a_process_that_was_killed_is_taken_over(folder: Path, no_locks: None) -> None:
+    program = (
+        "import errno, fcntl, sys, time\nfrom pathlib import Path\n"
+        "def flock(*_): raise OSError(errno.ENOSYS, 'Function not implemented')\n"
+        "fcntl.flock = flock\nfrom zymogen.trainer.run.lock import RunLock\n"
+        "held = RunLock(Path(sys.argv[1]))\nprint('held', flush=True)\ntime.sleep(60)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, cwd=ROOT, env=environment()
+    )
+    assert child.stdout is not None
+    with child.stdout:
+        assert child.stdout.readline() == b"held\n"
+    with pytest.raises(ValueError, match=f"process {child.pid} on "):
+        RunLock(folder)
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and its parent does not know yet
+    held = RunLock(folder)
+    child.wait()
+    with pytest.raises(ValueError, match=f"process {os.getpid()} on "):
+        RunLock(folder)
+    del held
+    assert sorted(path.name for path in folder.glob("*run.l*")) == [LOCK]
+
+
+def test_only_a_process_that_is_gone_for_certain_loses_its_lease(folder: Path, no_locks: None) -> None:
+    held = RunLock(folder)
+    lease, coming = folder / LEASE, folder / ".run.lease.zymogen-new"
+    mine = json.loads(lease.read_text())
+    gone = mine | {"started": mine["started"] - 1}  # of a process whose number this one has got
+
+    def assert_refused(holder: dict[str, object]) -> None:
+        lease.write_text(json.dumps(holder))
+        with pytest.raises(ValueError, match=f"delete {lease} and start again"):
+            RunLock(folder)
+        assert json.loads(lease.read_text()) == holder
+
+    assert_refused(mine)
+    assert_refused(gone | {"machine": "another, or this one before it was started again"})
+    assert_refused(gone | {"pid_namespace": "of another container"})
+    assert_refused({name: gone[name] for name in ("host", "pid", "time", "nonce")})  # of an earlier version
+    coming.touch()
+    assert_refused(gone)  # another process is about to take it over
+    coming.unlink()
+    del held
+    assert RunLock(folder)
+    assert not coming.exists()
+
+
+def test_a_lease_is_taken_over_once(folder: Path, no_locks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two find that its holder is gone, and one of them is slow."""
+    held = RunLock(folder)
+    mine = json.loads((folder / LEASE).read_text())
+    (folder / LEASE).write_text(json.dumps(mine | {"started": mine["started"] - 1}))
+    create, faster = zymogen.trainer.run.lock._create, list[RunLock]()
+
+    def slow(path: Path, holder: dict[str, object]) -> None:
+        if path.name != LEASE and not faster:
+            monkeypatch.setattr(zymogen.trainer.run.lock, "_create", create)
+            faster.append(RunLock(folder))
+        create(path, holder)
+
+    monkeypatch.setattr(zymogen.trainer.run.lock, "_create", slow)
+    with pytest.raises(ValueError, match=f"process {os.getpid()} on "):
+        RunLock(folder)
+    assert len(faster) == 1
+    assert json.loads((folder / LEASE).read_text())["started"] == mine["started"]
+    del held
+
+
+def test_locks_are_taken_where_there_are_some(folder: Path) -> None:
+    held = RunLock(folder)
+    assert not (folder / LEASE).exists()
+    with pytest.raises(ValueError, match="another process trains in this directory; wait for it"):
+        RunLock(folder)
+    del held
+    assert RunLock(folder)

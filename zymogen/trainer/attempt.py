@@ -1,0 +1,228 @@
+"""One attempt of a run: claim its directory, restore what it continues from, train, validate and publish.
+
+In: a recipe, what opens its job, an engine. Out: the run directory. Kept: lines of attempts.jsonl.
+
+What is trained, on what and with which scores, the `Job` knows; `loop` takes the steps.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import torch
+
+from data.order.plan import EMPTY_CHAIN, Cursor
+from zymogen.console.progress import ProgressBar
+from zymogen.processes import signals
+from zymogen.trainer.checkpoint.best import BestCheckpoint
+from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
+from zymogen.trainer.checkpoint.compatibility import describe_changes, fingerprints_of, require_same_run
+from zymogen.trainer.checkpoint.load import VerifiedCheckpoint, open_checkpoint
+from zymogen.trainer.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
+from zymogen.trainer.checkpoint.restore import fill_frozen, restore
+from zymogen.trainer.checkpoint.retention import sweep
+from zymogen.trainer.checkpoint.saver import CheckpointSaver
+from zymogen.trainer.engine.engine import Engine
+from zymogen.trainer.engine.named_state import NamedState, fill
+from zymogen.trainer.job import Job, TrainingRecipe, ValidationScores, publish, require_publishable
+from zymogen.trainer.loop import Trainer
+from zymogen.trainer.metrics_log import MetricsLog, flat_settings
+from zymogen.trainer.optimizer.groups import build_optimizer, num_stored
+from zymogen.trainer.recovery.loss_monitor import LossMonitor, faults_met, require_remedy, require_same_skips
+from zymogen.trainer.recovery.remote_checkpoints import RemoteCheckpoints
+from zymogen.trainer.recovery.restart_limit import require_progress
+from zymogen.trainer.recovery.shared_directory import require_shared
+from zymogen.trainer.recovery.watchdog import watched
+from zymogen.trainer.run.attempts import attempts, recorded
+from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.telemetry.peak import peak_of_all
+from zymogen.trainer.validation import ValidationHistory
+
+R = TypeVar("R", bound=TrainingRecipe)
+S = TypeVar("S", bound=ValidationScores)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult(Generic[S]):
+    """The results of a finished run."""
+
+    scores: S
+    state: TrainerState
+    run: RunDirectory
+    seconds: float
+    """Time that this attempt trained: from its first step to its last one, with the saves and validations between."""
+    job: Job[S]
+    best: BestCheckpoint | None = None
+    """The best validation, of a job that selects a checkpoint; `scores` are those of the last weights."""
+
+
+def train(
+    recipe: R,
+    open_job: Callable[[R, Engine], Job[S]],
+    engine: Engine,
+    *,
+    allow_schedule_change: bool = False,
+    despite_failures: bool = False,
+    written: str = "",
+) -> TrainingResult[S]:
+    """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective.
+
+    `allow_schedule_change` and `despite_failures` are the options of the command. `written` is the text of a recipe
+    that was chosen, to be kept in the run directory; empty if there is none.
+
+    Raises:
+        Interrupted: a signal ended the run before that.
+        RollbackError: it went wrong at a step for the first time; call it again, in new processes if possible.
+        NumericalFaultError: it went wrong at the same step in two attempts.
+    """
+    recipe.schedule.require_tokens()
+    run = RunDirectory(Path(recipe.run.directory), written)
+    remote = RemoteCheckpoints(run, recipe, allow_schedule_change, engine)
+
+    def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
+        with run.claimed(recipe, allow_schedule_change=allow_schedule_change):
+            with signals.immediate():
+                known, newest_step = remote.attempts()
+            before = attempts(known)
+            require_remedy(run, known.faults, newest_step, recipe)
+            asked_for = require_progress(run, before, newest_step, despite_failures=despite_failures)
+            sweep(run.checkpoints)
+            with signals.immediate():
+                found = remote.newest()
+            attempt, found = remote.start_attempt(found, engine.world_size, despite_failures=asked_for)
+        chosen = (found.path, found.manifest.self_sha256) if found else None
+        return attempt, found.trainer.step if found else 0, chosen, [] if asked_for else faults_met(before)
+
+    trainer: Trainer[S] | None = None
+
+    def position() -> dict[str, object]:
+        step, phase = (trainer.state.step, trainer.phase) if trainer else (base_step, "start")
+        return {"step": step, "phase": phase}
+
+    def newest() -> Path | None:
+        return trainer.saver.newest if trainer else chosen[0] if chosen else None
+
+    with signals.deferred():
+        require_shared(run, engine)
+        attempt, base_step, chosen, faults = engine.on_main(begin)
+        watching = watched(run, engine, attempt, position, recipe.run.grace_s)
+        recording = recorded(run, engine.rank, attempt, position, newest)
+        with remote.stored_at_the_end(attempt), watching, recording, signals.blame_signal(), signals.immediate():
+            job = open_job(recipe, engine)
+            if not chosen:  # a start that continues does without the seconds that it takes
+                engine.on_main(lambda: require_publishable(job))
+            engine.on_main(lambda: run.describe_corpus(job.description()))
+            engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root, run.read().id))
+            checkpoint = open_checkpoint(*chosen) if chosen else None
+            trainer = prepare(recipe, job, engine, run, attempt, checkpoint, remote, faults)
+            trainer.train()
+            scores = finish(trainer)
+    result = TrainingResult(scores, trainer.state, run, trainer.seconds, job, trainer.history.best)
+    trainer = None  # with its model, so that the engine can train another one
+    engine.release()
+    return result
+
+
+def prepare(
+    recipe: TrainingRecipe,
+    job: Job[S],
+    engine: Engine,
+    run: RunDirectory,
+    attempt: int,
+    checkpoint: VerifiedCheckpoint | None,
+    remote: RemoteCheckpoints,
+    faults: Collection[int],
+) -> Trainer[S]:
+    """Build the model and the optimizer, and give them the values of a checkpoint, or first ones; collective.
+
+    Args:
+        recipe: of the run.
+        job: what is trained.
+        engine: how the run is spread.
+        run: claimed by rank 0.
+        attempt: number of the attempt.
+        checkpoint: to continue from; None for a run that begins.
+        remote: where an earlier one is, if that one is damaged.
+        faults: steps at which earlier attempts have met numerical faults.
+    """
+    fingerprints = fingerprints_of(recipe) | job.fingerprints()
+    built = job.build(run.model() if checkpoint else None)
+    num_parameters = sum(parameter.numel() for parameter in built.model.parameters())
+    if not checkpoint:  # run.json describes the model from here on
+        engine.on_main(lambda: run.describe(model=dict(built.description), parameters=num_parameters))
+    with ProgressBar("setting the model up", after_s=2.0, speaks=engine.is_main):
+        opening_lines = list(job.set_up(built.model))
+    peak_flops = peak_of_all(engine, run, engine.compute_dtype, built.width)
+    loss_weights = torch.tensor([objective.weight for objective in job.objectives], device=engine.device)
+    unprepared = build_optimizer(job.parameter_groups(built.model), recipe.optimizer)
+    stored = num_stored(unprepared)
+    model, optimizer = engine.prepare(built.model, unprepared)
+    named = engine.named_state(model, optimizer)
+    if frozen := fill_frozen(named, built.initializers, engine.gather) or built.frozen:
+        fingerprints[FROZEN] = frozen
+    state = TrainerState(step=0, tokens_seen=0, cursor=Cursor(), chain=EMPTY_CHAIN, skipped_steps=0)
+    if checkpoint:
+        checkpoint = _restore(checkpoint, recipe, job, engine, named, attempt, remote, fingerprints)
+        state = checkpoint.trainer
+    else:
+        fill(named, named.names, built.initializers)
+    opening_lines += describe_changes(checkpoint, engine)
+    engine.on_main(lambda: run.describe(compute=opening_lines))
+    log = MetricsLog(recipe, job, engine, run, attempt, peak_flops)
+    history = ValidationHistory(job, engine, log, run, state)
+    trainer = Trainer(
+        recipe=recipe,
+        job=job,
+        engine=engine,
+        run=run,
+        model=model,
+        optimizer=optimizer,
+        loss_weights=loss_weights,
+        state=state,
+        saver=CheckpointSaver(run, engine, named, attempt, fingerprints, recipe.run, checkpoint, log.line),
+        history=history,
+        monitor=LossMonitor(recipe.run.spike_nats, state, faults),
+        log=log,
+        opening_lines=opening_lines,
+    )
+    if not trainer.is_over:
+        steps = recipe.schedule.total_tokens // (recipe.data.bins_per_step * recipe.data.bin_tokens)
+        trainer.saver.require_free_space(stored, with_best=job.selection is not None, steps=steps)
+    return trainer
+
+
+def _restore(
+    checkpoint: VerifiedCheckpoint,
+    recipe: TrainingRecipe,
+    job: Job[S],
+    engine: Engine,
+    named: NamedState,
+    attempt: int,
+    remote: RemoteCheckpoints,
+    fingerprints: Mapping[str, str],
+) -> VerifiedCheckpoint:
+    """Give what is trained the values of a checkpoint of this run, or of an earlier one if that one is damaged."""
+    known = ENTRIES | job.entry_names | ({BEST} if job.selection else frozenset())
+    while True:
+        require_same_run(checkpoint, fingerprints)
+        require_same_skips(checkpoint, recipe.data)
+        job.require_entries(checkpoint.trainer.entries, checkpoint.trainer.cursor)
+        try:
+            state = restore(checkpoint, named, engine, fingerprints.get(FROZEN), known)
+        except InvalidCheckpointError as error:  # on every rank
+            checkpoint = remote.fall_back(checkpoint, error, attempt)
+            continue
+        engine.restore_scaler(state.entries.get(LOSS_SCALE))
+        return checkpoint
+
+
+def finish(trainer: Trainer[S]) -> S:
+    """Validate and publish the final weights; collective."""
+    trainer.bind()
+    with ProgressBar("validating", after_s=2.0, speaks=trainer.engine.is_main), signals.deferred():
+        trainer.phase = "validate"
+        scores = trainer.history.at_end(trainer.model, trainer.state)
+    trainer.phase = "export"
+    trainer.engine.on_main(lambda: publish(trainer.job, trainer.run))
+    return scores

@@ -1,0 +1,331 @@
+"""The screen: what a run says before its first step, and while it trains.
+
+In: plain numbers and texts. Out: lines of text, of at most 80 columns where their values allow. Kept: how long the
+latest steps, saves and validations took, from which the time left is computed. Torch is not imported.
+"""
+
+import math
+import os
+import shlex
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from data.order.plan import Plan
+from data.order.plan_size import PlanSize, plan_size
+from zymogen.console.format import UNBROKEN, Row, aligned, count, format_number
+from zymogen.console.progress import ProgressLine, clock_time
+from zymogen.settings.interval import Interval
+from zymogen.trainer.telemetry.speed import Throughput
+
+if TYPE_CHECKING:
+    from zymogen.trainer.job import LossTerm
+
+_CHUNK_S = 2.0
+"""Steps are put together until they have taken so long: the time of a very short one is mostly noise."""
+_CHUNKS = 30
+_LONGEST_S = 1e9
+"""From some thirty years on, no day is named."""
+_SLOWEST = 3.0
+"""A chunk counts as at most so many times as slow as the median: one that waited for a disk is no forecast."""
+
+
+class StepMetrics(NamedTuple):
+    """What a line of progress tells of a step."""
+
+    loss: float | None
+    """None of a step without any target."""
+    perplexities: Sequence[tuple[str, float]]
+    """(name of the objective, or "" if it is the only one, perplexity) of those that have one."""
+    learning_rate: float
+    tokens_per_s: float
+    mfu: float | None
+    """None where tokens cost no FLOPs, because what a model makes of them was computed before: neither is told then."""
+
+
+# Before the first step ----------------------------------------------------------------------------
+
+
+def format_header(
+    facts: Sequence[Row], extent: PlanSize, *, total_tokens: int, seen: int, step: int, directory: Path
+) -> list[str]:
+    """What is trained, on what, for how long and where: the first lines of a run.
+
+    Args:
+        facts: what the job knows of its model and data.
+        extent: how much a step and a pass hold.
+        total_tokens: the token at which training ends.
+        seen: tokens that were trained on before this start.
+        step: steps that were taken before this start.
+        directory: of the run.
+    """
+    steps = extent.steps(seen, total_tokens)
+    length = f"{total_tokens:,} tokens, about {count(step + steps, 'step')}"
+    if steps > 1:
+        length += f" of {round((total_tokens - seen) / steps):,}"
+    one_pass = ""
+    if extent.tokens_per_pass:
+        one_pass = f"{'' if extent.is_exact else 'about '}{extent.tokens_per_pass:,} tokens"
+        length += f", {format_epochs(total_tokens / extent.tokens_per_pass)}"
+    done = f"{seen:,} tokens, {step:,} steps" if step else ""
+    rows = (("one pass", one_pass), ("training", length), ("done before", done), ("run directory", str(directory)))
+    return aligned([*facts, *(row for row in rows if row[1])])
+
+
+def format_epochs(passes: float) -> str:
+    """``0.31 passes``, ``12 passes``, ``540,000 passes``."""
+    digits = 2 if passes < 10 else 0
+    number = f"{passes:,.{digits}f}" if passes < 1000 else f"{float(f'{passes:.3g}'):,.0f}"
+    return f"{number} pass{'' if number == '1.00' else 'es'}"
+
+
+def tracker_rows(trackers: Sequence[str], directory: Path) -> list[Row]:
+    """How to look at the numbers of each experiment tracker that was started, by its name in run.trackers."""
+    is_offline = os.environ.get("WANDB_MODE") == "offline"
+    folder = shlex.quote(str(directory))
+    trackio = shlex.quote(os.environ.get("TRACKIO_DIR", str(directory / "trackio")))
+    wandb = f"wandb sync {folder}/wandb/offline-run-*" if is_offline else "at the address that wandb prints"
+    look = {
+        "tensorboard": f"tensorboard --logdir {folder}",
+        "trackio": f"TRACKIO_DIR={trackio} trackio show --project zymogen",
+        "wandb": wandb,
+    }
+    return [(name, look[name].replace(" ", UNBROKEN)) for name in trackers]  # commands, to be pasted whole
+
+
+def format_estimate(seconds: float, steps: int, most_bytes: int, now: datetime) -> list[str]:
+    """The time that a run will take, said once its first steps are timed.
+
+    Args:
+        seconds: time left.
+        steps: steps left.
+        most_bytes: most memory of a process so far.
+        now: the time.
+    """
+    left = f"about {clock_time(seconds)} for {steps:,} more steps"
+    if seconds < _LONGEST_S:
+        end = now + timedelta(seconds=seconds)
+        left += f", until {end:%H:%M}" if seconds < 20 * 3600 else f", until {end:%d %b %Y}"
+    return aligned([("expected time", left), ("memory so far", f"{gigabytes(most_bytes)} at its peak")])
+
+
+def gigabytes(num_bytes: float) -> str:
+    """``7 MB``, ``0.85 GB``, ``12 GB``: in units of 10^6 or 10^9 bytes."""
+    if num_bytes < 1e8:
+        return f"{num_bytes / 1e6:.0f} MB"
+    number = num_bytes / 1e9
+    return f"{number:.2f} GB" if number < 10 else f"{number:.0f} GB"
+
+
+# While it trains ----------------------------------------------------------------------------------
+
+
+def progress(
+    report: StepMetrics, *, step: int, steps: int, share: float, left_s: float | None, shows_mfu: bool = True
+) -> str:
+    """The line of a step.
+
+    Args:
+        report: numbers of the step.
+        step: number of the step, from 1.
+        steps: about how many there will be.
+        share: of the tokens that are seen, in [0, 1].
+        left_s: seconds until the run ends; None if that is not known yet.
+        shows_mfu: whether the peak is a datasheet's; one that was measured beside other programs is too low.
+    """
+    has_ended, mfu = share >= 1, report.mfu
+    parts = (
+        f"step {step:,} of {'' if has_ended else 'about '}{max(step, steps):,}",
+        f"loss {'-' if report.loss is None else f'{report.loss:.3f}'}",
+        *(f"{name + ' ' if name else ''}perplexity {format_number(of)}" for name, of in report.perplexities),
+        f"{_rate(report.tokens_per_s)} tokens/s" if mfu is not None else "",
+        f"MFU {100 * mfu:.0f} %" if mfu is not None and shows_mfu else "",
+        "100 %" if has_ended else f"{math.floor(1000 * share) / 10:.1f} %",
+        f"{clock_time(left_s)} left" if left_s is not None and not has_ended else "",
+    )
+    return " | ".join(filter(None, parts))
+
+
+def perplexity_of(loss: float) -> float:
+    """The exponential of a mean loss in nats; infinity if that is too large for a number."""
+    return math.inf if loss > 700 else math.exp(loss)
+
+
+def report_of(
+    objectives: Sequence["LossTerm"],
+    losses: Sequence[float | None],
+    learning_rate: float,
+    speed: Throughput,
+    peak_flops: float,
+) -> StepMetrics:
+    """The numbers of a step.
+
+    Args:
+        objectives: of the job.
+        losses: the mean loss of each; None of one without a target in the step, which adds nothing.
+        learning_rate: of the step.
+        speed: since the line before.
+        peak_flops: of all devices, per second.
+    """
+    perplexities = [
+        (objective.name if len(objectives) > 1 else "", perplexity_of(loss))
+        for objective, loss in zip(objectives, losses, strict=True)
+        if objective.has_perplexity and loss is not None
+    ]
+    mfu = speed.flops_per_s / peak_flops if speed.flops_per_s else None
+    loss = None if losses.count(None) == len(losses) else loss_of(objectives, losses)
+    return StepMetrics(loss, perplexities, learning_rate, speed.tokens_per_s, mfu)
+
+
+def loss_of(objectives: Sequence["LossTerm"], losses: Sequence[float | None]) -> float:
+    """The loss of a step, which is the weighted sum of its objectives'; NaN without any target."""
+    both = [(of, loss) for of, loss in zip(objectives, losses, strict=True) if loss is not None]
+    return sum(objective.weight * of_objective for objective, of_objective in both) if both else math.nan
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s / 1e6:.2f}M" if per_s >= 1e6 else f"{per_s / 1e3:.1f}k"
+
+
+Pauses = Mapping[str, tuple[Interval, float]]
+"""What recurs between two steps and is done at the end, too, a save and a validation: how often, and about how many
+tokens are trained on in the time of one, which is the forecast until one was timed."""
+
+
+class TimeLeft:
+    """The time that a run still takes: its steps at their latest speed, and the saves and validations to come.
+
+    The first step of a start is not counted, as it sets much up.
+
+    Args:
+        step: steps that were taken before this start.
+        pauses: what comes between steps.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self, step: int = 0, pauses: Pauses = MappingProxyType({}), clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._clock, self._planned = clock, pauses
+        self._since: float | None = None
+        self._open = [0.0, 0]
+        """Seconds and tokens of the chunk that is being filled."""
+        self._chunks: deque[tuple[float, int]] = deque(maxlen=_CHUNKS)
+        self._paused: dict[str, list[float]] = {}
+        """Seconds of each pause, by its kind."""
+        self._step = step
+        self._counted, self._counted_s = 0, 0.0
+
+    def count(self, tokens: int) -> None:
+        """Count a step that has just ended."""
+        now = self._clock()
+        self._step += 1
+        if self._since is not None:
+            took = now - self._since
+            self._counted, self._counted_s = self._counted + 1, self._counted_s + took
+            self._open = [self._open[0] + took, self._open[1] + tokens]
+            if self._open[0] >= _CHUNK_S:
+                self._chunks.append((self._open[0], int(self._open[1])))
+                self._open = [0.0, 0]
+        self._since = now
+
+    @contextmanager
+    def pause(self, kind: str) -> Iterator[None]:
+        """Count the time inside this block as a pause between two steps, such as a save."""
+        began = self._clock()
+        yield
+        now = self._clock()
+        self._paused.setdefault(kind, []).append(now - began)
+        if self._since is not None:
+            self._since += now - began
+
+    def seconds(self, tokens: int, steps: int) -> float | None:
+        """The seconds that `tokens` and `steps` still take; None while no step was timed."""
+        per_token = self._seconds_per_token()
+        if per_token is None:
+            return None
+        training = tokens * per_token
+        pauses = 0.0
+        for kind, (every, of_one) in self._planned.items():
+            each = self._paused.get(kind) or [of_one * per_token]
+            pauses += every.times(self._step, self._step + steps, training) * sum(each) / len(each)
+        return training + pauses
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether enough steps were timed for a forecast: several that took some seconds, or a minute of any."""
+        count, seconds = self._counted, self._counted_s
+        return (count >= 10 and seconds >= 3) or count >= 20 or seconds >= 60
+
+    def _seconds_per_token(self) -> float | None:
+        chunks = [*self._chunks] or ([(self._open[0], int(self._open[1]))] if self._open[1] else [])
+        if not chunks:
+            return None
+        usual = median(seconds / tokens for seconds, tokens in chunks)
+        seconds = sum(min(seconds, _SLOWEST * usual * tokens) for seconds, tokens in chunks)
+        return seconds / sum(tokens for _, tokens in chunks)
+
+
+class Console(ProgressLine):
+    """The lines of one attempt, on standard error.
+
+    Args:
+        plan: of the attempt's steps; None on a rank that shows nothing.
+        total_tokens: the token at which training ends.
+        seen: tokens that were trained on before this start.
+        step: steps that were taken before this start.
+        pauses: what comes between steps.
+    """
+
+    def __init__(self, plan: Plan | None, total_tokens: int, seen: int, step: int, pauses: Pauses) -> None:
+        super().__init__(total_tokens, speaks=plan is not None)
+        self._extent = plan_size(plan) if plan else None
+        self._total_tokens, self._seen, self._step = total_tokens, seen, step
+        self._left = TimeLeft(step, pauses)
+        self._has_told = False
+        self.pause = self._left.pause
+
+    def open(self, facts: Sequence[Row], directory: Path, more: Sequence[str], *, is_over: bool) -> None:
+        """Say what is trained, and `more` lines after it; `is_over` where an earlier start has finished it."""
+        if self._extent is None:
+            return
+        step, seen = self._step, self._seen
+        block = format_header(
+            facts, self._extent, total_tokens=self._total_tokens, seen=seen, step=step, directory=directory
+        )
+        for line in (*block, *more):
+            self.say(line)
+        if step:
+            ended = f"{directory} has finished at step {step}: nothing is left to train"
+            self.say(ended if is_over else f"continuing {directory} at step {step}")
+
+    def count(self, tokens: int, most_bytes: Callable[[], int]) -> None:
+        """Count a step that has just ended; the first ones that were timed give the expected time."""
+        self._step, self._seen = self._step + 1, self._seen + tokens
+        self._left.count(tokens)
+        if self._has_told or self._extent is None or not self._left.is_timed:
+            return
+        self._has_told = True
+        steps = self._extent.steps(self._seen, self._total_tokens)
+        seconds = self._left.seconds(self._total_tokens - self._seen, steps)
+        if steps and seconds is not None:
+            for line in format_estimate(seconds, steps, most_bytes(), datetime.now()):
+                self.say(line)
+
+    def report(self, report: StepMetrics, *, shows_mfu: bool) -> None:
+        """Show a line of progress for the step that was counted last, as `progress` writes it."""
+        if self._extent is None:
+            return
+        steps = self._extent.steps(self._seen, self._total_tokens)
+        seconds = self._left.seconds(max(0, self._total_tokens - self._seen), steps)
+        share = min(1.0, self._seen / self._total_tokens)
+        text = progress(
+            report, step=self._step, steps=self._step + steps, share=share, left_s=seconds, shows_mfu=shows_mfu
+        )
+        self.update(self._seen, text)
