@@ -24,12 +24,11 @@ from zymogen.trainer.run.directory import RunDirectory
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 
 WORDS = ("split.folds=3", "split.fractions=[0.8, 0.1, 0.1]", "schedule.total_tokens=4_000")
-SEEDS = {1: 2, 2: 1}
-"""For each number of processes."""
 MEMBERS = {
-    1: [f"fold-{fold}-seed-{seed}" for fold in range(3) for seed in range(2)],
-    2: [f"fold-{fold}" for fold in range(3)],
+    1: [f"fold-{fold}" for fold in range(3)],
+    2: [f"fold-{fold}-seed-{seed}" for fold in range(3) for seed in range(2)],
 }
+"""By the number of seeds."""
 
 
 def of_affinity(folder: Path) -> Path:
@@ -41,18 +40,18 @@ def of_affinity(folder: Path) -> Path:
     return path
 
 
-def command(folder: Path, processes: int) -> list[str]:
-    words = ["-m", "finetune", str(of_affinity(folder)), *WORDS, f"run.seeds={SEEDS[processes]}"]
+def command(folder: Path, processes: int, seeds: int) -> list[str]:
+    words = ["-m", "finetune", str(of_affinity(folder)), *WORDS, f"run.seeds={seeds}"]
     if processes == 1:
         return [sys.executable, *words]
     launcher = ["-m", "accelerate.commands.launch", "--config_file", str(config("ddp")), "--num_processes", "2"]
     return [sys.executable, *launcher, *FLOAT32, *words]
 
 
-def started_and_ended(folder: Path, processes: int, when: Callable[[Path], bool], by: signal.Signals) -> str:
+def started_and_ended(words: list[str], folder: Path, when: Callable[[Path], bool], by: signal.Signals) -> str:
     """What a start says that gets a signal as soon as something holds of its run directory."""
     log = folder / "log"
-    with started(command(folder, processes), log) as process:
+    with started(words, log) as process:
         until(lambda: process.poll() is not None or when(folder / "run"), log)
         assert process.poll() is None, f"ended before it was stopped:\n{log.read_text()}"
         os.killpg(process.pid, by)
@@ -78,46 +77,51 @@ def tells_predictions(root: Path) -> bool:
 
 def tells_a_bundle(root: Path) -> bool:
     """Whether the first of the bundles holds what the end found."""
-    return bool(json.loads((root / MEMBERS[1][0] / "bundle/bundle.json").read_text())["evaluation"])
+    return bool(json.loads((root / MEMBERS[2][0] / "bundle/bundle.json").read_text())["evaluation"])
 
 
 Stop = tuple[Callable[[Path], bool], signal.Signals, int]
 """When a start is stopped, by which signal, and how many members have finished then."""
 
-BETWEEN_AND_AT_THE_END: list[Stop] = [
-    (after(MEMBERS[1][1]), signal.SIGKILL, 2),
-    (tells_a_bundle, signal.SIGKILL, 6),
+WITHIN_A_FOLD: list[Stop] = [
+    (within(MEMBERS[1][1]), signal.SIGINT, 1),
+    (tells_predictions, signal.SIGKILL, 3),
 ]
-WITHIN_AND_AT_THE_END: list[Stop] = [
-    (within(MEMBERS[1][3]), signal.SIGINT, 3),
+WITHIN_A_SEED: list[Stop] = [
+    (within(MEMBERS[2][3]), signal.SIGINT, 3),
     (tells_predictions, signal.SIGKILL, 6),
 ]
-ON_TWO: list[Stop] = [
-    (within(MEMBERS[2][1]), signal.SIGINT, 1),
-    (after(MEMBERS[2][2]), signal.SIGINT, 3),
+BETWEEN: list[Stop] = [
+    (after(MEMBERS[2][1]), signal.SIGKILL, 2),
+    (tells_a_bundle, signal.SIGKILL, 6),
+]
+AFTER_ALL: list[Stop] = [
+    (within(MEMBERS[1][1]), signal.SIGINT, 1),
+    (after(MEMBERS[1][2]), signal.SIGINT, 3),
 ]
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("processes", "stops"),
+    ("processes", "seeds", "stops"),
     [
-        (1, WITHIN_AND_AT_THE_END),
-        pytest.param(1, BETWEEN_AND_AT_THE_END, marks=pytest.mark.prove),
-        pytest.param(2, ON_TWO, marks=pytest.mark.prove),
+        (1, 1, WITHIN_A_FOLD),
+        pytest.param(1, 2, WITHIN_A_SEED, marks=pytest.mark.prove),
+        pytest.param(1, 2, BETWEEN, marks=pytest.mark.prove),
+        pytest.param(2, 1, AFTER_ALL, marks=pytest.mark.prove),
     ],
-    ids=["1-within", "1-between", "2"],
+    ids=["fold", "seed", "between", "two processes"],
 )
 def test_stopped_and_started_again_it_ends_as_it_would_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, stops: list[Stop]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, seeds: int, stops: list[Stop]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without MMseqs2: relatives are counted by words, which takes no second
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
-    root, members = stopped / "run", MEMBERS[processes]
-    done = run(command(whole, processes))
+    root, members = stopped / "run", MEMBERS[seeds]
+    done = run(command(whole, processes, seeds))
     assert done.status == 0, done.output
     for when, by, finished in stops:
-        said = started_and_ended(stopped, processes, when, by)
+        said = started_and_ended(command(stopped, processes, seeds), stopped, when, by)
         assert [has_finished(root, member) for member in members] == [
             number < finished for number in range(len(members))
         ]
@@ -126,7 +130,7 @@ def test_stopped_and_started_again_it_ends_as_it_would_have(
             step = end_of(root / members[finished]).step
             assert f"stopped by SIGINT at step {step}; saved: {root / members[finished]}" in said
             assert not (root / members[finished + 1]).exists()
-    done = run(command(stopped, processes))
+    done = run(command(stopped, processes, seeds))
     assert done.status == 0, done.output
     for member in members:
         compare_members(root / member, whole / "run" / member)
@@ -134,7 +138,7 @@ def test_stopped_and_started_again_it_ends_as_it_would_have(
     for name in ("predictions.csv", "split.csv"):
         assert (root / name).read_bytes() == (whole / "run" / name).read_bytes()
     assert told(root / "scores.json") == told(whole / "run/scores.json")
-    again_it_does_little(stopped, processes, done)
+    again_it_does_little(command(stopped, processes, seeds), stopped, len(members), done)
 
 
 def compare_members(one: Path, other: Path) -> None:
@@ -177,7 +181,7 @@ def told(path: Path) -> Any:
     return timeless(json.loads(path.read_text().replace("/stopped/", "/whole/")))
 
 
-def again_it_does_little(folder: Path, processes: int, before: Launched) -> None:
+def again_it_does_little(words: list[str], folder: Path, members: int, before: Launched) -> None:
     """Once all is done, a start trains and validates nothing, and writes no weights."""
 
     def written() -> dict[str, tuple[int, int]]:
@@ -185,8 +189,8 @@ def again_it_does_little(folder: Path, processes: int, before: Launched) -> None
         return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in names}
 
     first = written()
-    done = run(command(folder, processes))
+    done = run(words)
     assert done.status == 0, done.output
     assert written() == first
-    assert done.output.count(": nothing is left to train") == len(MEMBERS[processes])
+    assert done.output.count(": nothing is left to train") == members
     assert done.output.split("\nscores of ")[1] == before.output.split("\nscores of ")[1]

@@ -187,7 +187,7 @@ def test_a_first_step_is_compiled_forward_and_backward() -> None:
     assert all(torch.equal(p, before[name]) and p.grad is None for name, p in encoder.named_parameters())
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.timeout(300)
 def test_generated_code_computes_the_same_and_a_compiler_that_fails_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

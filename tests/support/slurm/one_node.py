@@ -41,13 +41,14 @@ ReturnToService=2
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
-KillWait=30
+KillWait=5
+PropagatePrioProcess=1
 GresTypes=gpu
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} Gres=gpu:2 CpuBind=core State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 """A requeued job waits for as long as credentials live (Slurm takes 5 s or more; told less, it takes 120 s and
-says so in its log alone). A step is bound to the cores that it asks for."""
+says so in its log alone). A step is bound to the cores that it asks for. A job is as nice as its `sbatch`."""
 
 
 def missing() -> str:
@@ -78,8 +79,8 @@ class Slurm:
         return done.stdout.strip()
 
     def submit(self, log: Path, *words: object) -> str:
-        """Submit a job; its number."""
-        return self.run("sbatch", "--parsable", f"--output={log}", *words)
+        """Submit a job that leaves the cores to others; its number."""
+        return self.run("nice", "-n", "19", "sbatch", "--parsable", f"--output={log}", *words)
 
     def job(self, number: str) -> dict[str, str]:
         """What `scontrol` shows of a job, such as JobState and Restarts."""
