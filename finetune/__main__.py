@@ -62,6 +62,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
                 partial(FineTuneJob, assays=member.assays),
                 engine,
                 allow_schedule_change=options.allow_schedule_change,
+                allow_code_change=options.allow_code_change,
                 despite_failures=options.despite_failures,
             )
             trained.append(TrainedMember(member, cast(FineTuneJob, summary.job), summary.run))

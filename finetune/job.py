@@ -44,7 +44,7 @@ from zymogen.trainer.checkpoint.best import best_valid
 from zymogen.trainer.checkpoint.reader import read_tensors
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.job import BestModelSelection, Job, LossTerm, ModelBundle
-from zymogen.trainer.optimizer.groups import ParameterGroup
+from zymogen.trainer.optimizer.kinds import ParameterGroup
 from zymogen.trainer.run import records
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.versions import versions

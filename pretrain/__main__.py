@@ -152,6 +152,7 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
             open_job,
             engine,
             allow_schedule_change=options.allow_schedule_change,
+            allow_code_change=options.allow_code_change,
             despite_failures=options.despite_failures,
             written=written,
         )

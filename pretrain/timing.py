@@ -21,7 +21,7 @@ from pretrain.recipe import Recipe
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.named_state import fill
 from zymogen.trainer.job import Job, TrainingRecipe, ValidationScores
-from zymogen.trainer.optimizer.groups import build_optimizer
+from zymogen.trainer.optimizer.kinds import build_optimizer
 from zymogen.trainer.step import train_step
 
 _FEWEST, _MOST = 2, 50

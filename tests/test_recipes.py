@@ -21,7 +21,8 @@ from support.inputs.whole_models import build_model
 from support.places import ROOT
 from zymogen.settings.section import settings_of
 from zymogen.settings.toml_file import documented, read
-from zymogen.trainer.optimizer.groups import build_optimizer, learning_rate, parameter_groups
+from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.schedule import learning_rate
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.y*ml"))

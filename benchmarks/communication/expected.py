@@ -23,7 +23,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from zymogen.trainer.collectives import balance
 from zymogen.trainer.flags import NO_FLAGS
-from zymogen.trainer.optimizer.groups import parameter_groups
+from zymogen.trainer.optimizer.kinds import parameter_groups
 from zymogen.trainer.optimizer.muon import newton_schulz_cost
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 

@@ -36,7 +36,7 @@ from benchmarks.training import initial
 from data.batches.batch import Batch
 from data.order.plan import SPECIAL_TOKENS
 from pretrain.model.masked_language_model import MaskedLanguageModel
-from zymogen.trainer.optimizer.groups import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 if TYPE_CHECKING:

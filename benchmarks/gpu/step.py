@@ -24,7 +24,7 @@ from benchmarks.training import initial
 from data.batches.batch import Batch
 from pretrain.model.compute import configure
 from pretrain.model.settings import ComputeSettings
-from zymogen.trainer.optimizer.groups import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
 from zymogen.trainer.optimizer.muon import Muon
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from finetune.adaptation.settings import AdaptationSettings
 from pretrain.trained_model import ENCODER
-from zymogen.trainer.optimizer import groups as pretraining
-from zymogen.trainer.optimizer.groups import ParameterGroup
+from zymogen.trainer.optimizer import kinds as pretraining
+from zymogen.trainer.optimizer.kinds import ParameterGroup
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
@@ -30,11 +30,11 @@ def parameter_groups(
     Raises:
         ValueError: Muon was asked for, and no matrix of a layer is trained.
     """
-    if optimizer.name == "muon" and settings.kind != "full":
+    if settings.kind != "full" and pretraining.optimizer_class(optimizer.name).moves_layer_matrices:
         raise ValueError(
-            f"optimizer.name is 'muon', which moves matrices of the encoder's layers, and with adaptation.kind = "
-            f"{settings.kind!r} none of them is trained: heads and adapters are AdamW's; set optimizer.name to "
-            "'adamw', or adaptation.kind to 'full'"
+            f"optimizer.name is {optimizer.name!r}, which moves matrices of the encoder's layers, and with "
+            f"adaptation.kind = {settings.kind!r} none of them is trained: heads and adapters are AdamW's; set "
+            "optimizer.name to 'adamw', or adaptation.kind to 'full'"
         )
     names = {parameter: name for name, parameter in model.named_parameters()}
     depths = [int(found[1]) for name in names.values() if (found := _LAYER.match(name))]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pretrain.machine import Machine
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import Checkpointing
+from zymogen.trainer.optimizer.kinds import optimizer_class
 
 MEMORY_SHARE = 0.6
 """Share of a GPU's memory, or of the host's memory divided among its processes, that a proposal may use."""
@@ -33,7 +34,6 @@ _FLOAT32 = 4
 _FOR_A_MOMENT = 12 * _FLOAT32
 """Bytes a slot and channel that the backward pass of one layer takes besides: three gradients as wide as its
 feed-forward."""
-_MOMENTS = {"adamw": 2, "muon": 1}
 """Numbers that an optimizer keeps of each parameter; Muon keeps two of those that are no matrices, which are few."""
 _SLOTS = 16_384
 """Slots of the default `data.bin_tokens`, for which the table of presets is made."""
@@ -112,7 +112,7 @@ def require_memory(total_bytes: float, machine: Machine) -> None:
 
 def saved_bytes(num_parameters: int, processes: int = 1, optimizer: str = "adamw") -> float:
     """Bytes of the host that one process keeps for saves: its part of parameters and moments, whatever the engine."""
-    return num_parameters * _FLOAT32 * (1 + _MOMENTS[optimizer]) / processes
+    return num_parameters * _FLOAT32 * (1 + optimizer_class(optimizer).moments) / processes
 
 
 def state_bytes(num_parameters: int, engine: str = "single", processes: int = 1, optimizer: str = "adamw") -> float:
@@ -125,7 +125,7 @@ def state_bytes(num_parameters: int, engine: str = "single", processes: int = 1,
         processes: number of processes.
         optimizer: ``adamw`` or ``muon``.
     """
-    moments = _MOMENTS[optimizer]
+    moments = optimizer_class(optimizer).moments
     whole, shared = {
         "single": (2 + moments, 0),
         "ddp": (3 + moments, 0),

@@ -28,7 +28,7 @@ class TrainingPlan:
     """The preset, or what `model.init` names."""
     shape: EsmShape
     parameters: int
-    optimizer: Literal["adamw", "muon"]
+    optimizer: str
     crop_tokens: int
     bin_tokens: int
     bins_per_step: int
@@ -122,7 +122,7 @@ def plan_of(
     speeds: Mapping[str, float],
 ) -> TrainingPlan:
     """The plan for one size; arguments are those of `choose.propose_settings`."""
-    optimizer: Literal["adamw", "muon"] = given.get("optimizer.name") or _optimizer(machine, given)
+    optimizer: str = given.get("optimizer.name") or _optimizer(machine, given)
     number = shape.num_parameters
     training = 1 - split.held_proteins / corpus.num_records
     distinct = (corpus.distinct or corpus.num_records) / corpus.num_records
@@ -187,7 +187,7 @@ def plan_of(
     )
 
 
-def _optimizer(machine: Machine, given: Mapping[str, Any]) -> Literal["adamw", "muon"]:
+def _optimizer(machine: Machine, given: Mapping[str, Any]) -> str:
     if "optimizer.momentum" in given or "optimizer.newton_schulz" in given:
         return "muon"  # which alone reads them
     # ZeRO flattens matrices, which Muon needs whole; published weights were trained with AdamW.

@@ -6,7 +6,8 @@ beyond.
 """
 
 import math
-from typing import Literal
+
+from zymogen.trainer.optimizer.kinds import optimizer_class
 
 # How large a model, and how long ---------------------------------------------------------------------
 
@@ -78,14 +79,13 @@ def power_of_two(value: float) -> int:
 # How fast --------------------------------------------------------------------------------------------
 
 
-def peak_lr(dim: int, optimizer: Literal["adamw", "muon"]) -> float:
+def peak_lr(dim: int, optimizer: str) -> float:
     """Peak of the learning rate for an encoder of width `dim`: inversely proportional to it, from width 128 on.
 
     Muon's 4e-3 and AdamW's 2e-3 at width 128 are the best of those that were tried on two cores; the proportion is that
     of muP (Yang et al. 2022, arXiv:2203.03466), and leads to the 4e-4 of `recipes/modern_600m.toml`.
     """
-    at_128 = {"muon": 4e-3, "adamw": 2e-3}[optimizer]
-    return float(f"{at_128 * 128 / max(dim, 128):.1e}")
+    return float(f"{optimizer_class(optimizer).peak_lr_at_128 * 128 / max(dim, 128):.1e}")
 
 
 SHORT_TOKENS = 10_000_000

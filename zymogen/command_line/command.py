@@ -118,6 +118,11 @@ def add_override_options(parser: argparse.ArgumentParser) -> None:
         help="continue a run although settings of class 'schedule' differ",
     )
     parser.add_argument(
+        "--allow-code-change",
+        action="store_true",
+        help="continue a run although a class of your own, which the recipe names, has changed",
+    )
+    parser.add_argument(
         "--despite-failures",
         action="store_true",
         help="start although the last three starts ended by the same error, or the last ten made no checkpoint: the "

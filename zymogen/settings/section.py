@@ -43,6 +43,7 @@ def setting(
     unit: str = "",
     *,
     only: tuple[str, tuple[str, ...]] | None = None,
+    extends: bool = False,
     **bounds: float,
 ) -> Any:
     """A dataclass field with its class, one-line meaning, default, unit, the setting that it depends on, and bounds.
@@ -54,9 +55,12 @@ def setting(
         unit: what its numbers count.
         only: another setting of its section, and the values with which this one is read (none listed: all but its
             default); with others this one must have its own default.
+        extends: whether it may also name a class of the user's (`extension`).
         bounds: what its number, or each number of its list, may be: at most one lower and one upper bound.
     """
-    metadata = {"class": setting_class, "doc": doc, "unit": unit, "only": only, "bounds": bounds}
+    metadata = {"class": setting_class, "doc": doc, "unit": unit, "only": only, "extends": extends, "bounds": bounds}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -214,8 +218,10 @@ def settings_of(recipe: Any, prefix: str = "") -> Iterator[tuple[str, SettingCla
         elif isinstance(value, tuple) and value and is_dataclass(value[0]):
             for number, item in enumerate(value):
                 yield from settings_of(item, f"{prefix}{f.name}.{number}.")
+        elif isinstance(value, dict) and value:
+            yield from ((f"{prefix}{f.name}.{key}", f.metadata["class"], item) for key, item in value.items())
         else:
-            yield f"{prefix}{f.name}", f.metadata["class"], value
+            yield f"{prefix}{f.name}", f.metadata["class"], None if value == {} else value
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

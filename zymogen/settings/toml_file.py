@@ -19,6 +19,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import ValidationError
 
 from zymogen.files.suggestions import did_you_mean
+from zymogen.settings.extension import external_names, search_in
 from zymogen.settings.interval import Every, no_interval
 from zymogen.settings.json_file import R, adapter
 from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
@@ -45,7 +46,10 @@ def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
             type, a value out of range, a required field that is missing. Its text begins with where the mistake is:
             the path, or which word of the command line.
     """
-    return check(recipe_class, sections(path, overrides), SettingOrigin(str(path), overrides))
+    recipe = check(recipe_class, sections(path, overrides), SettingOrigin(str(path), overrides))
+    if external_names(recipe):
+        search_in(path.parent)
+    return recipe
 
 
 def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -86,10 +90,12 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str | SettingO
     for name, value in _leaves(content):
         if name in sections and value in ({}, []):
             continue
+        if any(name.startswith(f"{table}.") for table, hint in valid.items() if get_origin(hint) is dict):
+            continue  # the options of a class of the user's, which are checked when it is loaded
         if name not in valid:
             close = difflib.get_close_matches(name, valid, 1, 0.0)
-            said = f"there is no setting {name!r}; the nearest is {close[0]!r} (--help lists all)"
-            raise ValueError(origin.error(said, name))
+            nearest = f"; the nearest is {close[0]!r} (--help lists all)" if close else ", and there is none"
+            raise ValueError(origin.error(f"there is no setting {name!r}{nearest}", name))
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(origin.error(f"{name} is {value}; it must be a finite number", name))
         if isinstance(value, str) and _is_list_of_strings(valid[name]):
@@ -129,6 +135,7 @@ def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
     """(dotted name, text for --help) of every setting, in order."""
     for name, f, hint in _declared(recipe_class):
         default = "required" if f.default is MISSING else f"default {json.dumps(f.default)}"
+        default = "default none" if f.default_factory is not MISSING else default
         unit = f", in {f.metadata['unit']}" if f.metadata["unit"] not in ("", "path") else ""
         kind = " ".join(filter(None, (_type_name(hint), format_setting(f.metadata["bounds"]))))
         decides, readers = f.metadata["only"] or ("", ())
@@ -241,6 +248,8 @@ def _type_name(hint: Any) -> str:
         return " or ".join("none" if arg is type(None) else _type_name(arg) for arg in get_args(hint))
     if getattr(hint, "__origin__", None) is tuple:
         return f"list of {_type_name(get_args(hint)[0])}"
+    if get_origin(hint) is dict:
+        return "table"
     if get_args(hint):
         return " or ".join(repr(arg) for arg in get_args(hint))
     return str(hint.__name__)

@@ -28,7 +28,7 @@ from zymogen.trainer.engine.named_state import NamedState, fill
 from zymogen.trainer.job import Job, TrainingRecipe, ValidationScores, publish, require_publishable
 from zymogen.trainer.loop import Trainer
 from zymogen.trainer.metrics_log import MetricsLog, flat_settings
-from zymogen.trainer.optimizer.groups import build_optimizer, num_stored
+from zymogen.trainer.optimizer.kinds import build_optimizer, num_stored
 from zymogen.trainer.recovery.loss_monitor import LossMonitor, faults_met, require_remedy, require_same_skips
 from zymogen.trainer.recovery.remote_checkpoints import RemoteCheckpoints
 from zymogen.trainer.recovery.restart_limit import require_progress
@@ -63,13 +63,14 @@ def train(
     engine: Engine,
     *,
     allow_schedule_change: bool = False,
+    allow_code_change: bool = False,
     despite_failures: bool = False,
     written: str = "",
 ) -> TrainingResult[S]:
     """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective.
 
-    `allow_schedule_change` and `despite_failures` are the options of the command. `written` is the text of a recipe
-    that was chosen, to be kept in the run directory; empty if there is none.
+    `allow_schedule_change`, `allow_code_change` and `despite_failures` are the options of the command. `written` is the
+    text of a recipe that was chosen, to be kept in the run directory; empty if there is none.
 
     Raises:
         Interrupted: a signal ended the run before that.
@@ -81,7 +82,7 @@ def train(
     remote = RemoteCheckpoints(run, recipe, allow_schedule_change, engine)
 
     def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
-        with run.claimed(recipe, allow_schedule_change=allow_schedule_change):
+        with run.claimed(recipe, allow_schedule_change=allow_schedule_change, allow_code_change=allow_code_change):
             with signals.immediate():
                 known, newest_step = remote.attempts()
             before = attempts(known)
@@ -155,8 +156,9 @@ def prepare(
         opening_lines = list(job.set_up(built.model))
     peak_flops = peak_of_all(engine, run, engine.compute_dtype, built.width)
     loss_weights = torch.tensor([objective.weight for objective in job.objectives], device=engine.device)
-    unprepared = build_optimizer(job.parameter_groups(built.model), recipe.optimizer)
-    stored = num_stored(unprepared)
+    groups = job.parameter_groups(built.model)
+    stored = num_stored(groups, recipe.optimizer)
+    unprepared = build_optimizer(groups, recipe.optimizer)
     model, optimizer = engine.prepare(built.model, unprepared)
     named = engine.named_state(model, optimizer)
     if frozen := fill_frozen(named, built.initializers, engine.gather) or built.frozen:

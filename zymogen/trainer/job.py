@@ -20,7 +20,7 @@ from zymogen.processes.errors import CheckpointError
 from zymogen.processes.launcher import command_line
 from zymogen.processes.signals import Interrupted, immediate
 from zymogen.trainer.engine.settings import LaunchSettings
-from zymogen.trainer.optimizer.groups import ParameterGroup
+from zymogen.trainer.optimizer.kinds import ParameterGroup
 from zymogen.trainer.optimizer.settings import ScheduleSettings
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.step import StepResult

@@ -23,7 +23,7 @@ from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.flags import NO_FLAGS, StepFlags
 from zymogen.trainer.job import Job, TrainingRecipe, ValidationScores
 from zymogen.trainer.metrics_log import MetricsLog
-from zymogen.trainer.optimizer.groups import learning_rate
+from zymogen.trainer.optimizer.schedule import learning_rate
 from zymogen.trainer.recovery.loss_monitor import LossMonitor, skips_entry
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.interval_schedule import IntervalSchedule

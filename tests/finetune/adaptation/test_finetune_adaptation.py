@@ -27,7 +27,7 @@ from zymogen.settings.toml_file import check
 from zymogen.trainer.checkpoint.load import verify
 from zymogen.trainer.checkpoint.restore import fill_frozen, read_whole
 from zymogen.trainer.engine.named_state import TorchState, Weights
-from zymogen.trainer.optimizer.groups import build_optimizer
+from zymogen.trainer.optimizer.kinds import build_optimizer
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 SHAPE = EsmShape(layers=3, dim=48, heads=4)

@@ -37,7 +37,7 @@ from pretrain.model.settings import ModelSettings
 from support.inputs.flat_batches import labels_of
 from support.inputs.whole_models import build_model
 from zymogen.trainer.engine.engine import Engine
-from zymogen.trainer.optimizer.groups import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 from zymogen.trainer.step import train_step
 

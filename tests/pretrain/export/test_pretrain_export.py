@@ -29,7 +29,7 @@ from pretrain.export.checksums import CHECKSUMS
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from support.launching import End, end_of, lines
-from zymogen.trainer.optimizer.groups import learning_rate
+from zymogen.trainer.optimizer.schedule import learning_rate
 from zymogen.trainer.optimizer.settings import ScheduleSettings
 
 # One group: all tests look at one run, which is made once.

@@ -23,7 +23,7 @@ SURFACE = {
         data.bins_per_step data.window_sequences data.mask.select_prob data.mask.mask_prob
         data.mask.random_prob optimizer.betas optimizer.eps optimizer.weight_decay optimizer.clip_norm
         data.split_identity data.sample_by data.streaming data.curriculum data.composition
-        optimizer.name optimizer.momentum optimizer.newton_schulz
+        optimizer.name optimizer.options optimizer.momentum optimizer.newton_schulz
         data.mixture.split_identity data.mixture.sample_by data.mixture.streaming data.mixture.weight
     """,
     "schedule": """
@@ -326,7 +326,7 @@ def test_no_new_setting_comes_by_accident(tmp_path: Path) -> None:
 
 def test_no_new_flag_comes_by_accident() -> None:
     of_sources = {"--minutes", "--hours", "--plan", "--untimed"}
-    allowed = {"--allow-schedule-change", "--despite-failures"}
+    allowed = {"--allow-schedule-change", "--allow-code-change", "--despite-failures"}
     assert set(program._parser()._option_string_actions) == {"-h", "--help", *allowed, *of_sources}
 
 
@@ -351,7 +351,7 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture) -> None:
     assert list(blocks) == [name for name, _, _ in every_field()]
     for name, f, _ in every_field():
         said = re.sub(r"\s", "", f.metadata["doc"])
-        default = "required"
+        default = "required" if f.default_factory is MISSING else "defaultnone"
         if f.default is not MISSING:
             shown = str(list(f.default) if isinstance(f.default, tuple) else f.default)
             in_toml = {"None": "null", "False": "false", "True": "true"}

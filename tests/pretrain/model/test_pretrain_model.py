@@ -27,7 +27,7 @@ from support.inputs.flat_batches import (
     relative,
     worst_gradient,
 )
-from zymogen.trainer.optimizer.groups import parameter_groups
+from zymogen.trainer.optimizer.kinds import parameter_groups
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 SMALL = EsmShape(layers=3, dim=64, heads=4)

@@ -26,7 +26,7 @@ from zymogen.settings.toml_file import check, overridden, read
 from zymogen.trainer.attempt import train
 from zymogen.trainer.engine.launch import launch
 from zymogen.trainer.job import ModelBundle
-from zymogen.trainer.optimizer.groups import ParameterGroup
+from zymogen.trainer.optimizer.kinds import ParameterGroup
 from zymogen.trainer.run.directory import RunDirectory
 
 BASE_SEED = 77

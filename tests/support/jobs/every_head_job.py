@@ -28,7 +28,7 @@ from support.jobs import length_job
 from zymogen.trainer import job
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.job import ModelBundle
-from zymogen.trainer.optimizer.groups import ParameterGroup, parameter_groups
+from zymogen.trainer.optimizer.kinds import ParameterGroup, parameter_groups
 
 OBJECTIVES = (*EVERY_TYPE, PAIR)
 

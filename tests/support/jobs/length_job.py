@@ -39,7 +39,7 @@ from zymogen.trainer.checkpoint.load import newest_valid
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.launch import launch
 from zymogen.trainer.job import Job, LossTerm, ModelBundle
-from zymogen.trainer.optimizer.groups import ParameterGroup
+from zymogen.trainer.optimizer.kinds import ParameterGroup
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.step import StepResult
 

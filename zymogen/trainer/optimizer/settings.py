@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
+from zymogen.settings.extension import FORM, is_external, require_name
 from zymogen.settings.section import IDENTITY, SCHEDULE, Section, require, setting
 
 PEAK_LR = 4e-4
@@ -17,19 +18,26 @@ A), so training continues at the rate at which the published weights were last t
 WARMUP = 2000 * 2**21 / 10**12
 """Share of the warm-up where a recipe gives none: ESM-2's 2,000 updates of 2**21 tokens, of 10**12 tokens."""
 _TOTAL = 10**12
+OPTIMIZERS = ("adamw", "muon")
+"""Optimizers of ours (`kinds`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerSettings(Section):
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101); defaults are ESM-2's (Lin et al. 2023, supplement A).
 
-    With Muon (Jordan et al. 2024), AdamW moves what is no matrix of the encoder's layers.
+    With Muon (Jordan et al. 2024), AdamW moves what is no matrix of the encoder's layers. A class of the user's
+    (`kinds.OptimizerKind`) reads `options`.
     """
 
     section: ClassVar = "optimizer"
-    name: Literal["adamw", "muon"] = setting(
-        IDENTITY, "'adamw', or 'muon' for the matrices of the layers and AdamW for the rest", "adamw"
+    name: str = setting(
+        IDENTITY,
+        f"'adamw', or 'muon' for the matrices of the layers and AdamW for the rest, or {FORM} for a class of your own",
+        "adamw",
+        extends=True,
     )
+    options: dict[str, Any] = setting(IDENTITY, "settings of a class of your own", {})
     momentum: float = setting(IDENTITY, "decay of Muon's momentum", 0.95, only=("name", ("muon",)), at_least=0, below=1)
     newton_schulz: Literal["float32", "bfloat16"] = setting(
         IDENTITY,
@@ -41,6 +49,12 @@ class OptimizerSettings(Section):
     eps: float = setting(IDENTITY, "added to the root of the second moment", 1e-8, above=0)
     weight_decay: float = setting(IDENTITY, "decoupled decay of matrices", 0.01, "1/step, times lr", at_least=0)
     clip_norm: float = setting(IDENTITY, "largest global gradient norm", 1.0, above=0)
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        require_name("optimizer.name", self.name, OPTIMIZERS)
+        said = f"only a class of your own reads it, and optimizer.name is {self.name!r}"
+        require(is_external(self.name) or not self.options, "optimizer.options", self.options, said)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

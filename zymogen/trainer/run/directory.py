@@ -26,6 +26,7 @@ from zymogen.files.durable import describe_os_error, write_atomic, write_then_re
 from zymogen.files.suggestions import did_you_mean, format_list
 from zymogen.processes.errors import with_location
 from zymogen.settings import json_file
+from zymogen.settings.extension import code_of, external_names
 from zymogen.settings.section import Section, SettingClass, flat, settings_of
 from zymogen.trainer.run import records
 from zymogen.trainer.run.lock import LEASE, LOCK, RunLock
@@ -81,7 +82,7 @@ class RunDirectory:
         self._made: list[Path] = []  # folders that this start made, the innermost first
 
     @contextmanager
-    def claimed(self, recipe: Any, *, allow_schedule_change: bool) -> Iterator[None]:
+    def claimed(self, recipe: Any, *, allow_schedule_change: bool, allow_code_change: bool = False) -> Iterator[None]:
         """Claim the directory for this run, or check that it is this run's already; rank 0 only.
 
         The lock ends with the process. If an error ends the block before any start of the run was numbered, what this
@@ -90,6 +91,7 @@ class RunDirectory:
         Args:
             recipe: a dataclass of sections, of whatever job.
             allow_schedule_change: whether settings of class "schedule" may differ from those of earlier starts.
+            allow_code_change: whether classes of the user's may have changed since.
 
         Raises:
             ValueError: the path holds something else, or a run with another recipe, or another process trains in it.
@@ -97,6 +99,7 @@ class RunDirectory:
         """
         try:
             self._claim(recipe, allow_schedule_change)
+            self._require_code(recipe, allow_code_change)
             yield
         except BaseException:
             # Without the lock, what is there may be another process's.
@@ -122,6 +125,17 @@ class RunDirectory:
             self.require_same(recipe, allow_schedule_change)
         else:
             self.describe_recipe(recipe)
+
+    def _require_code(self, recipe: Any, allow_change: bool) -> None:
+        """Refuse classes of the user's that have changed since the run has trained."""
+        now, before = code_of(recipe), self.read().code
+        changed = [name for name in now if before.get(name, now[name]) != now[name]]
+        if self.has_trained and changed and not allow_change:
+            raise ValueError(
+                f"{self.root}: the file of {changed[0]} = {external_names(recipe)[changed[0]]!r} has changed since the "
+                f"run began: its SHA-256 was {before[changed[0]][:12]}..., is {now[changed[0]][:12]}...; restore it, "
+                "choose another run.directory, or continue with the changed code by --allow-code-change"
+            )
 
     def require_usable(self) -> None:
         """Check that the directory is a run's, or is still to be one; nothing is written.
@@ -170,7 +184,7 @@ class RunDirectory:
 
     def describe_recipe(self, recipe: Any) -> None:
         """Write the recipe to run.json; once the run has trained, later starts must agree with it."""
-        self.describe(recipe=asdict(recipe), versions=versions())
+        self.describe(recipe=asdict(recipe), versions=versions(), code=code_of(recipe))
 
     def bind(self, recipe: Any, *, tells: bool = True) -> bool:
         """Write the recipe, now that the run has trained: to run.json, and as a file if it was chosen for the run.
@@ -325,6 +339,7 @@ class RunDirectory:
         before, now = (flat(_resolved(recipe, each)) for each in written)
         classes = {name: setting_class for name, setting_class, _ in settings_of(recipe)}
         refused = [SettingClass.IDENTITY] if allow_schedule_change else [SettingClass.IDENTITY, SettingClass.SCHEDULE]
+        classes |= dict.fromkeys(before.keys() - now.keys(), SettingClass.IDENTITY)  # options that are gone
         differing = [name for name in classes if classes[name] in refused and before.get(name) != now.get(name)]
         if any(classes[name] is SettingClass.IDENTITY for name in differing):
             hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"

@@ -22,6 +22,8 @@ class RunRecord:
     recipe: dict[str, Any] = field(default_factory=dict)
     """The resolved recipe of the latest start, every field."""
     versions: dict[str, str] = field(default_factory=dict)
+    code: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the files that define classes of the user's, by the settings that name them."""
     corpus: dict[str, Any] = field(default_factory=dict)
     """What `Job.description` says of the data."""
     model: dict[str, Any] = field(default_factory=dict)

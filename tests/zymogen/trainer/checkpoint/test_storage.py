@@ -30,7 +30,7 @@ from zymogen.trainer.checkpoint.load import find, verify
 from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology
 from zymogen.trainer.checkpoint.writer import SaveFailures
 from zymogen.trainer.engine.named_state import TorchState
-from zymogen.trainer.optimizer.groups import ParameterGroup, build_optimizer, num_stored
+from zymogen.trainer.optimizer.kinds import ParameterGroup, build_optimizer, num_stored
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.step import train_step
@@ -176,8 +176,8 @@ def test_the_size_of_a_checkpoint_is_known_before_its_moments_exist(name: str) -
     ]
     if name == "muon":
         groups[0]["blocks"] = 1
-    optimizer = build_optimizer(groups, OptimizerSettings(name=name))
-    known = num_stored(optimizer)
+    settings = OptimizerSettings(name=name)
+    known, optimizer = num_stored(groups, settings), build_optimizer(groups, settings)
     matrix.grad, bias.grad = torch.ones(4, 6), torch.ones(5)
     optimizer.step()
     moments = [each for cell in optimizer.state.values() for key, each in cell.items() if key != "step"]

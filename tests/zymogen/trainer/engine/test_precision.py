@@ -39,7 +39,7 @@ from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError, canonic
 from zymogen.trainer.checkpoint.manifest import TrainerState
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.launch import launch
-from zymogen.trainer.optimizer.groups import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 from zymogen.trainer.recovery.loss_monitor import NumericalFaultError
 from zymogen.trainer.step import StepResult, train_step

@@ -23,7 +23,7 @@ from support.places import ROOT
 from zymogen.settings.toml_file import read
 from zymogen.trainer.engine.launch import launch
 from zymogen.trainer.engine.ranks import PATIENCE
-from zymogen.trainer.optimizer.groups import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
 
 TIMEOUT = timedelta(minutes=7)
 MINUTES_7 = "parallel.timeout=7 min"

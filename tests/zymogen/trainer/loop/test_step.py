@@ -28,7 +28,8 @@ from support.inputs.raw_store import Records, plan_over, write_store
 from support.inputs.whole_models import build_model
 from support.launching import end_of, lines, with_rollbacks
 from zymogen.trainer.engine.engine import Engine
-from zymogen.trainer.optimizer.groups import build_optimizer, learning_rate, parameter_groups
+from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.schedule import learning_rate
 from zymogen.trainer.optimizer.settings import OptimizerSettings, ScheduleSettings
 from zymogen.trainer.step import StepResult, train_step
 

@@ -16,7 +16,7 @@ from support.forked import forked, status_of
 from zymogen import onednn
 from zymogen.trainer.collectives import balance, compute_shared
 from zymogen.trainer.optimizer import muon
-from zymogen.trainer.optimizer.groups import parameter_groups
+from zymogen.trainer.optimizer.kinds import parameter_groups
 from zymogen.trainer.optimizer.muon import ITERATIONS, Muon, newton_schulz, newton_schulz_cost
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 

@@ -18,7 +18,8 @@ from support.checkpoint_run import assert_same, everything, restore, save, train
 from support.inputs.whole_models import build_model
 from zymogen.trainer.checkpoint.load import verify
 from zymogen.trainer.engine.named_state import TorchState
-from zymogen.trainer.optimizer.groups import build_optimizer, learning_rate, parameter_groups
+from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.schedule import learning_rate
 from zymogen.trainer.optimizer.settings import OptimizerSettings, ScheduleSettings
 
 MUON = OptimizerSettings(name="muon", weight_decay=0.1)

@@ -1,0 +1,119 @@
+"""An optimizer of the user, named in a recipe: trained, resumed, refused where it cannot be saved or has changed."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pretrain.__main__ import main
+from support.kept_runs import STEPS_16, config
+from support.launching import bit_equal, end_of, lines
+from support.places import ROOT
+from support.rank_pool import RankPool
+from zymogen.trainer.run.directory import RunDirectory
+
+EXAMPLES = ROOT / "docs/examples"
+LION = ("optimizer.name=lion:Lion", "optimizer.options.beta2=0.95")
+SHORT = "schedule.total_tokens=2_000"
+
+
+@pytest.fixture
+def recipe(recipe_in: Callable[[Path], Path], tmp_path: Path) -> Iterator[Path]:
+    """A recipe, with the examples beside it; what is imported from there is forgotten."""
+    path = recipe_in(tmp_path)
+    for name in ("lion", "adafactor"):
+        shutil.copy(EXAMPLES / f"{name}.py", tmp_path)
+    before = list(sys.path)
+    yield path
+    sys.path[:] = before
+    for name in ("lion", "adafactor"):
+        sys.modules.pop(name, None)
+
+
+def refusal(capfd: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main(list(map(str, words))) == 78
+    (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    return said
+
+
+def test_one_moment_is_kept_and_the_file_is_part_of_the_run(
+    recipe: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(recipe), *LION, SHORT]) == 0
+    run = tmp_path / "run"
+    end = end_of(run)
+    assert {name.partition("/")[0] for name in end.tensors if "/" in name} == {"exp_avg"}
+    assert list(RunDirectory(run).read().code) == ["optimizer.name"]
+    assert end.step > 2
+    longer = (recipe, *LION, "schedule.total_tokens=3_000", "--allow-schedule-change")
+    (tmp_path / "lion.py").write_text((tmp_path / "lion.py").read_text() + "\n# changed\n")
+    said = refusal(capfd, *longer)
+    assert "the file of optimizer.name = 'lion:Lion' has changed since the run began: its SHA-256 was" in said
+    assert "--allow-code-change" in said
+    assert main([*map(str, longer), "--allow-code-change"]) == 0
+    assert end_of(run).step > end.step
+    said = refusal(capfd, recipe, LION[0], "optimizer.options.beta2=0.9", "schedule.total_tokens=3_000")
+    assert "optimizer.options.beta2 was 0.95, is 0.9" in said
+    said = refusal(capfd, recipe, LION[0], "schedule.total_tokens=3_000")
+    assert "optimizer.options.beta2 was 0.95, is None" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["optimizer.name=adamww"],
+            "optimizer.name is 'adamww'; the nearest is 'adamw', allowed are 'adamw', 'muon', or",
+        ),
+        (["optimizer.name=nowhere:Lion"], "nowhere has no file; put it into the folder of the recipe"),
+        (["optimizer.name=lion:Tiger"], "optimizer.name is 'lion:Tiger': lion has no Tiger"),
+        (
+            ["optimizer.name=lion:_Lion"],
+            "it must be a class derived from zymogen.trainer.optimizer.kinds.OptimizerKind",
+        ),
+        (
+            [LION[0], "optimizer.options.gamma=1"],
+            "optimizer.options: there is no setting 'gamma'; the nearest is 'beta",
+        ),
+        ([LION[0], "optimizer.options.beta1=2"], "optimizer.options.beta1 is 2.0; it must lie in [0, 1)"),
+        (["optimizer.options.beta1=0.5"], "only a class of your own reads it, and optimizer.name is 'adamw'"),
+        (
+            ["optimizer.name=adafactor:Adafactor"],
+            "a checkpoint holds a step and tensors of the parameter's shape alone",
+        ),
+    ],
+)
+def test_what_is_refused(recipe: Path, capfd: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert said in refusal(capfd, recipe, *words, SHORT)
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+@pytest.mark.parametrize("engine", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+def test_killed_and_resumed_it_ends_bit_equal(
+    pool: RankPool, recipe_in: Callable[[Path], Path], tmp_path: Path, engine: str
+) -> None:
+    ended = []
+    for name in ("whole", "killed"):
+        folder = tmp_path / name
+        words = [recipe_in(folder), *LION, *STEPS_16, "run.checkpoint_every=5", "data.workers=2"]
+        shutil.copy(EXAMPLES / "lion.py", folder)
+        if name == "killed":
+            metrics = folder / "run/metrics.jsonl"
+
+            def past_a_checkpoint(folder: Path = folder, metrics: Path = metrics) -> bool:
+                has_one = any(folder.glob("run/checkpoints/step-*"))
+                return has_one and any(line["step"] >= 6 for line in lines(metrics))
+
+            pool.run_and_kill(2, config(engine), [*words, "run.log_every=1"], past_a_checkpoint)
+        done = pool.run(2, config(engine), words)
+        assert done.status == 0, done.output
+        ended.append(end_of(folder / "run"))
+    assert bit_equal(*ended)
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_is_short(example: Path) -> None:
+    assert len(example.read_text().splitlines()) <= 60

@@ -1,0 +1,106 @@
+"""Classes that a recipe names: one of ours by a word, one of the user's as `package.module:Class`.
+
+In: the name, the base class, and ours by their words. Out: the class. Kept: nothing; modules stay imported. Modules of
+the user's are looked for in the folder of the recipe, after all other places, on every rank and in every worker.
+"""
+
+import hashlib
+import importlib
+import re
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zymogen.settings.section import unknown_word
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+FORM = "package.module:Class"
+
+
+def is_external(name: object) -> bool:
+    """Whether a setting names a class of the user's."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def require_name(setting: str, name: str, own: Collection[str]) -> None:
+    """Refuse a name that is neither a word of ours nor of the form of the user's; nothing is imported.
+
+    Raises:
+        ValueError: which setting, its value, what is allowed.
+    """
+    if name not in own and not is_external(name):
+        raise ValueError(f"{unknown_word(setting, name, own)}, or {FORM} for a class of your own")
+
+
+def external_names(recipe: Any, prefix: str = "") -> dict[str, str]:
+    """Return the classes of the user's that a recipe names, by the settings that name them."""
+    found: dict[str, str] = {}
+    for f in fields(recipe):
+        value = getattr(recipe, f.name)
+        if is_dataclass(value):
+            found |= external_names(value, f"{prefix}{f.name}.")
+        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
+            for number, item in enumerate(value):
+                found |= external_names(item, f"{prefix}{f.name}.{number}.")
+        elif f.metadata.get("extends") and is_external(value):
+            found[f"{prefix}{f.name}"] = value
+    return found
+
+
+def search_in(folder: Path) -> None:
+    """Look for modules of the user's in a folder, too, after all other places."""
+    place = str(folder.resolve())
+    if place not in sys.path:
+        sys.path.append(place)
+
+
+def load(setting: str, name: str, base: type[T], own: Mapping[str, type[T]]) -> type[T]:
+    """Return the class that a setting names.
+
+    Args:
+        setting: its dotted name, for errors.
+        name: its value.
+        base: what the class must be derived from.
+        own: ours, by their words.
+
+    Raises:
+        ValueError: it cannot be imported, or is no such class.
+    """
+    require_name(setting, name, own)
+    if name in own:
+        return own[name]
+    module, _, attribute = name.partition(":")
+    said = f"{setting} is {name!r}"
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except AttributeError:
+        raise ValueError(f"{said}: {module} has no {attribute}; correct the name, or write the class") from None
+    except Exception as error:  # of a module of the user's: anything
+        raise ValueError(
+            f"{said}: {module} cannot be imported: {type(error).__name__}: {error}; it must be in the folder of the "
+            "recipe, or installed"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ValueError(f"{said}: it must be a class derived from {base.__module__}.{base.__qualname__}")
+    return found
+
+
+def code_of(recipe: Any) -> dict[str, str]:
+    """Return the SHA-256 of the files that define the classes of the user's, by the settings that name them.
+
+    Raises:
+        ValueError: a module cannot be found.
+    """
+    found = {}
+    for setting, name in external_names(recipe).items():
+        module = name.partition(":")[0]
+        spec = find_spec(module) if module not in sys.modules else sys.modules[module].__spec__
+        if spec is None or spec.origin is None:
+            raise ValueError(f"{setting} is {name!r}: {module} has no file; put it into the folder of the recipe")
+        found[setting] = hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+    return found

@@ -1,0 +1,234 @@
+"""Optimizers as classes: which parameters each moves in which groups, what it keeps of them, and torch's optimizer.
+
+In: a recipe's settings, a model. Out: parameter groups, an optimizer. Kept: nothing.
+
+`OptimizerKind` is the base class of ours and of the user's (docs/extending.md). Torch is not imported, so that what a
+kind says of itself is known at once.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
+
+from zymogen.settings import extension
+from zymogen.settings.section import Section
+from zymogen.trainer.optimizer.settings import OPTIMIZERS, OptimizerSettings
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+class ParameterGroup(TypedDict):
+    """A group as torch's optimizers take it, with a name for readers."""
+
+    name: str
+    params: "list[nn.Parameter]"
+    weight_decay: float
+    blocks: NotRequired[int]
+    """Only where Muon moves this group: how many maps, stacked by rows, each of its matrices holds."""
+    lr_scale: NotRequired[float]
+    """Factor on the schedule's learning rate for this group; 1 where it is left out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoOptions(Section):
+    """The options of an optimizer that has none."""
+
+    section: ClassVar = "optimizer.options"
+
+
+class OptimizerKind(ABC):
+    """An optimizer of a recipe.
+
+    Args:
+        settings: the recipe's section.
+        options: what `optimizer.options` says, as `Options`.
+    """
+
+    Options: ClassVar[type[Section]] = NoOptions
+    """A dataclass of settings of its own, with `section = "optimizer.options"`."""
+    needs_whole_matrices: ClassVar[bool] = False
+    """Whether a part of a matrix is not enough, as of Muon: refused under ZeRO, which flattens matrices."""
+    moments: ClassVar[int] = 2
+    """Most tensors that it keeps of a parameter, each of the parameter's shape; a step count does not count."""
+    peak_lr_at_128: ClassVar[float] = 2e-3
+    """The learning rate that a proposal takes for an encoder of width 128."""
+    moves_layer_matrices: ClassVar[bool] = False
+    """Whether it is an optimizer for the matrices of the encoder's layers, and refused where none is trained."""
+
+    def __init__(self, settings: OptimizerSettings, options: Section) -> None:
+        self.settings, self.options = settings, options
+
+    def parameter_groups(self, model: "nn.Module") -> list[ParameterGroup]:
+        """Return the trainable parameters in groups, each parameter once, in module order.
+
+        `decay` holds the matrices, the embedding among them; `no_decay` holds biases and LayerNorm weights, which have
+        one dimension and set a scale rather than a map.
+        """
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return self.decay_groups(parameters)
+
+    def decay_groups(self, parameters: "Sequence[nn.Parameter]") -> list[ParameterGroup]:
+        """Return the groups `decay` and `no_decay` of some parameters."""
+        of_decay = {each: [p for p in parameters if (p.ndim >= 2) is each] for each in (True, False)}
+        return [
+            {"name": "decay", "params": of_decay[True], "weight_decay": self.settings.weight_decay},
+            {"name": "no_decay", "params": of_decay[False], "weight_decay": 0.0},
+        ]
+
+    def num_moments(self, group: ParameterGroup) -> int:
+        """Return how many tensors it keeps of each parameter of a group."""
+        return self.moments
+
+    @abstractmethod
+    def build(self, groups: list[dict[str, Any]]) -> "torch.optim.Optimizer":
+        """Return the optimizer over parameter groups; its learning rate is set before every step.
+
+        One that has torch's protocol for fused optimizers can skip a step without the host: if its attribute
+        `found_inf`, a float32 scalar on the device, is 1, a step leaves weights and state as they are. It then has
+        `_step_supports_amp_scaling = True`. For others, the host waits for each step.
+        """
+
+
+class AdamW(OptimizerKind):
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), fused."""
+
+    def build(self, groups: list[dict[str, Any]]) -> "torch.optim.Optimizer":
+        """Return torch's."""
+        import torch
+
+        return torch.optim.AdamW(groups, lr=0.0, betas=self.settings.betas, eps=self.settings.eps, fused=True)
+
+
+class Muon(OptimizerKind):
+    """Muon for the matrices of the encoder's layers, AdamW for the rest.
+
+    The matrices come first, in groups of their own: `muon_1` holds those that are one map, `muon_3` those that are
+    three maps stacked by rows, and so on; the int `blocks` of a matrix's module gives the number (1 where it has none).
+    """
+
+    needs_whole_matrices = True
+    moments = 1
+    peak_lr_at_128 = 4e-3
+    moves_layer_matrices = True
+
+    def parameter_groups(self, model: "nn.Module") -> list[ParameterGroup]:
+        """Return the groups of Muon, then those of AdamW.
+
+        Raises:
+            ValueError: `blocks` is not a number that divides the rows, or there is no matrix for Muon.
+        """
+        by_blocks: dict[int, list[nn.Parameter]] = {}
+        others: list[nn.Parameter] = []
+        seen: set[nn.Parameter] = set()
+        for prefix, module in model.named_modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter in seen or not parameter.requires_grad:
+                    continue
+                seen.add(parameter)
+                if parameter.ndim == 2 and prefix.startswith("encoder.layers."):
+                    by_blocks.setdefault(_blocks(module, f"{prefix}.{name}", parameter), []).append(parameter)
+                else:
+                    others.append(parameter)
+        if not by_blocks:
+            raise ValueError(
+                f"no trainable matrix of {type(model).__name__} is called encoder.layers.*, which is what Muon moves; "
+                "set optimizer.name to 'adamw'"
+            )
+        decay = self.settings.weight_decay
+        groups: list[ParameterGroup] = [
+            {"name": f"muon_{blocks}", "params": by_blocks[blocks], "weight_decay": decay, "blocks": blocks}
+            for blocks in sorted(by_blocks)
+        ]
+        return [*groups, *self.decay_groups(others)]
+
+    def num_moments(self, group: ParameterGroup) -> int:
+        """Return Muon's one, or AdamW's two."""
+        return 1 if group.get("blocks") is not None else 2
+
+    def build(self, groups: list[dict[str, Any]]) -> "torch.optim.Optimizer":
+        """Return both in one."""
+        from zymogen.trainer.optimizer import muon
+
+        of = self.settings
+        return muon.Muon(groups, momentum=of.momentum, newton_schulz=of.newton_schulz, betas=of.betas, eps=of.eps)
+
+
+_OWN: dict[str, type[OptimizerKind]] = {"adamw": AdamW, "muon": Muon}
+assert set(_OWN) == set(OPTIMIZERS)
+
+
+def optimizer_class(name: str) -> type[OptimizerKind]:
+    """Return the class that `optimizer.name` names.
+
+    Raises:
+        ValueError: it is none of ours, and cannot be imported, or is no `OptimizerKind`.
+    """
+    return extension.load("optimizer.name", name, OptimizerKind, _OWN)  # type: ignore[type-abstract]
+
+
+def optimizer_kind(settings: OptimizerSettings) -> OptimizerKind:
+    """Return the optimizer of a recipe, its options checked.
+
+    Raises:
+        ValueError: as of `optimizer_class`; or an option is unknown or not allowed.
+    """
+    from zymogen.settings.toml_file import check  # which imports pydantic
+
+    kind = optimizer_class(settings.name)
+    return kind(settings, check(kind.Options, settings.options, "optimizer.options"))
+
+
+def parameter_groups(model: "nn.Module", settings: OptimizerSettings) -> list[ParameterGroup]:
+    """Return the groups in which a recipe's optimizer moves the trainable parameters of a model."""
+    return optimizer_kind(settings).parameter_groups(model)
+
+
+def build_optimizer(groups: Iterable[ParameterGroup], settings: OptimizerSettings) -> "torch.optim.Optimizer":
+    """Return the recipe's optimizer over a model's parameter groups.
+
+    Raises:
+        ValueError: it is the user's, and keeps something that no checkpoint can hold.
+    """
+    kind = optimizer_kind(settings)
+    if extension.is_external(settings.name):
+        _require_storable(kind)
+    return kind.build([dict(group) for group in groups])
+
+
+def num_stored(groups: Iterable[ParameterGroup], settings: OptimizerSettings) -> int:
+    """Return how many numbers a checkpoint holds, in float32: the parameters that are moved, and their moments."""
+    kind = optimizer_kind(settings)
+    return sum(parameter.numel() * (1 + kind.num_moments(group)) for group in groups for parameter in group["params"])
+
+
+def _require_storable(kind: OptimizerKind) -> None:
+    """Refuse an optimizer whose state of a small matrix is more than a step and tensors of the matrix's shape."""
+    import torch
+    from torch import nn
+
+    matrix = nn.Parameter(torch.zeros(3, 2))
+    matrix.grad = torch.ones(3, 2)
+    optimizer = kind.build([{"name": "decay", "params": [matrix], "weight_decay": 0.0}])
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-3
+    optimizer.step()
+    for key, value in optimizer.state[matrix].items():
+        if key != "step" and torch.is_tensor(value) and value.shape != matrix.shape:
+            raise ValueError(
+                f"optimizer.name is {kind.settings.name!r}, which keeps {key!r} of shape {tuple(value.shape)} for a "
+                "matrix of 3 x 2; a checkpoint holds a step and tensors of the parameter's shape alone, so that every "
+                "engine can continue it: take an optimizer without factored moments"
+            )
+
+
+def _blocks(owner: "nn.Module", name: str, matrix: "Tensor") -> int:
+    blocks = getattr(owner, "blocks", 1)
+    if not isinstance(blocks, int) or blocks < 1 or matrix.shape[0] % blocks:
+        raise ValueError(
+            f"{name} has {matrix.shape[0]} rows and its module says blocks = {blocks!r}; it must be the number of maps "
+            "that are stacked by rows, which divides them"
+        )
+    return blocks
