@@ -60,7 +60,7 @@ check: setup ## lint, formatting, who imports whom, and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(BIN)/mypy --strict $(PACKAGES)
+	$(BIN)/mypy --strict --num-workers 2 $(PACKAGES)
 
 format: setup ## format the sources so that `make check` accepts them
 	$(BIN)/ruff check --fix .

@@ -102,7 +102,7 @@ def closing_words(output: str) -> tuple[list[str], list[str]]:
 
 
 def make_pretrain(command: str, checkout: Checkout) -> None:
-    output, _ = quickstart(command, checkout, "200_000")
+    output, _ = quickstart(command, checkout, "120_000")
     assert "It beats residue frequencies by" in output
     shown, printed = closing_words(output)
     falls = shown.index(next(line for line in shown if "loss still falls" in line))

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 GONE_S = 5.0
 MARK = "ZYMOGEN_TEST_LAUNCH"
 """A variable that all processes of a launch inherit, whoever their parents are by then."""
+STEPS_36 = ("schedule.total_tokens=26_400",)
 STEPS_60 = ("schedule.total_tokens=44_000",)
 STEPS_240 = ("schedule.total_tokens=176_000",)
 HOW = ("data.workers=1", "run.checkpoint_every=10")
@@ -99,9 +100,9 @@ def test_while_ranks_start(launches: Launches, recipe_in, tmp_path: Path, job: s
 def test_while_ranks_train(pool: RankPool, trained: Trained, launches: Launches, recipe_in, tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path)
     metrics = tmp_path / "run/metrics.jsonl"
-    words = command([recipe, *STEPS_60, *HOW], 2)
+    words = command([recipe, *STEPS_36, *HOW], 2)
     assert launches.kill(words, lambda: any(line["step"] >= 5 for line in lines(metrics)))
-    assert_goes_on(pool, trained, recipe, 2, STEPS_60)
+    assert_goes_on(pool, trained, recipe, 2, STEPS_36)
     causes = [line["cause"] for line in lines(tmp_path / "run/attempts.jsonl") if "cause" in line]
     assert causes == ["fresh", "continued: attempt 1 ended as killed"]
 
