@@ -8,7 +8,7 @@
                                    a recipe's data, opened
 
 `settings` are those of a recipe, `commands` is `python -m data`. Files and arithmetic do not import each other. Every
-room may import `alphabet` (residues and tokens) and the package `zymogen`.
+room may import `alphabet` (residues and tokens) and the package `zymogen`, but its trainer.
 
 What a step reads is a pure function of the corpora, the identity settings, the seed and a cursor; nothing else has
 state. An example: three proteins, two bins of 24 tokens a step, two ranks, seed 0.

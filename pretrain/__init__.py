@@ -4,16 +4,16 @@
 `zymogen.trainer` trains. `pretrain.model` is plain modules, which know nothing of engines. Imports `zymogen` and
 `data`, never `finetune`.
 
-    model        the encoder and what computes it         evaluation  scores on held-out proteins
+    model        the encoder and what computes it         evaluate    scores on held-out proteins
     proposal     a recipe for sequences without one       report      a run as one HTML page
-    ship         what leaves a run: the exported model    card        the model card, made of what a run wrote
+    export       what leaves a run: the exported model    card        the model card, made of what a run wrote
     contacts     which residues touch, by attention maps  compare     models by their scores on the same proteins
     push         a model on a hub                         inspect     what a run did, and whether that can be proven
     baselines    scores without a neural network
 
-Beside the rooms stand `recipe` (what is trained, composed of each room's settings), `corpora` (its data, opened on
-every rank), `auto_recipe` (from sequences to a recipe) and `timing` (the steps it times), `summary` (the closing words)
-and `export` (the command that exports a run, by `ship`).
+Beside the rooms stand `job` (masked language modelling), `recipe` (what is trained, composed of each room's settings),
+`corpora` (its data, opened on every rank), `machine` (what a proposal knows of one), `auto_recipe` (from sequences to a
+recipe), `timing` (the steps it times), `trained_model` (what commands open) and `summary` (the closing words).
 """
 
 import os

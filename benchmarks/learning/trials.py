@@ -34,7 +34,7 @@ from pretrain.model.initialization import WEIGHT_STD, FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from zymogen.trainer import loop
-from zymogen.trainer.optimizer import groups as optimizers
+from zymogen.trainer.optimizer import muon as optimizers
 
 LAYERS = "encoder.layers."
 

@@ -75,7 +75,7 @@ class Trainer(Generic[S]):
         """Train until the recipe's tokens are seen, or until no score has been better for long enough.
 
         Raises:
-            Interrupted: a signal ended it; every step that was taken is saved.
+            Interrupted: a signal ended it; the steps that were taken are saved, or `unsaved` says why not.
         """
         self.phase = "train"
         self.model.train()

@@ -21,6 +21,7 @@ from pretrain.model.weights.names import ContactHead
 from pretrain.push.folder import finished_files
 from support.inputs.whole_models import load
 from support.places import ROOT
+from support.source_tree import PACKAGES
 
 SMALL = EsmShape(layers=2, dim=48, heads=4)
 
@@ -150,7 +151,7 @@ def test_an_adapter_beside_the_weights_is_refused_before_its_base_is_opened(tmp_
 
 def test_no_call_leaves_it_to_transformers_whether_to_run_code() -> None:
     found = []
-    for file in (file for package in ("data", "pretrain", "finetune") for file in (ROOT / package).rglob("*.py")):
+    for file in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):
         for call in (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)):
             if isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained":
                 said = {word.arg: word.value for word in call.keywords}

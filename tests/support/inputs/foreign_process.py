@@ -9,7 +9,7 @@ from typing import Any
 
 _PROGRAM = """
 import json, sys
-for name in ("data", "pretrain", "finetune"):
+for name in ("zymogen", "data", "pretrain", "finetune"):
     sys.modules[name] = None  # importing one is now an error, however this project is installed
 import numpy as np, torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline

@@ -33,6 +33,7 @@ from pretrain.model.initialization import initial_weights
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.recipe import Recipe
 from zymogen.processes.fresh_process import run_command
+from zymogen.processes.signals import handle_signals
 from zymogen.settings.toml_file import read
 from zymogen.trainer.attempt import train
 from zymogen.trainer.checkpoint.load import newest_valid
@@ -153,7 +154,7 @@ class LengthJob(Job[LengthScores]):
 def main(arguments: list[str]) -> int:
     """Train as the recipe says; the exit status."""
     recipe = read(Recipe, Path(arguments[0]), arguments[1:])
-    with launch(recipe) as engine:
+    with handle_signals(), launch(recipe) as engine:
         summary = train(recipe, LengthJob, engine)
         if engine.is_main:
             print(summary.scores.line())

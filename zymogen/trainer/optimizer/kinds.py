@@ -1,9 +1,9 @@
-"""Optimizers as classes: which parameters each moves in which groups, what it keeps of them, and torch's optimizer.
+"""An optimizer as a class: its parameter groups, the tensors that it keeps, and the torch optimizer that it builds.
 
 In: a recipe's settings, a model. Out: parameter groups, an optimizer. Kept: nothing.
 
-`OptimizerKind` is the base class of ours and of the user's (docs/extending.md). Torch is not imported, so that what a
-kind says of itself is known at once.
+`OptimizerKind` is the base class of ours and of the user's (docs/extending.md). Its attributes can be read without
+importing torch.
 """
 
 from abc import ABC, abstractmethod
@@ -152,6 +152,11 @@ class Muon(OptimizerKind):
         """Return both in one."""
         from zymogen.trainer.optimizer import muon
 
+        if all(group.get("blocks") is None for group in groups):
+            raise ValueError(
+                "optimizer.name is 'muon', and no parameter group of the job has `blocks`, which Muon moves; return "
+                "those of `kinds.parameter_groups`, or set optimizer.name to 'adamw'"
+            )
         of = self.settings
         return muon.Muon(groups, momentum=of.momentum, newton_schulz=of.newton_schulz, betas=of.betas, eps=of.eps)
 
@@ -216,10 +221,12 @@ def _require_storable(kind: OptimizerKind) -> None:
         group["lr"] = 1e-3
     optimizer.step()
     for key, value in optimizer.state[matrix].items():
-        if key != "step" and torch.is_tensor(value) and value.shape != matrix.shape:
+        fits = torch.is_tensor(value) and value.shape == matrix.shape and value.dtype.is_floating_point
+        if key != "step" and value is not None and not fits:
+            got = f"of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"of type {type(value).__name__}"
             raise ValueError(
-                f"optimizer.name is {kind.settings.name!r}, which keeps {key!r} of shape {tuple(value.shape)} for a "
-                "matrix of 3 x 2; a checkpoint holds a step and tensors of the parameter's shape alone, so that every "
+                f"optimizer.name is {kind.settings.name!r}, which keeps {key!r} {got} for a matrix of 3 x 2; a "
+                "checkpoint holds a step and tensors of the parameter's shape alone, so that every "
                 "engine can continue it: take an optimizer without factored moments"
             )
 

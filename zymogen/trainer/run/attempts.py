@@ -44,8 +44,8 @@ KILLED = "killed"
 _AS_ASKED = (FINISHED, INTERRUPTED, PREEMPTED)
 _PHASES = ("start", "load", "train", "log", "checkpoint", "validate", "export")
 """Phases of an attempt, in the order of a step."""
-_CODE = Path(__file__).parents[2]
-_PACKAGES = ("data", "pretrain", "finetune")
+_CODE = Path(__file__).parents[3]
+_PACKAGES = ("zymogen", "data", "pretrain", "finetune")
 
 
 class AttemptRecords(NamedTuple):
