@@ -55,7 +55,7 @@ from zymogen.trainer.step import StepResult
 from zymogen.trainer.telemetry.memory import free_bytes
 
 _CONSUMED = "corpus/consumed"
-"""Entry of a checkpoint: what was read of a stream (`data.corpus.stream_identity`)."""
+"""Entry of a checkpoint: what was read of a stream (`data.corpus.consumed`)."""
 
 
 class MaskedLanguageJob(Job[MaskedLanguageScores]):

@@ -44,7 +44,9 @@ class _Lion(torch.optim.Optimizer):
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for parameter in (each for each in group["params"] if each.grad is not None):
-                momentum = self.state[parameter].setdefault("exp_avg", torch.zeros_like(parameter))
+                if "exp_avg" not in self.state[parameter]:
+                    self.state[parameter]["exp_avg"] = torch.zeros_like(parameter)
+                momentum = self.state[parameter]["exp_avg"]
                 update = momentum.lerp(parameter.grad, 1 - beta1).sign_()
                 momentum.lerp_(parameter.grad, 1 - beta2)
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * update)

@@ -9,7 +9,7 @@ from torch import nn
 
 from finetune.adaptation.settings import AdaptationSettings
 from pretrain.trained_model import ENCODER
-from zymogen.trainer.optimizer import kinds as pretraining
+from zymogen.trainer.optimizer import kinds
 from zymogen.trainer.optimizer.kinds import ParameterGroup
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 
@@ -30,7 +30,7 @@ def parameter_groups(
     Raises:
         ValueError: Muon was asked for, and no matrix of a layer is trained.
     """
-    if settings.kind != "full" and pretraining.optimizer_class(optimizer.name).moves_layer_matrices:
+    if settings.kind != "full" and kinds.optimizer_class(optimizer.name).moves_layer_matrices:
         raise ValueError(
             f"optimizer.name is {optimizer.name!r}, which moves matrices of the encoder's layers, and with "
             f"adaptation.kind = {settings.kind!r} none of them is trained: heads and adapters are AdamW's; set "
@@ -40,7 +40,7 @@ def parameter_groups(
     depths = [int(found[1]) for name in names.values() if (found := _LAYER.match(name))]
     layers = max(depths, default=-1) + 1
     parts: dict[str, ParameterGroup] = {}
-    for group in pretraining.parameter_groups(model, optimizer):
+    for group in kinds.parameter_groups(model, optimizer):
         for parameter in group["params"]:
             part, scale = _part(names[parameter], layers, settings)
             name = f"{part}/{group['name']}"

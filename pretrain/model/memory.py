@@ -34,7 +34,6 @@ _FLOAT32 = 4
 _FOR_A_MOMENT = 12 * _FLOAT32
 """Bytes a slot and channel that the backward pass of one layer takes besides: three gradients as wide as its
 feed-forward."""
-"""Numbers that an optimizer keeps of each parameter; Muon keeps two of those that are no matrices, which are few."""
 _SLOTS = 16_384
 """Slots of the default `data.bin_tokens`, for which the table of presets is made."""
 
@@ -66,7 +65,7 @@ def memory_of(
         shape: of the model.
         slots: that one process computes at once.
         machine: its engine, processes, precision and kind.
-        optimizer: ``adamw`` or ``muon``.
+        optimizer: as `optimizer.name`.
         checkpointing: what the backward pass computes again.
     """
     return MemoryEstimate(
@@ -123,7 +122,7 @@ def state_bytes(num_parameters: int, engine: str = "single", processes: int = 1,
         engine: name of the engine. DDP keeps a second copy of the gradients, to exchange them, and ZeRO one of the
             weights, to update it; HSDP's copies are not counted.
         processes: number of processes.
-        optimizer: ``adamw`` or ``muon``.
+        optimizer: as `optimizer.name`.
     """
     moments = optimizer_class(optimizer).moments
     whole, shared = {

@@ -6,12 +6,14 @@ the user's are looked for in the folder of the recipe, after all other places, o
 
 import hashlib
 import importlib
+import inspect
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from importlib.util import find_spec
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from zymogen.settings.section import unknown_word
@@ -74,17 +76,13 @@ def load(setting: str, name: str, base: type[T], own: Mapping[str, type[T]]) -> 
     require_name(setting, name, own)
     if name in own:
         return own[name]
-    module, _, attribute = name.partition(":")
+    module_name, _, attribute = name.partition(":")
+    module = _imported(setting, name)
     said = f"{setting} is {name!r}"
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except AttributeError:
-        raise ValueError(f"{said}: {module} has no {attribute}; correct the name, or write the class") from None
-    except Exception as error:  # of a module of the user's: anything
-        raise ValueError(
-            f"{said}: {module} cannot be imported: {type(error).__name__}: {error}; it must be in the folder of the "
-            "recipe, or installed"
-        ) from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        place = getattr(module, "__file__", None) or module_name
+        raise ValueError(f"{said}: {place} has no {attribute}; correct the name, or write the class")
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ValueError(f"{said}: it must be a class derived from {base.__module__}.{base.__qualname__}")
     return found
@@ -93,14 +91,46 @@ def load(setting: str, name: str, base: type[T], own: Mapping[str, type[T]]) -> 
 def code_of(recipe: Any) -> dict[str, str]:
     """Return the SHA-256 of the files that define the classes of the user's, by the settings that name them.
 
+    A file is read once, when the class is first asked for: what is changed later is not what trains.
+
     Raises:
-        ValueError: a module cannot be found.
+        ValueError: a module cannot be imported.
     """
-    found = {}
-    for setting, name in external_names(recipe).items():
-        module = name.partition(":")[0]
-        spec = find_spec(module) if module not in sys.modules else sys.modules[module].__spec__
-        if spec is None or spec.origin is None:
-            raise ValueError(f"{setting} is {name!r}: {module} has no file; put it into the folder of the recipe")
-        found[setting] = hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
-    return found
+    return {setting: _hash(setting, name) for setting, name in external_names(recipe).items()}
+
+
+def require_same_code(of_ranks: Sequence[Mapping[str, str]]) -> None:
+    """Refuse ranks that have different files for the classes of the user's.
+
+    Raises:
+        ValueError: which rank, and of which setting.
+    """
+    for rank, code in enumerate(of_ranks):
+        differing = [name for name in code if code[name] != of_ranks[0].get(name)]
+        if differing:
+            raise ValueError(
+                f"rank {rank} has another file for {differing[0]} than rank 0; put the same one onto every node"
+            )
+
+
+def place_of(name: str) -> str:
+    """Return the file that defines a class of this name, which was imported."""
+    module, _, attribute = name.partition(":")
+    return inspect.getsourcefile(getattr(sys.modules[module], attribute)) or module
+
+
+@cache
+def _hash(setting: str, name: str) -> str:
+    _imported(setting, name)
+    return hashlib.sha256(Path(place_of(name)).read_bytes()).hexdigest()
+
+
+def _imported(setting: str, name: str) -> ModuleType:
+    module = name.partition(":")[0]
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # of a module of the user's: anything
+        raise ValueError(
+            f"{setting} is {name!r}: {module} cannot be imported: {type(error).__name__}: {error}; it must be in the "
+            "folder of the recipe, or installed"
+        ) from error

@@ -219,7 +219,7 @@ def settings_of(recipe: Any, prefix: str = "") -> Iterator[tuple[str, SettingCla
             for number, item in enumerate(value):
                 yield from settings_of(item, f"{prefix}{f.name}.{number}.")
         elif isinstance(value, dict) and value:
-            yield from ((f"{prefix}{f.name}.{key}", f.metadata["class"], item) for key, item in value.items())
+            yield from ((name, f.metadata["class"], item) for name, item in flat({f.name: value}, prefix).items())
         else:
             yield f"{prefix}{f.name}", f.metadata["class"], None if value == {} else value
 

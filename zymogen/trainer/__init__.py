@@ -1,12 +1,13 @@
 """Training of any model on packed batches: one step, the loop around it, engines, checkpoints and recovery.
 
-It knows tensors, batches and ranks, not proteins, encoders or labels: what is trained is a `job`. `step` is one update,
-whole; `loop` takes steps. Of `data` it imports `batches` and `order` alone.
+It knows tensors, batches and ranks, not proteins, encoders or labels: what is trained is a `job`. Of `data` it imports
+`batches` and `order` alone. Begin with `attempt.train`, then `loop`, which takes steps, and `step`, one update, whole.
 
     optimizer    parameter groups, AdamW, Muon, the rate  engine      how a run is spread over processes
     run          the directory of a run, and its files    checkpoint  one format for every engine, whole or not at all
     telemetry    how fast a run is                        recovery    faults, stalls, restarts, remote checkpoints
 
 Beside the rooms stand `console` (what a run prints while it trains), `metrics_log` (lines of metrics.jsonl),
-`validation` (what each validation found) and `collectives` (work that ranks share).
+`validation` (what each validation found), `flags` (what ranks tell each other with a step) and `collectives` (work that
+ranks share).
 """

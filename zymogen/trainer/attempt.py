@@ -15,6 +15,7 @@ import torch
 from data.order.plan import EMPTY_CHAIN, Cursor
 from zymogen.console.progress import ProgressBar
 from zymogen.processes import signals
+from zymogen.settings.extension import code_of, external_names, require_same_code
 from zymogen.trainer.checkpoint.best import BestCheckpoint
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
 from zymogen.trainer.checkpoint.compatibility import describe_changes, fingerprints_of, require_same_run
@@ -79,7 +80,7 @@ def train(
     """
     recipe.schedule.require_tokens()
     run = RunDirectory(Path(recipe.run.directory), written)
-    remote = RemoteCheckpoints(run, recipe, allow_schedule_change, engine)
+    remote = RemoteCheckpoints(run, recipe, allow_schedule_change, allow_code_change, engine)
 
     def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
         with run.claimed(recipe, allow_schedule_change=allow_schedule_change, allow_code_change=allow_code_change):
@@ -106,6 +107,7 @@ def train(
 
     with signals.deferred():
         require_shared(run, engine)
+        require_same_code(engine.gather(code_of(recipe)) if external_names(recipe) else ())
         attempt, base_step, chosen, faults = engine.on_main(begin)
         watching = watched(run, engine, attempt, position, recipe.run.grace_s)
         recording = recorded(run, engine.rank, attempt, position, newest)

@@ -1,4 +1,4 @@
-"""The screen: what a run says before its first step, and while it trains.
+"""The console: what a run prints before its first step, and while it trains.
 
 In: plain numbers and texts. Out: lines of text, of at most 80 columns where their values allow. Kept: how long the
 latest steps, saves and validations took, from which the time left is computed. Torch is not imported.

@@ -95,22 +95,23 @@ class Trainer(Generic[S]):
     def take_steps(self) -> None:
         """Take all steps that are left; collective."""
         started = time.perf_counter()
+        self.log.restart_timer()
         is_due = self.validation_schedule.due_at_step(self.state.step) or self.is_over
         if is_due and self.history.is_missing(self.state.step):
             self.validate_and_save()  # a signal ended the validation of this step, which was saved without one
         if not self.is_over:
-            first = self.load()
-            self.engine.warm_up(self.model, first.batches[0])
-            self.take_step(first)
+            self.take_step(self.load(warm_up=True))
         while not self.is_over:
             self.take_step(self.load())
         self.seconds = time.perf_counter() - started
 
-    def load(self) -> Step:
-        """Wait for the next step."""
-        alone = self.engine.world_size == 1  # several ranks would wait for one that ends
-        with self.log.timer.waiting(), signals.immediate(alone), self._in_phase("load"):
-            return next(self.loader)
+    def load(self, *, warm_up: bool = False) -> Step:
+        """Wait for the next step; a signal ends that, but not of several ranks, which would wait for one that ends."""
+        with self.log.timer.waiting(), signals.immediate(self.engine.world_size == 1), self._in_phase("load"):
+            step = next(self.loader)
+        if warm_up:
+            self.engine.warm_up(self.model, step.batches[0])
+        return step
 
     def take_step(self, step: Step) -> None:
         """Take a step; then stop, save or validate, if that is due; collective."""
@@ -246,5 +247,4 @@ class Trainer(Generic[S]):
     def bind(self) -> None:
         """Write the recipe that later attempts must agree with. If the disk cannot store it, each step tries again."""
         if not self.bound:
-            tried = self.bound is not None
-            self.bound = self.engine.on_main(lambda: self.run.bind(self.recipe, tells=not tried))
+            self.bound = self.engine.on_main(lambda: self.run.bind(self.recipe, tells=self.bound is None))

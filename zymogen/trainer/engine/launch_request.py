@@ -22,7 +22,7 @@ from data.batches.loader import require_enough_bins
 from zymogen.processes.launcher import launched_world, launches
 from zymogen.trainer.engine.ranks import require_divides
 from zymogen.trainer.engine.settings import PRECISION, LaunchSettings
-from zymogen.trainer.optimizer.kinds import optimizer_class
+from zymogen.trainer.optimizer.kinds import optimizer_kind
 
 _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[LaunchSettings], str]]] = {
     "gradient_accumulation_steps": (1, lambda r: f"data.bins_per_step = {r.data.bins_per_step}, which decides it"),
@@ -119,8 +119,8 @@ class LaunchConfig:
         if self.world_size is not None:
             require_divides(recipe.parallel.context, self.world_size)
             require_enough_bins(recipe.data.bins_per_step, self.world_size // recipe.parallel.context)
-        name = recipe.optimizer.name
-        if self.distributed_type == "DEEPSPEED" and optimizer_class(name).needs_whole_matrices:
+        name, kind = recipe.optimizer.name, optimizer_kind(recipe.optimizer)
+        if self.distributed_type == "DEEPSPEED" and kind.needs_whole_matrices:
             raise ValueError(
                 f"{self.origin} asks for DEEPSPEED and optimizer.name is {name!r}, which needs whole matrices, and "
                 "ZeRO flattens them; use accelerate_configs/fsdp2.yaml, which shards as ZeRO-3 does, or "

@@ -50,9 +50,9 @@ class OptimizerKind(ABC):
     Options: ClassVar[type[Section]] = NoOptions
     """A dataclass of settings of its own, with `section = "optimizer.options"`."""
     needs_whole_matrices: ClassVar[bool] = False
-    """Whether a part of a matrix is not enough, as of Muon: refused under ZeRO, which flattens matrices."""
+    """Whether it needs whole matrices, as Muon does: refused under ZeRO. FSDP2 passes DTensors, to be gathered."""
     moments: ClassVar[int] = 2
-    """Most tensors that it keeps of a parameter, each of the parameter's shape; a step count does not count."""
+    """Number of tensors that it keeps of a matrix of the layers, for the estimate of memory; a step is none."""
     peak_lr_at_128: ClassVar[float] = 2e-3
     """The learning rate that a proposal takes for an encoder of width 128."""
     moves_layer_matrices: ClassVar[bool] = False
@@ -161,6 +161,8 @@ class Muon(OptimizerKind):
         return muon.Muon(groups, momentum=of.momentum, newton_schulz=of.newton_schulz, betas=of.betas, eps=of.eps)
 
 
+_FITS_FLOAT32 = ("torch.float32", "torch.bfloat16", "torch.float16")
+"""Dtypes of moments that a checkpoint holds without losing a bit."""
 _OWN: dict[str, type[OptimizerKind]] = {"adamw": AdamW, "muon": Muon}
 assert set(_OWN) == set(OPTIMIZERS)
 
@@ -198,9 +200,10 @@ def build_optimizer(groups: Iterable[ParameterGroup], settings: OptimizerSetting
         ValueError: it is the user's, and keeps something that no checkpoint can hold.
     """
     kind = optimizer_kind(settings)
+    own = list(groups)
     if extension.is_external(settings.name):
-        _require_storable(kind)
-    return kind.build([dict(group) for group in groups])
+        _require_storable(kind, own)
+    return kind.build([dict(group) for group in own])
 
 
 def num_stored(groups: Iterable[ParameterGroup], settings: OptimizerSettings) -> int:
@@ -209,26 +212,42 @@ def num_stored(groups: Iterable[ParameterGroup], settings: OptimizerSettings) ->
     return sum(parameter.numel() * (1 + kind.num_moments(group)) for group in groups for parameter in group["params"])
 
 
-def _require_storable(kind: OptimizerKind) -> None:
-    """Refuse an optimizer whose state of a small matrix is more than a step and tensors of the matrix's shape."""
+def _require_storable(kind: OptimizerKind, groups: Sequence[ParameterGroup]) -> None:
+    """Refuse an optimizer that keeps more than a step and tensors of a parameter's shape: no checkpoint holds it.
+
+    It moves a small parameter in the place of those of each group.
+    """
     import torch
     from torch import nn
 
-    matrix = nn.Parameter(torch.zeros(3, 2))
-    matrix.grad = torch.ones(3, 2)
-    optimizer = kind.build([{"name": "decay", "params": [matrix], "weight_decay": 0.0}])
-    for group in optimizer.param_groups:
-        group["lr"] = 1e-3
+    stand_ins: list[dict[str, Any]] = []
+    for group in groups:
+        is_matrix = any(parameter.ndim > 1 for parameter in group["params"])
+        parameter = nn.Parameter(torch.zeros((2 * group.get("blocks", 1), 3) if is_matrix else (3,)))
+        parameter.grad = torch.ones_like(parameter)
+        stand_ins.append({**group, "params": [parameter]})
+    optimizer = kind.build(stand_ins)
+    for of in optimizer.param_groups:
+        of["lr"] = 1e-3
+    before = [{key: repr(value) for key, value in of.items() if key != "params"} for of in optimizer.param_groups]
     optimizer.step()
-    for key, value in optimizer.state[matrix].items():
-        fits = torch.is_tensor(value) and value.shape == matrix.shape and value.dtype.is_floating_point
-        if key != "step" and value is not None and not fits:
-            got = f"of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"of type {type(value).__name__}"
-            raise ValueError(
-                f"optimizer.name is {kind.settings.name!r}, which keeps {key!r} {got} for a matrix of 3 x 2; a "
-                "checkpoint holds a step and tensors of the parameter's shape alone, so that every "
-                "engine can continue it: take an optimizer without factored moments"
-            )
+    said = (
+        "a checkpoint holds a step and tensors of the parameter's shape alone, so that every engine can continue it: "
+        "take an optimizer without factored moments and without state in its groups"
+    )
+    for of, earlier in zip(optimizer.param_groups, before, strict=True):
+        for key, value in of.items():
+            if key != "params" and repr(value) != earlier.get(key):
+                raise ValueError(f"optimizer.name is {kind.settings.name!r}, which changes {key!r} of a group; {said}")
+        for parameter in of["params"]:
+            for key, value in optimizer.state[parameter].items():
+                has_shape = torch.is_tensor(value) and value.shape == parameter.shape
+                if key != "step" and value is not None and not (has_shape and str(value.dtype) in _FITS_FLOAT32):
+                    got = f"{tuple(value.shape)} {value.dtype}" if torch.is_tensor(value) else type(value).__name__
+                    raise ValueError(
+                        f"optimizer.name is {kind.settings.name!r}, which keeps {key!r}, {got}, of a parameter of "
+                        f"shape {tuple(parameter.shape)}; {said}"
+                    )
 
 
 def _blocks(owner: "nn.Module", name: str, matrix: "Tensor") -> int:

@@ -23,6 +23,7 @@ from zymogen.console.safe_text import log
 from zymogen.files.durable import write_atomic
 from zymogen.processes import signals
 from zymogen.processes.errors import CheckpointError, StorageError
+from zymogen.settings import extension
 from zymogen.trainer.checkpoint.best import BestCheckpoint
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
 from zymogen.trainer.checkpoint.commit import TEMPORARY, move_aside, publish
@@ -53,11 +54,15 @@ class RemoteCheckpoints:
         run: the directory, which rank 0 has claimed before it looks.
         recipe: of the start, which a run that another machine began must have had, too.
         allow_schedule_change: whether settings of class "schedule" may differ from those of the run.
+        allow_code_change: whether classes of the user's may have changed.
         ranks: all of them.
     """
 
-    def __init__(self, run: RunDirectory, recipe: Any, allow_schedule_change: bool, ranks: Ranks) -> None:
-        self._run, self._recipe, self._allow_schedule_change, self._ranks = run, recipe, allow_schedule_change, ranks
+    def __init__(
+        self, run: RunDirectory, recipe: Any, allow_schedule_change: bool, allow_code_change: bool, ranks: Ranks
+    ) -> None:
+        self._run, self._recipe, self._ranks = run, recipe, ranks
+        self._allowed = allow_schedule_change, allow_code_change
         url = recipe.run.checkpoint_url
         self._bucket = CheckpointBucket(url) if url and ranks.is_main else None
         self._has_records = False
@@ -164,7 +169,8 @@ class RemoteCheckpoints:
                     found = self.newest()
         self._stored.after(run.last_attempt()).append_to(run)
         step = found.trainer.step if found else 0
-        attempt = run.start_attempt(world_size, step, despite_failures=despite_failures, after=before)
+        code = extension.code_of(self._recipe)
+        attempt = run.start_attempt(world_size, step, despite_failures=despite_failures, after=before, code=code)
         self.store_records(attempt)
         return attempt, found
 
@@ -256,7 +262,7 @@ class RemoteCheckpoints:
     def _restore_records(self, content: dict[str, str]) -> None:
         """Give a new directory the records of the run; until it has its attempts, they are restored once more."""
         described = run_record(content["run.json"].encode(), f"run.json of {self._recipe.run.checkpoint_url}")
-        self._run.require_same(self._recipe, self._allow_schedule_change, described)
+        self._run.require_same(self._recipe, *self._allowed, described)
         for name in content:
             write_atomic(self._run.root / name, content[name])
 

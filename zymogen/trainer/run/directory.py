@@ -19,14 +19,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from zymogen.console.safe_text import log
 from zymogen.files.durable import describe_os_error, write_atomic, write_then_rename
 from zymogen.files.suggestions import did_you_mean, format_list
 from zymogen.processes.errors import with_location
-from zymogen.settings import json_file
-from zymogen.settings.extension import code_of, external_names
+from zymogen.settings import extension, json_file
 from zymogen.settings.section import Section, SettingClass, flat, settings_of
 from zymogen.trainer.run import records
 from zymogen.trainer.run.lock import LEASE, LOCK, RunLock
@@ -98,8 +98,7 @@ class RunDirectory:
             ScheduleDiffersError: only settings of class "schedule" differ.
         """
         try:
-            self._claim(recipe, allow_schedule_change)
-            self._require_code(recipe, allow_code_change)
+            self._claim(recipe, allow_schedule_change, allow_code_change)
             yield
         except BaseException:
             # Without the lock, what is there may be another process's.
@@ -108,7 +107,7 @@ class RunDirectory:
                     self.remove()
             raise
 
-    def _claim(self, recipe: Any, allow_schedule_change: bool) -> None:
+    def _claim(self, recipe: Any, allow_schedule_change: bool, allow_code_change: bool) -> None:
         self.require_usable()
         try:
             if self._lock is None:  # else an earlier attempt of this process holds it
@@ -122,20 +121,9 @@ class RunDirectory:
             self._remove_folders()
             raise ValueError(f"{self.root}: {describe_os_error(error)}; choose another run.directory") from error
         if self.has_trained:
-            self.require_same(recipe, allow_schedule_change)
+            self.require_same(recipe, allow_schedule_change, allow_code_change)
         else:
             self.describe_recipe(recipe)
-
-    def _require_code(self, recipe: Any, allow_change: bool) -> None:
-        """Refuse classes of the user's that have changed since the run has trained."""
-        now, before = code_of(recipe), self.read().code
-        changed = [name for name in now if before.get(name, now[name]) != now[name]]
-        if self.has_trained and changed and not allow_change:
-            raise ValueError(
-                f"{self.root}: the file of {changed[0]} = {external_names(recipe)[changed[0]]!r} has changed since the "
-                f"run began: its SHA-256 was {before[changed[0]][:12]}..., is {now[changed[0]][:12]}...; restore it, "
-                "choose another run.directory, or continue with the changed code by --allow-code-change"
-            )
 
     def require_usable(self) -> None:
         """Check that the directory is a run's, or is still to be one; nothing is written.
@@ -184,7 +172,7 @@ class RunDirectory:
 
     def describe_recipe(self, recipe: Any) -> None:
         """Write the recipe to run.json; once the run has trained, later starts must agree with it."""
-        self.describe(recipe=asdict(recipe), versions=versions(), code=code_of(recipe))
+        self.describe(recipe=asdict(recipe), versions=versions(), code=extension.code_of(recipe))
 
     def bind(self, recipe: Any, *, tells: bool = True) -> bool:
         """Write the recipe, now that the run has trained: to run.json, and as a file if it was chosen for the run.
@@ -274,7 +262,15 @@ class RunDirectory:
             raise ValueError(f"{why}; is {self.root} a run directory?{near}") from None
         return run_record(content, str(path))
 
-    def start_attempt(self, world_size: int, step: int, *, despite_failures: bool = False, after: int = 0) -> int:
+    def start_attempt(
+        self,
+        world_size: int,
+        step: int,
+        *,
+        despite_failures: bool = False,
+        after: int = 0,
+        code: Mapping[str, str] = MappingProxyType({}),
+    ) -> int:
         """Number the attempt that starts now, and write down its first step and its cause.
 
         Args:
@@ -282,6 +278,7 @@ class RunDirectory:
             step: that of the checkpoint from which it begins; 0 without one.
             despite_failures: whether it would have been refused if nobody had asked for it by name.
             after: the last attempt that is known to another place than attempts.jsonl.
+            code: SHA-256 of the files of classes of the user's, by the settings that name them.
 
         Raises:
             OSError: the disk cannot store it; the error names the file.
@@ -292,7 +289,7 @@ class RunDirectory:
         ended = {line["attempt"]: line["exit"] for line in lines if "exit" in line}
         how = ended.get(attempt - 1, "killed")
         how = f"was {how}" if how.startswith("stopped") else f"ended as {how}"
-        line = {
+        line: dict[str, Any] = {
             "attempt": attempt,
             "time": records.now(),
             "world_size": world_size,
@@ -303,6 +300,8 @@ class RunDirectory:
         }
         if despite_failures:
             line["despite_failures"] = True
+        if code:
+            line["code"] = dict(code)
         with with_location(path):
             records.append(path, line)
         return attempt
@@ -329,13 +328,21 @@ class RunDirectory:
         """The number of the last start; 0 without any."""
         return max((line["attempt"] for line in records.read(self.attempts)), default=0)
 
-    def require_same(self, recipe: Any, allow_schedule_change: bool, described: RunRecord | None = None) -> None:
+    def require_same(
+        self,
+        recipe: Any,
+        allow_schedule_change: bool,
+        allow_code_change: bool = False,
+        described: RunRecord | None = None,
+    ) -> None:
         """Check that run.json, or what it is to become, describes the run of this recipe.
 
         Raises:
-            ValueError: it describes another one; `ScheduleDiffersError` if only the schedule differs.
+            ValueError: it describes another one, or a class of the user's has changed; `ScheduleDiffersError` if only
+                the schedule differs.
         """
-        written = (described or self.read()).recipe, json.loads(json.dumps(asdict(recipe)))  # lists, not tuples
+        described = described or self.read()
+        written = described.recipe, json.loads(json.dumps(asdict(recipe)))  # lists, not tuples
         before, now = (flat(_resolved(recipe, each)) for each in written)
         classes = {name: setting_class for name, setting_class, _ in settings_of(recipe)}
         refused = [SettingClass.IDENTITY] if allow_schedule_change else [SettingClass.IDENTITY, SettingClass.SCHEDULE]
@@ -346,6 +353,15 @@ class RunDirectory:
             raise ValueError(
                 f"{self.root} is the output directory of another run: {_changes(differing[:5], before, now)}. "
                 f"Choose another run.directory, or restore these settings{hint}"
+            )
+        code, now_code = described.code, extension.code_of(recipe)
+        changed = [name for name in now_code if code.get(name, now_code[name]) != now_code[name]]
+        if changed and not allow_code_change:
+            place = extension.place_of(extension.external_names(recipe)[changed[0]])
+            raise ValueError(
+                f"{self.root}: {place}, the file of {changed[0]}, has changed since the run began: its SHA-256 was "
+                f"{code[changed[0]][:12]}..., is {now_code[changed[0]][:12]}...; restore it, choose another "
+                "run.directory, or continue with the changed code by --allow-code-change"
             )
         if differing:
             # As it was written, since a warm-up that is a share means other tokens with another length.

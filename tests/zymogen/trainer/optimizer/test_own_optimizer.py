@@ -1,5 +1,6 @@
 """An optimizer of the user, named in a recipe: trained, resumed, refused where it cannot be saved or has changed."""
 
+import hashlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from support.kept_runs import STEPS_16, config
 from support.launching import bit_equal, end_of, lines
 from support.places import ROOT
 from support.rank_pool import RankPool
+from zymogen.settings import extension
+from zymogen.settings.extension import require_same_code
 from zymogen.trainer.run.directory import RunDirectory
 
 EXAMPLES = ROOT / "docs/examples"
@@ -30,6 +33,7 @@ def recipe(recipe_in: Callable[[Path], Path], tmp_path: Path) -> Iterator[Path]:
     sys.path[:] = before
     for name in ("lion", "adafactor"):
         sys.modules.pop(name, None)
+    extension._hash.cache_clear()
 
 
 def refusal(capfd: pytest.CaptureFixture[str], *words: object) -> str:
@@ -45,12 +49,14 @@ def test_one_moment_is_kept_and_the_file_is_part_of_the_run(
     run = tmp_path / "run"
     end = end_of(run)
     assert {name.partition("/")[0] for name in end.tensors if "/" in name} == {"exp_avg"}
-    assert list(RunDirectory(run).read().code) == ["optimizer.name"]
+    code = {"optimizer.name": hashlib.sha256((tmp_path / "lion.py").read_bytes()).hexdigest()}
+    assert RunDirectory(run).read().code == code == lines(run / "attempts.jsonl")[0]["code"]
     assert end.step > 2
     longer = (recipe, *LION, "schedule.total_tokens=3_000", "--allow-schedule-change")
     (tmp_path / "lion.py").write_text((tmp_path / "lion.py").read_text() + "\n# changed\n")
+    extension._hash.cache_clear()  # as in a new process
     said = refusal(capfd, *longer)
-    assert "the file of optimizer.name = 'lion:Lion' has changed since the run began: its SHA-256 was" in said
+    assert "lion.py, the file of optimizer.name, has changed since the run began: its SHA-256 was" in said
     assert "--allow-code-change" in said
     assert main([*map(str, longer), "--allow-code-change"]) == 0
     assert end_of(run).step > end.step
@@ -67,8 +73,8 @@ def test_one_moment_is_kept_and_the_file_is_part_of_the_run(
             ["optimizer.name=adamww"],
             "optimizer.name is 'adamww'; the nearest is 'adamw', allowed are 'adamw', 'muon', or",
         ),
-        (["optimizer.name=nowhere:Lion"], "nowhere has no file; put it into the folder of the recipe"),
-        (["optimizer.name=lion:Tiger"], "optimizer.name is 'lion:Tiger': lion has no Tiger"),
+        (["optimizer.name=nowhere:Lion"], "nowhere cannot be imported: ModuleNotFoundError: No module named"),
+        (["optimizer.name=lion:Tiger"], "lion.py has no Tiger; correct the name, or write the class"),
         (
             ["optimizer.name=lion:_Lion"],
             "it must be a class derived from zymogen.trainer.optimizer.kinds.OptimizerKind",
@@ -117,3 +123,67 @@ def test_killed_and_resumed_it_ends_bit_equal(
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_is_short(example: Path) -> None:
     assert len(example.read_text().splitlines()) <= 60
+
+
+COUNTS = '''
+import torch
+from zymogen.trainer.optimizer.kinds import Muon, OptimizerKind
+
+class Counting(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            group["d"] += 1
+
+class InAGroup(OptimizerKind):
+    def build(self, groups):
+        return Counting([{**group, "d": 0} for group in groups], lr=0.0)
+
+class Own(Muon):
+    """Ours, derived from."""
+'''
+
+
+@pytest.fixture
+def counts(recipe: Path, tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "counts.py").write_text(COUNTS)
+    yield recipe
+    sys.modules.pop("counts", None)
+
+
+def test_state_in_groups_is_refused_and_ours_may_be_derived_from(
+    counts: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(capfd, counts, "optimizer.name=counts:InAGroup", SHORT)
+    assert "which changes 'd' of a group; a checkpoint holds a step and tensors" in said
+    assert main([str(counts), "optimizer.name=counts:Own", SHORT]) == 0
+
+
+def test_errors_of_the_users_module_are_shown(counts: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken.py").write_text("import torch\ntorch.nn.Foo\n")
+    said = refusal(capfd, counts, "optimizer.name=broken:Lion", SHORT)
+    assert "broken cannot be imported: AttributeError: module 'torch.nn' has no attribute 'Foo'" in said
+    said = refusal(capfd, counts, "optimizer.name=nowhere.lion:Lion", SHORT)
+    assert "nowhere.lion cannot be imported: ModuleNotFoundError: No module named 'nowhere'" in said
+
+
+def test_ranks_with_other_files_are_refused() -> None:
+    require_same_code([{"optimizer.name": "a"}, {"optimizer.name": "a"}])
+    with pytest.raises(ValueError, match=r"rank 1 has another file for optimizer\.name than rank 0"):
+        require_same_code([{"optimizer.name": "a"}, {"optimizer.name": "b"}])
+
+
+def test_nested_options_are_compared(recipe: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nested.py").write_text(
+        "from dataclasses import dataclass\nfrom typing import Any, ClassVar\n\nimport torch\n\n"
+        "from zymogen.settings.section import IDENTITY, Section, setting\n"
+        "from zymogen.trainer.optimizer.kinds import AdamW\n\n\n"
+        "@dataclass(frozen=True, kw_only=True, slots=True)\nclass Options(Section):\n"
+        '    section: ClassVar = "optimizer.options"\n    of: dict[str, Any] = setting(IDENTITY, "anything", {})\n\n\n'
+        "class Own(AdamW):\n    Options = Options\n"
+    )
+    words = [str(recipe), "optimizer.name=nested:Own", SHORT]
+    assert main([*words, "optimizer.options.of.a=1"]) == 0
+    said = refusal(capfd, *words, "optimizer.options.of.a=2")
+    assert "optimizer.options.of.a was 1, is 2" in said
+    sys.modules.pop("nested", None)

@@ -20,9 +20,11 @@ from support.jobs.numerical_faults import bad_labels, number_of
 from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
 from support.object_store.server import S3Server
+from support.places import ROOT
 from support.rank_pool import RankPool
 from zymogen.processes.errors import RollbackError
 from zymogen.trainer.recovery.restart_limit import IDLE, SAME, require_progress
+from zymogen.trainer.run import attempts as attempts_module
 from zymogen.trainer.step import train_step
 
 
@@ -273,3 +275,20 @@ def test_a_numerical_fault_stops_the_run_on_every_disk(
         assert "the numerical fault at step 10, which stopped attempt 2, would come again" in capsys.readouterr().err
         assert started_on_new_disks(recipe, url, "data.skip_bins=[65]", "--allow-schedule-change") == 0
     assert [line["step"] for line in lines(tmp_path / "run/faults.jsonl")] == [10]
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [("zymogen/trainer/new.py", "trainer/new.py:2"), ("pretrain/new.py", "pretrain/new.py:2"), ("torch/new.py", "")],
+)
+def test_where_an_error_was_raised_is_known_of_an_installed_program(
+    file: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert attempts_module._CODE == ROOT
+    installed = tmp_path / "lib/site-packages"
+    monkeypatch.setattr(attempts_module, "_CODE", installed)
+    names: dict[str, Any] = {}
+    exec(compile("def fail():\n    raise KeyError('x')\n", str(installed / file), "exec"), names)
+    with pytest.raises(KeyError) as raised:
+        names["fail"]()
+    assert attempts_module._place(raised.value.with_traceback(raised.tb.tb_next)) == place
