@@ -18,7 +18,7 @@ from support.checkpoint_run import assert_same, everything, restore, save, train
 from support.inputs.whole_models import build_model
 from zymogen.trainer.checkpoint.load import verify
 from zymogen.trainer.engine.named_state import TorchState
-from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
+from zymogen.trainer.optimizer.kinds import ParameterGroup, build_optimizer, parameter_groups
 from zymogen.trainer.optimizer.schedule import learning_rate
 from zymogen.trainer.optimizer.settings import OptimizerSettings, ScheduleSettings
 
@@ -363,3 +363,9 @@ def test_without_decay_start_the_rates_are_those_of_before_to_the_bit(schedule: 
             left = max(0.0, (end - tokens) / (end - schedule.warmup_length))
             expected = schedule.peak * (schedule.final_lr + (1.0 - schedule.final_lr) * left)
         assert learning_rate(schedule, tokens) == expected
+
+
+def test_muon_without_its_groups_is_refused() -> None:
+    groups: list[ParameterGroup] = [{"name": "all", "params": [nn.Parameter(torch.ones(4, 6))], "weight_decay": 0.0}]
+    with pytest.raises(ValueError, match=r"no parameter group of the job has `blocks`.*optimizer\.name to 'adamw'"):
+        build_optimizer(groups, OptimizerSettings(name="muon"))
