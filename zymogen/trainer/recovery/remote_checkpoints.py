@@ -62,7 +62,7 @@ class RemoteCheckpoints:
         self, run: RunDirectory, recipe: Any, allow_schedule_change: bool, allow_code_change: bool, ranks: Ranks
     ) -> None:
         self._run, self._recipe, self._ranks = run, recipe, ranks
-        self._allowed = allow_schedule_change, allow_code_change
+        self._allow_schedule_change, self._allow_code_change = allow_schedule_change, allow_code_change
         url = recipe.run.checkpoint_url
         self._bucket = CheckpointBucket(url) if url and ranks.is_main else None
         self._has_records = False
@@ -262,7 +262,9 @@ class RemoteCheckpoints:
     def _restore_records(self, content: dict[str, str]) -> None:
         """Give a new directory the records of the run; until it has its attempts, they are restored once more."""
         described = run_record(content["run.json"].encode(), f"run.json of {self._recipe.run.checkpoint_url}")
-        self._run.require_same(self._recipe, *self._allowed, described)
+        self._run.require_same(
+            self._recipe, self._allow_schedule_change, described, allow_code_change=self._allow_code_change
+        )
         for name in content:
             write_atomic(self._run.root / name, content[name])
 

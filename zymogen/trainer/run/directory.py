@@ -121,7 +121,7 @@ class RunDirectory:
             self._remove_folders()
             raise ValueError(f"{self.root}: {describe_os_error(error)}; choose another run.directory") from error
         if self.has_trained:
-            self.require_same(recipe, allow_schedule_change, allow_code_change)
+            self.require_same(recipe, allow_schedule_change, allow_code_change=allow_code_change)
         else:
             self.describe_recipe(recipe)
 
@@ -332,8 +332,9 @@ class RunDirectory:
         self,
         recipe: Any,
         allow_schedule_change: bool,
-        allow_code_change: bool = False,
         described: RunRecord | None = None,
+        *,
+        allow_code_change: bool = False,
     ) -> None:
         """Check that run.json, or what it is to become, describes the run of this recipe.
 

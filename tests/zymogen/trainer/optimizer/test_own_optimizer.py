@@ -4,17 +4,20 @@ import hashlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pretrain.__main__ import main
+from pretrain.recipe import Recipe
 from support.kept_runs import STEPS_16, config
 from support.launching import bit_equal, end_of, lines
 from support.places import ROOT
 from support.rank_pool import RankPool
 from zymogen.settings import extension
 from zymogen.settings.extension import require_same_code
+from zymogen.settings.toml_file import read
 from zymogen.trainer.run.directory import RunDirectory
 
 EXAMPLES = ROOT / "docs/examples"
@@ -50,7 +53,13 @@ def test_one_moment_is_kept_and_the_file_is_part_of_the_run(
     end = end_of(run)
     assert {name.partition("/")[0] for name in end.tensors if "/" in name} == {"exp_avg"}
     code = {"optimizer.name": hashlib.sha256((tmp_path / "lion.py").read_bytes()).hexdigest()}
-    assert RunDirectory(run).read().code == code == lines(run / "attempts.jsonl")[0]["code"]
+    record = RunDirectory(run).read()
+    assert record.code == code == lines(run / "attempts.jsonl")[0]["code"]
+    elsewhere, other = RunDirectory(tmp_path / "new"), replace(record, code={"optimizer.name": 64 * "0"})
+    recipe_read = read(Recipe, recipe, [*LION, SHORT])
+    elsewhere.require_same(recipe_read, False, record)  # as on a machine that has the run from its object store
+    with pytest.raises(ValueError, match=r"lion\.py, the file of optimizer\.name, has changed since the run began"):
+        elsewhere.require_same(recipe_read, False, other)
     assert end.step > 2
     longer = (recipe, *LION, "schedule.total_tokens=3_000", "--allow-schedule-change")
     (tmp_path / "lion.py").write_text((tmp_path / "lion.py").read_text() + "\n# changed\n")
