@@ -6,7 +6,7 @@ compute beyond rounding.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,17 +17,19 @@ from pretrain.model.context import ContextShard, choose_exchange
 from pretrain.model.encoder import Encoder
 from pretrain.model.settings import ComputeSettings
 from zymogen.onednn import EMULATES_BFLOAT16
-from zymogen.trainer.engine.engine import Engine
-from zymogen.trainer.engine.ranks import ContextGroup
 from zymogen.trainer.engine.settings import ExchangeRequest
 from zymogen.unsupported import UnsupportedFeature
+
+if TYPE_CHECKING:
+    from zymogen.trainer.engine.engine import Engine  # which imports Accelerate: a bare GPU machine lacks it
+    from zymogen.trainer.engine.ranks import ContextGroup
 
 _GAIN = ("cuda",)
 """Devices on which compiling gains more than it costs."""
 
 
 def set_up_encoder(
-    encoder: Encoder, engine: Engine, settings: ComputeSettings, exchange: ExchangeRequest, num_slots: int
+    encoder: Encoder, engine: "Engine", settings: ComputeSettings, exchange: ExchangeRequest, num_slots: int
 ) -> list[str]:
     """Set up `encoder` as an engine computes it; collective. Names of parameters stay as they are.
 
@@ -137,7 +139,7 @@ def _compile(
     return wanted and not found, [f"compile: off, because {found}"] if found else []
 
 
-def _share_context(encoder: Encoder, group: ContextGroup, request: ExchangeRequest) -> list[str]:
+def _share_context(encoder: Encoder, group: "ContextGroup", request: ExchangeRequest) -> list[str]:
     """Let `encoder` compute its rank's share of every batch."""
     if group.size == 1:
         return []

@@ -74,6 +74,12 @@ def test_a_dry_run_of_some_of_it(tmp_path: Path) -> None:
     assert "zymogen.trainer.step.train_step" in rows["no waiting in a step: Muon"]["note"]
 
 
+def test_all_checks_are_imported_on_a_bare_machine() -> None:
+    program = f"import sys\nsys.modules.update(dict.fromkeys({MAY_BE_ABSENT!r}))\nimport benchmarks.gpu.rows\n"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.prove
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("absent", [(), MAY_BE_ABSENT], ids=["all", "few"])

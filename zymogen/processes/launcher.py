@@ -26,12 +26,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
-from typing import NamedTuple
-
-import psutil
+from typing import TYPE_CHECKING, NamedTuple
 
 from zymogen.console.safe_text import printable, redacted
 from zymogen.processes.parent import signal_at_its_end
+
+if TYPE_CHECKING:
+    import psutil  # imported where it is used: a bare GPU machine lacks it
 
 _LAUNCHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("accelerate", "accelerate.commands.accelerate_cli"), ("launch",)),
@@ -52,7 +53,7 @@ _TO_SAVE_S = 30.0
 class Launcher:
     """A process above this one."""
 
-    process: psutil.Process
+    process: "psutil.Process"
     arguments: list[str]
     """Those of its command line."""
     name: str
@@ -63,6 +64,8 @@ class Launcher:
         """Whether it has ended, waited for or not."""
         if os.getppid() == self.process.pid:
             return False
+        import psutil
+
         try:
             return not self.process.is_running() or self.process.status() == psutil.STATUS_ZOMBIE
         except psutil.Error:
@@ -94,11 +97,15 @@ def _was_left() -> bool:
     """Whether a launcher started this process and ended before it could be seen."""
     if _ELASTIC in os.environ:  # whose ranks lead a session each
         return os.getsid(0) == os.getpid()
+    import psutil
+
     # Under mpirun, the parent is no launcher either; in a container, the first process may be somebody's own one.
     return os.getppid() == 1 and not _is_python(psutil.Process(1))
 
 
-def _is_python(process: psutil.Process) -> bool:
+def _is_python(process: "psutil.Process") -> bool:
+    import psutil
+
     try:
         return Path(process.exe()).name.startswith(("python", "pypy"))
     except psutil.Error:
@@ -140,6 +147,8 @@ def command_line() -> str:
 
 def launches() -> Iterator[Launcher]:
     """The launchers above this process, the nearest first; without any, somebody's own program that launched it."""
+    import psutil
+
     has_any, ancestors = False, psutil.Process().parents()
     for ancestor in ancestors:
         with suppress(psutil.Error):

@@ -10,13 +10,12 @@ import inspect
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from zymogen.settings.section import unknown_word
+from zymogen.settings.section import fields_of, unknown_word
 
 T = TypeVar("T")
 
@@ -39,19 +38,9 @@ def require_name(setting: str, name: str, own: Collection[str]) -> None:
         raise ValueError(f"{unknown_word(setting, name, own)}, or {FORM} for a class of your own")
 
 
-def external_names(recipe: Any, prefix: str = "") -> dict[str, str]:
+def external_names(recipe: Any) -> dict[str, str]:
     """Return the classes of the user's that a recipe names, by the settings that name them."""
-    found: dict[str, str] = {}
-    for f in fields(recipe):
-        value = getattr(recipe, f.name)
-        if is_dataclass(value):
-            found |= external_names(value, f"{prefix}{f.name}.")
-        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
-            for number, item in enumerate(value):
-                found |= external_names(item, f"{prefix}{f.name}.{number}.")
-        elif f.metadata.get("extends") and is_external(value):
-            found[f"{prefix}{f.name}"] = value
-    return found
+    return {name: value for name, f, value in fields_of(recipe) if f.metadata["extends"] and is_external(value)}
 
 
 def search_in(folder: Path) -> None:

@@ -7,7 +7,7 @@ base class that checks values against it. Kept: nothing.
 import difflib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from operator import ge, gt, le, lt
 from types import UnionType
@@ -209,19 +209,24 @@ def require(holds: bool, name: str, got: object, allowed: str) -> None:
         raise ValueError(f"{name} is {got!r}; {allowed}")
 
 
-def settings_of(recipe: Any, prefix: str = "") -> Iterator[tuple[str, SettingClass, Any]]:
-    """(dotted name, class, value) of every field of a recipe, sections flattened and tables of a list numbered."""
+def fields_of(recipe: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
+    """(dotted name, field, value) of every setting of a recipe, sections flattened and tables of a list numbered."""
     for f in fields(recipe):
         value = getattr(recipe, f.name)
         if is_dataclass(value):
-            yield from settings_of(value, f"{prefix}{f.name}.")
+            yield from fields_of(value, f"{prefix}{f.name}.")
         elif isinstance(value, tuple) and value and is_dataclass(value[0]):
             for number, item in enumerate(value):
-                yield from settings_of(item, f"{prefix}{f.name}.{number}.")
-        elif isinstance(value, dict) and value:
-            yield from ((name, f.metadata["class"], item) for name, item in flat({f.name: value}, prefix).items())
+                yield from fields_of(item, f"{prefix}{f.name}.{number}.")
         else:
-            yield f"{prefix}{f.name}", f.metadata["class"], None if value == {} else value
+            yield f"{prefix}{f.name}", f, value
+
+
+def settings_of(recipe: Any) -> Iterator[tuple[str, SettingClass, Any]]:
+    """(dotted name, class, value) of every setting of a recipe, those of an own class's options one by one."""
+    for name, f, value in fields_of(recipe):
+        items = (flat({name: value}) or {name: None}) if isinstance(value, dict) else {name: value}
+        yield from ((each, f.metadata["class"], item) for each, item in items.items())
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

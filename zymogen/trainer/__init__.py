@@ -1,6 +1,6 @@
 """Training of any model on packed batches: one step, the loop around it, engines, checkpoints and recovery.
 
-It knows tensors, batches and ranks, not proteins, encoders or labels: what is trained is a `job`. Of `data` it imports
+It knows tensors, batches and ranks, not proteins, encoders or labels: those are a `job`'s. Of `data` it imports
 `batches` and `order` alone. Begin with `attempt.train`, then `loop`, which takes steps, and `step`, one update, whole.
 
     optimizer    parameter groups, AdamW, Muon, the rate  engine      how a run is spread over processes

@@ -141,7 +141,7 @@ def prepare(
 
     Args:
         recipe: of the run.
-        job: what is trained.
+        job: of the run.
         engine: how the run is spread.
         run: claimed by rank 0.
         attempt: number of the attempt.
@@ -206,7 +206,7 @@ def _restore(
     remote: RemoteCheckpoints,
     fingerprints: Mapping[str, str],
 ) -> VerifiedCheckpoint:
-    """Give what is trained the values of a checkpoint of this run, or of an earlier one if that one is damaged."""
+    """Restore model and optimizer from a checkpoint of this run, or from an earlier one if that one is damaged."""
     known = ENTRIES | job.entry_names | ({BEST} if job.selection else frozenset())
     while True:
         require_same_run(checkpoint, fingerprints)

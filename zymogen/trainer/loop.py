@@ -204,7 +204,7 @@ class Trainer(Generic[S]):
             self.history.best = before  # a step without a checkpoint cannot be the best one
 
     def _begin(self) -> None:
-        """Make what lasts for the steps of this attempt, and show what is trained."""
+        """Make what lasts for the steps of this attempt, and show the header of the run."""
         settings, state = self.recipe.run, self.state
         pauses = {
             "checkpoint": (planned_saves(settings.checkpoint_every, settings.may_lose), 0.0),

@@ -29,7 +29,7 @@ class MetricsLog:
 
     Args:
         recipe: says how often a step has a line.
-        job: what is trained, which has numbers of its own.
+        job: of the run, which has numbers of its own.
         engine: how the run is spread.
         run: where the lines are.
         attempt: number of the attempt.

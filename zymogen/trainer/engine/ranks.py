@@ -9,17 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from signal import Signals
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator
 from torch import Tensor
 
 from zymogen.processes import signals
 from zymogen.processes.errors import PeerError
 from zymogen.processes.launcher import launched_world
 from zymogen.processes.signals import Interrupted
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator  # a bare GPU machine lacks it
 
 T = TypeVar("T")
 
@@ -35,7 +37,7 @@ TIMEOUT = timedelta(minutes=30)
 class Ranks:
     """This process among those that train together."""
 
-    accelerator: Accelerator
+    accelerator: "Accelerator"
     timeout: timedelta = field(default=TIMEOUT, kw_only=True)
     """How long a rank waits for the others in an exchange of tensors; that of every group of ranks but `patient`."""
     patient: "dist.ProcessGroup | None" = field(default=None, kw_only=True, repr=False, compare=False)

@@ -92,7 +92,7 @@ class OptimizerKind(ABC):
         """
 
 
-class AdamW(OptimizerKind):
+class AdamWKind(OptimizerKind):
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), fused."""
 
     def build(self, groups: list[dict[str, Any]]) -> "torch.optim.Optimizer":
@@ -102,7 +102,7 @@ class AdamW(OptimizerKind):
         return torch.optim.AdamW(groups, lr=0.0, betas=self.settings.betas, eps=self.settings.eps, fused=True)
 
 
-class Muon(OptimizerKind):
+class MuonKind(OptimizerKind):
     """Muon for the matrices of the encoder's layers, AdamW for the rest.
 
     The matrices come first, in groups of their own: `muon_1` holds those that are one map, `muon_3` those that are
@@ -163,7 +163,7 @@ class Muon(OptimizerKind):
 
 _FITS_FLOAT32 = ("torch.float32", "torch.bfloat16", "torch.float16")
 """Dtypes of moments that a checkpoint holds without losing a bit."""
-_OWN: dict[str, type[OptimizerKind]] = {"adamw": AdamW, "muon": Muon}
+_OWN: dict[str, type[OptimizerKind]] = {"adamw": AdamWKind, "muon": MuonKind}
 assert set(_OWN) == set(OPTIMIZERS)
 
 
@@ -182,9 +182,11 @@ def optimizer_kind(settings: OptimizerSettings) -> OptimizerKind:
     Raises:
         ValueError: as of `optimizer_class`; or an option is unknown or not allowed.
     """
-    from zymogen.settings.toml_file import check  # which imports pydantic
-
     kind = optimizer_class(settings.name)
+    if not extension.is_external(settings.name):
+        return kind(settings, NoOptions())
+    from zymogen.settings.toml_file import check  # which imports pydantic: a bare GPU machine lacks it
+
     return kind(settings, check(kind.Options, settings.options, "optimizer.options"))
 
 

@@ -55,7 +55,7 @@ class Muon(torch.optim.Optimizer):
     read by the host.
 
     Args:
-        groups: as `kinds.Muon` makes them. Each has `params` and `weight_decay`; `blocks` says how many
+        groups: as `kinds.MuonKind` makes them. Each has `params` and `weight_decay`; `blocks` says how many
             maps, stacked by rows, each matrix of the group holds. Every block is orthogonalised by itself, and (A, B)
             is the shape of the block.
         momentum: Muon's μ, in [0, 1).

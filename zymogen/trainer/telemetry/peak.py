@@ -15,16 +15,18 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
 from zymogen.onednn import EMULATES_BFLOAT16, ROWS, by_onednn, is_by_onednn
-from zymogen.trainer.engine.ranks import Ranks
-from zymogen.trainer.run.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from zymogen.trainer.engine.ranks import Ranks
+    from zymogen.trainer.run.directory import RunDirectory  # which needs packages that a bare GPU machine lacks
 
 
-def peak_of_all(engine: Ranks, run: RunDirectory, dtype: torch.dtype, width: int) -> float:
+def peak_of_all(engine: "Ranks", run: "RunDirectory", dtype: torch.dtype, width: int) -> float:
     """FLOPs per second of all ranks together, for products of `dtype` in a model of that width; collective.
 
     Where it is measured, the ranks of one CPU share its cores, as they do when they train.

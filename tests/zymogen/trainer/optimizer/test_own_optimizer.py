@@ -136,7 +136,7 @@ def test_an_example_is_short(example: Path) -> None:
 
 COUNTS = '''
 import torch
-from zymogen.trainer.optimizer.kinds import Muon, OptimizerKind
+from zymogen.trainer.optimizer.kinds import MuonKind, OptimizerKind
 
 class Counting(torch.optim.SGD):
     def step(self, closure=None):
@@ -148,7 +148,7 @@ class InAGroup(OptimizerKind):
     def build(self, groups):
         return Counting([{**group, "d": 0} for group in groups], lr=0.0)
 
-class Own(Muon):
+class Own(MuonKind):
     """Ours, derived from."""
 '''
 
@@ -186,10 +186,10 @@ def test_nested_options_are_compared(recipe: Path, tmp_path: Path, capfd: pytest
     (tmp_path / "nested.py").write_text(
         "from dataclasses import dataclass\nfrom typing import Any, ClassVar\n\nimport torch\n\n"
         "from zymogen.settings.section import IDENTITY, Section, setting\n"
-        "from zymogen.trainer.optimizer.kinds import AdamW\n\n\n"
+        "from zymogen.trainer.optimizer.kinds import AdamWKind\n\n\n"
         "@dataclass(frozen=True, kw_only=True, slots=True)\nclass Options(Section):\n"
         '    section: ClassVar = "optimizer.options"\n    of: dict[str, Any] = setting(IDENTITY, "anything", {})\n\n\n'
-        "class Own(AdamW):\n    Options = Options\n"
+        "class Own(AdamWKind):\n    Options = Options\n"
     )
     words = [str(recipe), "optimizer.name=nested:Own", SHORT]
     assert main([*words, "optimizer.options.of.a=1"]) == 0
