@@ -8,7 +8,7 @@ each other.
 from pathlib import Path
 from runpy import run_path
 
-# By its path, as a `pretrain.py` of the user's would be imported in place of the package.
-run_path(str(Path(__file__).resolve().parents[1] / "pretrain" / "__init__.py"))["require_own"](
+# By its path, as a `zymogen.py` of the user's would be imported in place of the package.
+run_path(str(Path(__file__).resolve().parents[1] / "zymogen" / "own_packages.py"))["require_own"](
     "zymogen", "data", "pretrain"
 )

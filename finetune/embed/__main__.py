@@ -24,7 +24,6 @@ from zymogen.trainer.engine.settings import InferenceSettings
 from zymogen.trainer.run.settings import RunSettings
 
 if TYPE_CHECKING:
-    from pretrain.trained_model import TrainedModel
     from zymogen.trainer.engine.engine import Engine
 
 
@@ -40,6 +39,8 @@ def _embed(options: argparse.Namespace) -> None:
     with importing_torch():
         from finetune.bundle.encoder import encoder_at
         from finetune.embed.job import EmbeddingJob
+        from finetune.embed.plan import chosen_layers, require_window
+        from pretrain.model.weights.io import MAX_TOKENS
         from zymogen.trainer.engine.launch import launch
     with launch(
         InferenceSettings(run=RunSettings(directory=str(out.parent)), data=ReadingSettings(), compute=ComputeSettings())
@@ -47,16 +48,18 @@ def _embed(options: argparse.Namespace) -> None:
         with ProgressBar("opening the model", after_s=2.0, speaks=engine.is_main):
             source = encoder_at(options.model, options.base)
         bin_tokens = options.bin_tokens or bin_tokens_on(engine.device.type)
+        max_tokens = options.max_tokens or MAX_TOKENS[source.shape.architecture]
+        require_window(max_tokens)
         job = EmbeddingJob(
             source=source,
             proteins=options.proteins,
             out=out,
             pooling=options.pooling,
-            layers=_layers(options.layers, source),
+            layers=chosen_layers(options.layers, source.shape, source.origin),
             dtype=options.dtype,
             compute=compute_type(options.compute, engine),
             too_long=options.too_long,
-            max_tokens=_max_tokens(options.max_tokens, source),
+            max_tokens=max_tokens,
             bin_tokens=bin_tokens,
             unknown_letters=options.unknown_letters,
             max_bad_fraction=options.max_bad_fraction,
@@ -72,31 +75,6 @@ def compute_type(asked: str, engine: "Engine") -> str:
     if asked != "auto":
         return asked
     return "bfloat16" if engine.device.type == "cuda" and engine.precision == "bf16" else "float32"
-
-
-def _layers(asked: list[int] | None, source: "TrainedModel") -> tuple[int, ...]:
-    last = source.shape.layers
-    layers = tuple(asked or [last])
-    for layer in layers:
-        if not 0 <= layer <= last:
-            raise ValueError(
-                f"--layers {layer}: {source.origin} has {last} layers; give numbers from 0, the embedding, to {last}, "
-                "what the final norm gives"
-            )
-    if len(set(layers)) < len(layers):
-        raise ValueError(f"--layers {' '.join(map(str, layers))}: give each layer once")
-    return layers
-
-
-def _max_tokens(asked: int | None, source: "TrainedModel") -> int:
-    from finetune.adaptation.vectors import LEAST_TOKENS
-    from pretrain.model.weights.io import MAX_TOKENS
-
-    if asked is None:
-        return MAX_TOKENS[source.shape.architecture]
-    if asked < LEAST_TOKENS:
-        raise ValueError(f"--max-tokens {asked}: give at least {LEAST_TOKENS}")
-    return asked
 
 
 def _options(parser: CommandParser) -> None:

@@ -23,18 +23,13 @@ from data.order.plan import SPECIAL_TOKENS
 from data.settings import IngestSettings, LetterPolicy
 from data.store.token_store import TokenStore
 from finetune.adaptation.vectors import Embedder, Pooling
-from finetune.embed.plan import EmbeddingPlan, TooLong, plan_of, record_id
+from finetune.embed.plan import EmbeddingPlan, TooLong, part_size, plan_of, record_id
 from finetune.embed.table import FORMAT, EmbeddingParts, held, provenance, write_table
 from pretrain.trained_model import TrainedModel, encoder_of
 from zymogen.console.progress import ProgressLine
 from zymogen.files.durable import write_error
 from zymogen.trainer.engine.engine import Engine
 
-PART_TOKENS = 1 << 18
-"""Tokens of a part, about: what is computed again after an interruption is at most this much for each process."""
-PART_SEQUENCES = 4096
-PART_BYTES = 32 << 20
-"""Most bytes of a part's vectors, unless one sequence, or a few bins of residues, have more."""
 _EVERY_S = 10.0
 _REMEDY = "get the right to write there, or give another name"
 
@@ -83,7 +78,8 @@ class EmbeddingJob:
             facts = engine.on_main(lambda: self._facts(store))
             if engine.on_main(lambda: self._is_done(facts)):
                 return f"{self.out}: it is whole already, from the same model, proteins and options"
-            plan = plan_of(store, self.max_tokens, self.too_long, *self._part_size, self.proteins)
+            size = part_size(self.pooling, len(self.layers) * self.source.shape.dim, self.dtype, self.bin_tokens)
+            plan = plan_of(store, self.max_tokens, self.too_long, *size, self.proteins)
             parts = self._parts(facts)
             engine.on_main(lambda: self._begin(parts))
             begun = time.monotonic()
@@ -147,13 +143,6 @@ class EmbeddingJob:
         differing = [] if found is None else [name for name in facts if found.get(name) != facts[name]]
         what = f"of other {', '.join(differing)}" if differing else "and is no embedding of this command"
         raise ValueError(f"{self.out} exists, {what}; give another name, or replace it with --overwrite")
-
-    @property
-    def _part_size(self) -> tuple[int, int]:
-        most = max(1, PART_BYTES // (len(self.layers) * self.source.shape.dim * np.dtype(self.dtype).itemsize))
-        if self.pooling == "residue":
-            return min(PART_TOKENS, max(most, 4 * self.bin_tokens)), PART_SEQUENCES
-        return PART_TOKENS, min(PART_SEQUENCES, most)
 
     def _parts(self, facts: dict[str, Any]) -> EmbeddingParts:
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

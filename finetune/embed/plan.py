@@ -4,6 +4,7 @@ In: a token store, the longest document. Out: `EmbeddingPlan`, arithmetic on len
 every process and after every start. Kept: nothing. Equal sequences are computed once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,9 +14,60 @@ from numpy.typing import NDArray
 from data.batches.packed import split_by_tokens
 from data.order.plan import SPECIAL_TOKENS
 from data.store.token_store import TokenStore
-from finetune.adaptation.vectors import TokenWindows, windows_of
+from finetune.adaptation.vectors import LEAST_TOKENS, Pooling, TokenWindows, windows_of
+from pretrain.model.presets import EsmShape
+from zymogen.settings.origin import format_option
 
 TooLong = Literal["refuse", "windows"]
+
+PART_TOKENS = 1 << 18
+"""Tokens of a part, about: what is computed again after an interruption is at most this much for each process."""
+PART_SEQUENCES = 4096
+PART_BYTES = 32 << 20
+"""Most bytes of a part's vectors, unless one sequence, or a few bins of residues, have more."""
+
+
+def chosen_layers(layers: Sequence[int] | None, shape: EsmShape, origin: str) -> tuple[int, ...]:
+    """The layers to embed with; the last one unless others are given.
+
+    Raises:
+        ValueError: the model of `origin` has no such layer, or one is given twice.
+    """
+    chosen = tuple(layers or [shape.layers])
+    given = f"{format_option('layers')} {' '.join(map(str, chosen))}"
+    if not all(0 <= layer <= shape.layers for layer in chosen):
+        raise ValueError(
+            f"{given}: {origin} has {shape.layers} layers; give numbers from 0, the embedding, to {shape.layers}, what "
+            "the final norm gives"
+        )
+    if len({*chosen}) < len(chosen):
+        raise ValueError(f"{given}: give each layer once")
+    return chosen
+
+
+def require_window(max_tokens: int) -> None:
+    """Refuse windows too short to read anything in.
+
+    Raises:
+        ValueError: so.
+    """
+    if max_tokens < LEAST_TOKENS:
+        raise ValueError(f"{format_option('max_tokens')} {max_tokens}: give at least {LEAST_TOKENS}")
+
+
+def part_size(pooling: Pooling, numbers: int, dtype: str, bin_tokens: int) -> tuple[int, int]:
+    """Tokens of a part, about, and its most sequences.
+
+    Args:
+        pooling: of the vectors.
+        numbers: of one vector, all layers together.
+        dtype: of a number.
+        bin_tokens: slots of one forward pass.
+    """
+    most = max(1, PART_BYTES // (numbers * np.dtype(dtype).itemsize))
+    if pooling == "residue":
+        return min(PART_TOKENS, max(most, 4 * bin_tokens)), PART_SEQUENCES
+    return PART_TOKENS, min(PART_SEQUENCES, most)
 
 
 @dataclass(frozen=True, slots=True)

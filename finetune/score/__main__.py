@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.order.settings import bin_tokens_on
-from finetune.score.plan import MARGINALS, SCHEMES, WINDOW_TOKENS, Scheme, column
-from finetune.score.variant_table import MUTATIONS, SEQUENCE, TARGET, TARGETS, VariantTable, read_target, read_variants
+from finetune.score.plan import SCHEMES, WINDOW_TOKENS, Scheme, column
+from finetune.score.variant_table import (
+    MUTATIONS,
+    SEQUENCE,
+    TARGET,
+    TARGETS,
+    VariantTable,
+    read_target,
+    read_variants,
+    require_scored,
+)
 from finetune.score.write_table import free_name, require_place, write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
@@ -47,7 +56,8 @@ def _score(options: argparse.Namespace) -> None:
         leaves_out=options.rows_without_protein is not None,
     )
     if options.rows_without_protein is None:
-        _require_scored(table, rows, schemes)
+        ways = ", or leave the scores of such rows empty with --leave-out"
+        require_scored(table, rows, schemes, ways)
     with importing_torch():
         import torch
 
@@ -118,24 +128,6 @@ def _present(table: Table, names: Sequence[str], is_wanted: bool) -> list[str]:
     """The column that has the first of some names that a table has, as it is written there."""
     by_name = {column.strip().lower(): column for column in reversed(table.columns)}
     return [by_name[name] for name in names if is_wanted and name in by_name][:1]
-
-
-def _require_scored(table: Table, rows: VariantTable, schemes: Sequence[Scheme]) -> None:
-    """Refuse rows without a score that can be known before anything is computed.
-
-    Raises:
-        ValueError: there are some.
-    """
-    ways = "or leave the scores of such rows empty with --leave-out"
-    for row, note in rows.notes.items():
-        raise ValueError(f"{table.row(row)}: {note}; it is one of {len(rows.notes)} such rows: correct them, {ways}")
-    asked = [scheme for scheme in schemes if scheme in MARGINALS]
-    indels = [row for row, variant in enumerate(rows.variants) if variant and variant.mutated is None]
-    if asked and indels:
-        raise ValueError(
-            f"{table.row(indels[0])}: has insertions or deletions, as {len(indels)} rows have, and {asked[0]} compares "
-            f"residues at one place; score them with --scheme pseudo-likelihood, {ways}"
-        )
 
 
 def _options(parser: CommandParser) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data.sources.protein import is_missing, letters_of, rejection
-from finetune.score.plan import Variant, variant_of
+from finetune.score.plan import MARGINALS, Scheme, Variant, variant_of
 from finetune.tables.mutations import mutation_cells, variants
 from finetune.tables.table import Table
 from finetune.tables.wild_types import WildTypes
@@ -117,3 +117,26 @@ def _read_sequence(
         return
     found[row] = own
     notes.pop(row, None)
+
+
+def require_scored(table: Table, rows: VariantTable, schemes: Sequence[Scheme], ways: str = "") -> None:
+    """Refuse rows without a score that can be known before anything is computed.
+
+    Args:
+        table: the table.
+        rows: its variants.
+        schemes: of the scores.
+        ways: what else a user may do, as the end of a sentence.
+
+    Raises:
+        ValueError: there are some.
+    """
+    for row, note in rows.notes.items():
+        raise ValueError(f"{table.row(row)}: {note}; it is one of {len(rows.notes)} such rows: correct them{ways}")
+    marginals = [scheme for scheme in schemes if scheme in MARGINALS]
+    indels = [row for row, variant in enumerate(rows.variants) if variant and variant.mutated is None]
+    if marginals and indels:
+        raise ValueError(
+            f"{table.row(indels[0])}: has insertions or deletions, as {len(indels)} rows have, and {marginals[0]} "
+            f"compares residues at one place; score them by the scheme pseudo-likelihood{ways}"
+        )

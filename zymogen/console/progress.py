@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self, TextIO
 
-from zymogen.console.safe_text import printable
+from zymogen.console.safe_text import IS_SILENT, printable
 
 
 class ProgressLine:
@@ -32,6 +32,7 @@ class ProgressLine:
     """The bars of lines that enclose each other. The last one alone is on the terminal."""
 
     def __init__(self, total: float | None = None, speaks: bool = True, stream: TextIO | None = None) -> None:
+        speaks = speaks and not IS_SILENT.get()
         self._total, self._speaks, self._stream = total, speaks, stream or sys.stderr
         self._bar: Any = _bar(self._stream, not self._stays, self._shows) if speaks and self._stream.isatty() else None
         self._task = self._bar and self._bar.add_task("starting", total=total)

@@ -14,13 +14,17 @@ import os
 import re
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote, unquote
 
 HIDDEN = "(hidden)"
+IS_SILENT: ContextVar[bool] = ContextVar("is_silent", default=False)
+"""Whether nothing is printed, as for a program that calls functions of ours."""
 WHOLE: dict[str, str] = {}
 """URL as it is shown -> as it was given. A process that is started to open sources gets a copy."""
 
@@ -117,8 +121,20 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
+@contextmanager
+def silenced(*, is_silent: bool = True) -> Iterator[None]:
+    """Print no message and no progress meanwhile, in this thread alone."""
+    before = IS_SILENT.set(is_silent)
+    try:
+        yield
+    finally:
+        IS_SILENT.reset(before)
+
+
 def log(text: str) -> None:
-    """Print a message on standard error, without secrets and control characters."""
+    """Print a message on standard error, without secrets and control characters, unless it is `silenced`."""
+    if IS_SILENT.get():
+        return
     print(printable(redacted(text)), file=sys.stderr, flush=True)
 
 

@@ -7,6 +7,7 @@ weights come from safetensors alone, and a model's own modules are never importe
 import json
 import re
 import shlex
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,9 @@ _SHARD = re.compile(r"[\w.-]+\.safetensors")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/(?!.*\.(?:safetensors|bin|pt|ckpt|toml|json|fasta|csv|parquet)$)[\w.-]+")
 """``organisation/name``. Anything else is a path, as are file names."""
 
+_LOCK = threading.RLock()
+"""Of the settings of transformers."""
+
 ESM2: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "pad_token_id": PAD,
@@ -87,9 +91,9 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
         ValueError: there is none, or it computes another function than ours.
     """
     require_place(source)
-    hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # else two lines for each attempt to connect
     try:
-        config: EsmConfig | EsmcConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        with quiet_transformers():  # else two lines for each attempt to connect
+            config: EsmConfig | EsmcConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, StrictDataclassError) as error:
         from httpx2 import HTTPError
 
@@ -170,7 +174,7 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
     kind: Any = EsmcForMaskedLM if isinstance(config, EsmcConfig) else EsmForMaskedLM
     loaded: Any
     try:
-        with _no_report():
+        with quiet_transformers():
             loaded = kind.from_pretrained(
                 source,
                 dtype=torch.float32,
@@ -203,14 +207,23 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
 
 
 @contextmanager
-def _no_report() -> Iterator[None]:
-    """Without the table of absent and unknown tensors that transformers prints: errors here say what is wrong."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
+def quiet_transformers() -> Iterator[None]:
+    """Without what transformers and the Hub's library print, bars and tables: errors here say what is wrong.
+
+    Their settings are the process's, and are as before afterwards.
+    """
+    with _LOCK:
+        levels, draws = (logging.get_verbosity(), hub_logging.get_verbosity()), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(levels[0])
+            hub_logging.set_verbosity(levels[1])  # type: ignore[no-untyped-call]
+            if draws:
+                logging.enable_progress_bar()
 
 
 def _require_sizes(source: str | Path, config: EsmConfig | EsmcConfig, info: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer, EsmModel
 
 from finetune.embed import job as jobs
+from finetune.embed import plan
 from finetune.embed import table as tables
 from finetune.embed.__main__ import _options, compute_type, main
 from finetune.embed.table import EmbeddingParts
@@ -47,7 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def embed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Embeds proteins in small parts and row groups; the table."""
-    monkeypatch.setattr(jobs, "PART_TOKENS", 100)
+    monkeypatch.setattr(plan, "PART_TOKENS", 100)
     monkeypatch.setattr(tables, "ROW_GROUP_ROWS", 7)
 
     def embedded(*options: object, name: str = "out.parquet", status: int = 0, of: object = PROTEINS) -> Path:

@@ -17,6 +17,7 @@ import torch
 from transformers import AutoTokenizer, EsmcModel
 
 from finetune.embed import job as jobs
+from finetune.embed import plan
 from finetune.embed import table as tables
 from finetune.embed.__main__ import main
 from finetune.embed.table import EmbeddingParts
@@ -62,7 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def embed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Embeds the proteins in small parts and row groups; the table."""
-    monkeypatch.setattr(jobs, "PART_TOKENS", 100)
+    monkeypatch.setattr(plan, "PART_TOKENS", 100)
     monkeypatch.setattr(tables, "ROW_GROUP_ROWS", 7)
     source = fasta(tmp_path / "in.fasta")
 
