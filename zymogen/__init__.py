@@ -14,10 +14,12 @@ commands share.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zymogen.api import FineTunedModel as FineTunedModel
     from zymogen.api import Model as Model
+    from zymogen.api import open_bundle as open_bundle
     from zymogen.api import open_model as open_model
 
-__all__ = ["Model", "open_model"]
+__all__ = ["FineTunedModel", "Model", "open_bundle", "open_model"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Functions for Python: open a model, embed sequences, score variants (docs/api.md).
+"""Functions for Python: open a model, embed sequences, score variants, predict (docs/api.md).
 
 In: names of models, sequences, mutations. Out: NumPy arrays. Kept: nothing on disk; the weights of an open model.
 Nothing is printed unless `progress` asks for it, and no signal handler, environment variable or other state of the
@@ -7,9 +7,10 @@ which then compute one after the other.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,13 @@ from zymogen.console.safe_text import silenced
 from zymogen.settings.section import require_known
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from finetune.adaptation.vectors import Pooling
     from finetune.embed.plan import TooLong
+    from finetune.predict.predictor import Predictor
+    from finetune.tables.parts import TableParts
+    from finetune.tables.settings import TooLong as TooLongRow
     from pretrain.model.masked_language_model import MaskedLanguageModel
     from pretrain.trained_model import TrainedModel
 
@@ -218,6 +224,128 @@ class Model:
         for number, note in scores.notes.items():
             raise ValueError(f"{table.row(number)}: {note}; read the protein with whole=True")
         return scores.values
+
+
+def open_bundle(
+    source: str | Path, *, base: str | None = None, device: str | None = None, progress: bool = False
+) -> "FineTunedModel":
+    """Open a fine-tuned model.
+
+    Args:
+        source: a bundle, or a run that has one or several: their mean is predicted.
+        base: the weights that it was trained on, if they are no longer where they were.
+        device: as torch names it; without it, a GPU if there is one.
+        progress: print progress on standard error, here and in `predict`.
+
+    Raises:
+        ValueError: there is no bundle, or it cannot be read.
+    """
+    import torch
+
+    from finetune.predict.rows import open_predictors
+
+    with silenced(is_silent=not progress), ProgressBar("opening the model", after_s=2.0):
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return FineTunedModel(open_predictors(Path(source), base, device), progress)
+
+
+class FineTunedModel:
+    """An open bundle, or all models of a run, from `open_bundle`."""
+
+    def __init__(self, predictors: "Sequence[Predictor]", progress: bool) -> None:
+        self._predictors, self._progress, self._lock = predictors, progress, threading.Lock()
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks."""
+        return [name for task in self._predictors[0].model.objectives for name in task.outputs]
+
+    def predict(
+        self,
+        rows: "Sequence[str] | Mapping[str, Sequence[object]] | DataFrame",
+        *,
+        sequence: Sequence[str] | None = None,
+        mutation: Sequence[str] | None = None,
+        wild_type: str | None = None,
+        too_long: "TooLongRow | None" = None,
+        skip_invalid: bool = False,
+    ) -> "dict[str, NDArray[Any]] | DataFrame":
+        """Predict every task for proteins.
+
+        Args:
+            rows: n sequences, columns by name, or a pandas DataFrame.
+            sequence: column of sequences, or two of two chains; that of training without it.
+            mutation: columns of mutations such as "A24P"; those of training without it.
+            wild_type: FASTA file of the proteins that mutations change; those of training without it.
+            too_long: what is kept of a protein longer than the model reads, as `data.too_long` of a recipe.
+            skip_invalid: a row without a protein has no prediction, and is no error.
+
+        Returns:
+            Name -> (n,) values: of each task its prediction, its interval or probabilities, as the columns of the
+            command; and "note". For a DataFrame, a copy with these columns. A residue task has a list for each row.
+
+        Raises:
+            ValueError: a row has no protein or one that is too long, or there is nothing to predict.
+        """
+        from finetune.predict.checked_rows import checked_rows
+        from finetune.predict.rows import ROWS, RowColumns, RowPredictions
+
+        columns = RowColumns(sequence, mutation, wild_type, too_long, skip_invalid)
+        bundle = self._predictors[0].bundle
+        table = _table(rows, bundle.manifest.reading.sequence)
+        settings = columns.settings(bundle.manifest.reading, bundle.folder, table.columns)
+        with silenced(is_silent=not self._progress), self._lock, ProgressBar("predicting", after_s=2.0):
+            checked = checked_rows(_parts(table, ROWS), settings, bundle.manifest.reading.crop_tokens)
+            found = RowPredictions(self._predictors, checked)
+            predicted = found.parts(
+                lambda proteins: [each(proteins, np.arange(proteins.num_records)) for each in self._predictors]
+            )
+            values = [row for _, part in predicted for row in part]
+        added = {name: _array([row[at] for row in values]) for at, name in enumerate(found.names)}
+        return added if not hasattr(rows, "assign") else rows.assign(**added)
+
+
+def _table(rows: "Sequence[str] | Mapping[str, Sequence[object]] | DataFrame", usual: Sequence[str]) -> Table:
+    """Rows as a table of text.
+
+    Raises:
+        ValueError: they are one string, or there are none.
+    """
+    import pyarrow
+
+    if isinstance(rows, str):
+        raise ValueError("rows is one string; give a list of sequences, or a table")
+    if isinstance(rows, Mapping) or hasattr(rows, "columns"):
+        columns = {str(name): list(rows[name]) for name in rows}  # type: ignore[index]
+    else:
+        columns = {usual[0] if usual else "sequence": list(rows)}
+    if not columns or not next(iter(columns.values())):
+        raise ValueError("rows: there is none; give at least one sequence")
+    cells = {
+        name: pyarrow.array([None if each is None or each != each else str(each) for each in values], pyarrow.string())
+        for name, values in columns.items()
+    }
+    return Table("rows", pyarrow.table(cells), 0)
+
+
+def _parts(table: Table, rows: int) -> "TableParts":
+    """A table in parts."""
+    from finetune.tables.parts import TableParts
+
+    def read() -> Iterator[Table]:
+        for first in range(0, table.num_rows, rows):
+            yield replace(table, cells=table.cells.slice(first, rows), first_row=first)
+
+    return TableParts(table.name, table.columns, (), read)
+
+
+def _array(values: Sequence[object]) -> NDArray[Any]:
+    """(n,) numbers, NaN where there is none; or objects, such as names of classes and lists."""
+    if all(value is None or isinstance(value, float) for value in values):
+        return np.array(values, np.float64)
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def _letters(number: int, text: str, unknown_letters: LetterPolicy) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finetune.metrics.weighted import Floats
 from finetune.results.calibration import Calibration
@@ -115,17 +114,10 @@ def task_columns(
     return found
 
 
-def cell(value: float | str) -> str:
-    """The text of one number, with 7 digits, or of one class."""
-    return value if isinstance(value, str) else f"{value:.7g}"
-
-
-def list_cell(values: Sequence[float | str], places: NDArray[np.int64]) -> str:
-    """The text of the predictions of a row's residues.
-
-    Args:
-        values: (residues of the record,) predictions.
-        places: (residues of the row's protein,) where each is in the record; -1 where it has no prediction.
-    """
-    rounded = [None if at < 0 else values[at] for at in places.tolist()]
-    return json.dumps([float(f"{each:.7g}") if isinstance(each, float) else each for each in rounded])
+def cell(value: float | str | Sequence[float | str | None] | None) -> str:
+    """The text of one number, with 7 digits, of one class, or of a list of them; empty without a value."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    return json.dumps([float(f"{each:.7g}") if isinstance(each, float) else each for each in value])

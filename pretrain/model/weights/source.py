@@ -221,7 +221,7 @@ def quiet_transformers() -> Iterator[None]:
             yield
         finally:
             logging.set_verbosity(levels[0])
-            hub_logging.set_verbosity(levels[1])  # type: ignore[no-untyped-call]
+            hub_logging.set_verbosity(levels[1])
             if draws:
                 logging.enable_progress_bar()
 

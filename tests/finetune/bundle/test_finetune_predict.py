@@ -1,22 +1,24 @@
 """What is predicted with a bundle: every row, in its order, part by part, by one process or several."""
 
-import argparse
 import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pytest
 import torch
 
+import zymogen
 from finetune.__main__ import _next as last_lines
+from finetune.bundle.columns import cell as predicted_cell
 from finetune.bundle.folder import open_folder, write_bundle
 from finetune.bundle.manifest import MANIFEST, ReadingSettings
-from finetune.predict.__main__ import _notes, _reading
 from finetune.predict.__main__ import main as predict
 from finetune.predict.predictor import empty_model, open_predictor
+from finetune.predict.rows import RowColumns, RowPredictions, _notes
 from finetune.splits.parts import parts_of
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
@@ -98,7 +100,7 @@ def test_a_row_without_a_protein_is_named_or_left_out(
 def test_mutations_of_the_sequence_of_each_row(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["finetune.predict.__main__"], "_ROWS", 2)  # the numbering is that of all parts
+    monkeypatch.setattr("finetune.predict.rows.ROWS", 2)  # the numbering is that of all parts
     first, second = letters(5, 14), letters(6, 14)
     whole = [first[:4] + "C" + first[5:], second, second[:1] + "W" + second[2:], second[:7] + "D" + second[8:]]
     named = [f"{first[4]}5C", "WT", f"{second[1]}2W", f"{second[7]}8D"]
@@ -154,7 +156,7 @@ def test_a_table_is_predicted_part_by_part(
     mutation = ["--mutation", "mutant", "--wild-type", str(tmp_path / "wt.fasta")]
     bundle = str(folder / "run")
     assert predict([bundle, str(tmp_path / "whole.fasta"), "-o", str(tmp_path / "at_once.csv")]) == 0
-    monkeypatch.setattr("finetune.predict.__main__._ROWS", 3)
+    monkeypatch.setattr("finetune.predict.rows.ROWS", 3)
     assert predict([bundle, str(tmp_path / "mutants.csv"), "-o", str(tmp_path / "parts.csv"), *mutation]) == 0
     assert "residue 1 of the wild type is number 101" in capfd.readouterr().err
     at_once, parts = rows(tmp_path / "at_once.csv"), rows(tmp_path / "parts.csv")
@@ -164,7 +166,7 @@ def test_a_table_is_predicted_part_by_part(
         assert json.loads(one["ss_p_H"]) == pytest.approx(json.loads(other["ss_p_H"]), rel=1e-5)
 
     # What is wrong with the last part is said before anything of the first one is predicted.
-    monkeypatch.setattr("finetune.predict.__main__._predicted", lambda *_: pytest.fail("predicted"))
+    monkeypatch.setattr(RowPredictions, "parts", lambda *_: pytest.fail("predicted"))
     for wrong, said in (
         ("MK7", "row 10: has no protein: its column 'sequence' says 'MK7'"),
         ("M" * 50, "1 of 9 rows have a protein of more than 38 residues, the most that the model was told to read, "
@@ -284,7 +286,45 @@ def test_whole_sequences_are_read_by_a_model_of_mutations() -> None:
         empty_mutation="wild_type",
         too_long="window",
     )
-    nothing = dict.fromkeys(("mutation", "wild_type", "too_long", "rows_without_protein"))
-    asked = argparse.Namespace(**nothing, sequence=["letters"])
-    found = _reading(asked, trained, Path("none.fasta"), ["letters"])
+    found = RowColumns(sequence=["letters"]).settings(trained, Path("none"), ["letters"])
     assert found == ReadingSettings(sequence=("letters",))
+
+
+@pytest.mark.parametrize("kind", ["frame", "columns", "list"])
+def test_python_gets_the_numbers_of_the_command(folder: Path, tmp_path: Path, kind: str) -> None:
+    sequences = [letters(90, 12), letters(91, 50), letters(90, 12).lower(), f"{letters(92, 13)}X"]
+    text = "".join(f"{sequence},{number}\n" for number, sequence in enumerate(sequences))
+    (tmp_path / "in.csv").write_text(f"sequence,mine\n{text}")
+    assert predict([str(folder / "run"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv")]) == 0
+    written = rows(tmp_path / "out.csv")
+    model = zymogen.open_bundle(folder / "run", device="cpu")
+    assert model.tasks == ["kd", "fold", "ss"]
+    frame = pandas.DataFrame({"sequence": sequences, "mine": range(4)}, index=[*"abcd"])
+    given = {"frame": frame, "columns": dict(frame), "list": sequences}[kind]
+    found = model.predict(given)
+    assert model.predict(given)["kd"].tolist() == found["kd"].tolist()
+    if kind == "frame":
+        assert [*found.index] == [*"abcd"]
+        assert [*found.columns] == [*written[0]]
+        assert [*frame.columns] == ["sequence", "mine"]
+    else:
+        assert [*found] == [name for name in written[0] if name not in ("sequence", "mine")]
+    for name in set(found) - {"sequence", "mine"}:
+        for value, cell in zip(found[name], (row[name] for row in written), strict=True):
+            assert predicted_cell(value) == cell
+
+
+def test_python_names_a_row_that_cannot_be_predicted(folder: Path) -> None:
+    model = zymogen.open_bundle(folder / "run" / "bundle", device="cpu")
+    with pytest.raises(ValueError, match=r"^rows: row 1: has no protein: its column 'sequence' is empty"):
+        model.predict([letters(90, 12), ""])
+    found = model.predict([letters(90, 12), None], skip_invalid=True)  # type: ignore[list-item]
+    assert np.isnan(found["kd"]).tolist() == [False, True]
+    assert (found["fold"][1], found["note"][1]) == (None, "no protein")
+    for rows_ in ([], {}, {"sequence": []}):
+        with pytest.raises(ValueError, match=r"^rows: there is none"):
+            model.predict(rows_)
+    with pytest.raises(ValueError, match=r"^rows is one string; give a list of sequences, or a table"):
+        model.predict("MKT")
+    with pytest.raises(ValueError, match=r"none is no bundle, and has none in bundle/"):
+        zymogen.open_bundle(folder / "none")

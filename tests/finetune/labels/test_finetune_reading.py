@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from finetune.bundle.columns import list_cell
+from finetune.bundle.columns import cell as predicted_cell
 from finetune.labels.labels import ABOVE, BELOW, EXACT
 from finetune.labels.locate import TableRows
 from finetune.labels.read import read_task
@@ -152,12 +152,13 @@ def test_lists_of_residue_labels(cell: str) -> None:
 
 
 def test_residue_predictions_are_read_as_labels() -> None:
-    written = list_cell([0.25, -1.5, 3.0], np.array([0, -1, 2, 1]))
-    assert residue_labels([written], [4]) == [(0, 0, 0.25, 0), (0, 0, 3.0, 2), (0, 0, -1.5, 3)]
-    assert residue_labels([list_cell(["H", "E"], np.array([1, 0]))], [2], type="multiclass") == [
-        (0, 0, 0.0, 0),
-        (0, 0, 1.0, 1),
+    written = predicted_cell([0.25, None, 3.0, -1.5])
+    assert residue_labels([written], [4]) == [
+        (0, 0, 0.25, 0),
+        (0, 0, 3.0, 2),
+        (0, 0, -1.5, 3),
     ]
+    assert residue_labels([predicted_cell(["E", "H"])], [2], type="multiclass") == [(0, 0, 0.0, 0), (0, 0, 1.0, 1)]
 
 
 def test_a_list_of_one_number_is_the_number() -> None:
