@@ -16,7 +16,6 @@ from zymogen.processes import signals
 from zymogen.processes.signals import Interrupted
 from zymogen.settings.interval import interval
 from zymogen.trainer.checkpoint.manifest import LOSS_SCALE, TrainerState
-from zymogen.trainer.checkpoint.save_schedule import SaveSchedule
 from zymogen.trainer.checkpoint.saver import CheckpointSaver
 from zymogen.trainer.console import Console, loss_of, tracker_rows
 from zymogen.trainer.engine.engine import Engine
@@ -27,7 +26,6 @@ from zymogen.trainer.optimizer.schedule import learning_rate
 from zymogen.trainer.recovery.loss_monitor import LossMonitor, skips_entry
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.interval_schedule import IntervalSchedule
-from zymogen.trainer.run.settings import planned_saves
 from zymogen.trainer.step import InFlightSteps, StepResult, train_step
 from zymogen.trainer.validation import ValidationHistory
 
@@ -63,7 +61,6 @@ class Trainer(Generic[S]):
     console: Console = field(init=False)
     loader: Loader = field(init=False)
     in_flight: InFlightSteps = field(init=False)
-    save_schedule: SaveSchedule = field(init=False)
     validation_schedule: IntervalSchedule = field(init=False)
 
     @property
@@ -130,7 +127,7 @@ class Trainer(Generic[S]):
         )
         self.in_flight.push(step, result, rate)
         number, is_last = self.state.step + len(self.in_flight), tokens_seen >= self.recipe.schedule.total_tokens
-        saves = self.save_schedule.due_at_step(number) or is_last
+        saves = self.saver.due_at_step(number) or is_last
         validates = self.validation_schedule.due_at_step(number)
         flags = self.record(drain=saves or validates)
         signals.raise_if_flagged(flags.interrupt)
@@ -148,7 +145,7 @@ class Trainer(Generic[S]):
         save = signals.save_requested() and not self.saver.is_writing
         flags = self.saver.flags()._replace(interrupt=signals.signal_flag(), save=save)
         if self.engine.is_main:
-            save = save or self.save_schedule.due_by_clock()
+            save = save or self.saver.due_by_clock()
             flags = flags._replace(save=save, validate=self.validation_schedule.due_by_clock())
         return flags
 
@@ -185,7 +182,7 @@ class Trainer(Generic[S]):
             self.state = replace(self.state, entries=entries)
             is_saved = self.saver.save(self.state, wait=overwrite, final=final, overwrite=overwrite)
         if is_saved or overwrite:
-            self.save_schedule.reset()
+            self.saver.schedule.reset()
         return is_saved
 
     def validate(self) -> S:
@@ -207,7 +204,7 @@ class Trainer(Generic[S]):
         """Make what lasts for the steps of this attempt, and show the header of the run."""
         settings, state = self.recipe.run, self.state
         pauses = {
-            "checkpoint": (planned_saves(settings.checkpoint_every, settings.may_lose), 0.0),
+            "checkpoint": (interval("run.checkpoint_every", settings.checkpoint_every), 0.0),
             "validate": (interval("run.evaluate_every", settings.evaluate_every), self.job.validation_tokens()),
         }
         plan, total_tokens = self.loader.plan if self.engine.is_main else None, self.recipe.schedule.total_tokens
@@ -217,7 +214,6 @@ class Trainer(Generic[S]):
         self.console.open(facts, self.run.root, self.opening_lines, is_over=self.is_over)
         late = {"auto": self.engine.device.type == "cuda", "always": True, "never": False}[settings.read_late]
         self.in_flight = InFlightSteps(int(late))
-        self.save_schedule = SaveSchedule(settings, self.saver, self.engine.world_size, self.console.say)
         self.validation_schedule = IntervalSchedule("run.evaluate_every", settings.evaluate_every)
 
     @contextmanager

@@ -33,7 +33,7 @@ SURFACE = {
     """,
     "operational": """
         run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
-        run.gpu_hours_per_failure run.may_lose run.keep_checkpoints run.keep_checkpoints_every run.shared
+        run.keep_checkpoints run.keep_checkpoints_every run.shared
         run.compare_copies_every run.spike_nats run.read_late
         run.saves_may_fail_for run.grace_s run.checkpoint_url run.trackers
         data.sources data.clusters data.bins_per_forward data.store_dir

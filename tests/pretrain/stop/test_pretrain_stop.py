@@ -199,7 +199,7 @@ def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], mon
 def test_the_last_save_is_begun_if_it_fits(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, save_s: float, saved: int
 ) -> None:
-    monkeypatch.setattr(saver.CheckpointSaver, "cost", saver.SaveCost(0.0, save_s, 1))
+    monkeypatch.setattr(saver.CheckpointSaver, "usual_s", save_s)
     when(zymogen.trainer.loop, "train_step", SIGTERM, at=5)
     with written_at_once():
         assert run.start("run.checkpoint_every=2", "run.grace_s=100") == 75
@@ -228,9 +228,7 @@ def test_a_save_that_does_not_end_gets_what_is_left(
 
     with monkeypatch.context() as patch:
         patch.setattr(saver, "commit", blocked)
-        patch.setattr(
-            saver.CheckpointSaver, "cost", saver.SaveCost(0.0, 0.0, 1)
-        )  # however slow the disk is, the last one fits
+        patch.setattr(saver.CheckpointSaver, "usual_s", 0.0)  # however slow the disk is, the last one fits
         when(zymogen.trainer.loop, "train_step", SIGTERM, at=5)
         began = time.monotonic()
         assert run.start("run.checkpoint_every=2", "run.grace_s=2") == 75

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
 
 from zymogen.console.progress import clock_time
 from zymogen.console.safe_text import log
@@ -40,6 +39,7 @@ from zymogen.trainer.engine.named_state import NamedState
 from zymogen.trainer.flags import NO_FLAGS, StepFlags
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.grace_period import GracePeriod
+from zymogen.trainer.run.interval_schedule import IntervalSchedule
 from zymogen.trainer.run.settings import RunSettings
 from zymogen.trainer.run.versions import versions
 
@@ -54,23 +54,12 @@ _PATIENCE_S = 2.0
 _MARGIN = 2.0
 """The last save of a run that a signal stops is begun if so many times what saves take is left of `run.grace_s`."""
 _LATEST = 5
-"""Saves whose cost counts."""
+"""Saves whose time counts."""
 _LOOK_S = 1.0
 """How often the ranks tell each other of the last save."""
 
 Note = Callable[[TrainerState, Mapping[str, object]], None]
 """Writes down what became of the save of a state."""
-
-
-class SaveCost(NamedTuple):
-    """What a save costs."""
-
-    stall_s: float
-    """How long training waited for it."""
-    save_s: float
-    """How long it took until it was published."""
-    num_bytes: int
-    """Size of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +117,9 @@ class CheckpointSaver:
         self._has_waited = False  # for the save that is being written
         self.say: Callable[[str], None] = log
         """Tells the user of what failed."""
-        self._costs: deque[SaveCost] = deque(maxlen=_LATEST)
+        self.schedule = IntervalSchedule("run.checkpoint_every", settings.checkpoint_every)
+        """When a save is due, apart from steps whose checkpoint is kept for good."""
+        self._seconds: deque[float] = deque(maxlen=_LATEST)
         self.failed = 0
         """Saves of this attempt that failed, tries included."""
         self.skipped = 0
@@ -150,15 +141,22 @@ class CheckpointSaver:
         size = 4 * num_stored if self._bytes is None else self._bytes
         self._engine.on_main(lambda: require_room(self._run.checkpoints, kept=kept, checkpoint_bytes=size))
 
-    @property
-    def retry_due(self) -> bool:
-        """Whether a save that failed is to be tried again, by this rank's clock, so that one rank decides for all."""
-        return self._fails and self._failures.latest_s >= self._most_s / _TRIES
+    def due_at_step(self, step: int) -> bool:
+        """Whether a save is due with this step, on every rank: also of one that is kept for good."""
+        return self.schedule.due_at_step(step) or self._settings.stays(step)
+
+    def due_by_clock(self) -> bool:
+        """Whether the interval has passed by this rank's clock, or a save that failed is to be tried again.
+
+        While another save is being written, none is due.
+        """
+        retries = self._fails and self._failures.latest_s >= self._most_s / _TRIES
+        return not self.is_writing and (retries or self.schedule.due_by_clock())
 
     @property
-    def cost(self) -> SaveCost | None:
-        """What a save costs, as the latest ones did in the median; None before the first one, and but on rank 0."""
-        return SaveCost(*(median(each) for each in zip(*self._costs, strict=True))) if self._costs else None
+    def usual_s(self) -> float:
+        """Median seconds of the latest saves; 0 before the first one, and on ranks other than 0."""
+        return median(self._seconds) if self._seconds else 0.0
 
     @property
     def is_writing(self) -> bool:
@@ -238,7 +236,7 @@ class CheckpointSaver:
             return False
         for left in range(LAST_TRIES - 1 if final else 0, -1, -1):
             if final:
-                needs_s = _MARGIN * (self.cost.stall_s + self.cost.save_s) if self.cost else 0.0
+                needs_s = _MARGIN * self.usual_s
                 self._grace.require(needs_s, f"a save takes up to {needs_s:.2g} s")
             self._begin(state, left if final else None)
             if not wait:
@@ -340,8 +338,7 @@ class CheckpointSaver:
         if self._engine.is_main:
             assert begun.write.result is not None, "rank 0 publishes"
             self._parent = begun.write.result.self_sha256
-            size = sum(file.size for file in begun.write.result.files)
-            self._costs.append(SaveCost(begun.stall_s, begun.write.seconds, size))
+            self._seconds.append(begun.write.seconds)
         self._fails = False
         self._failures.succeeded()
         self.newest, self._step = self._run.checkpoints / checkpoint_name(begun.state.step), begun.state.step

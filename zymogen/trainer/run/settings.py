@@ -7,25 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from zymogen.settings.interval import TIME, UNIT, Every, Interval, interval
+from zymogen.settings.interval import TIME, UNIT, Every
 from zymogen.settings.section import OPERATIONAL, SCHEDULE, Section, seed_setting, setting
 
 _URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(/|$))[\w.=+-]+)+")
 """Places in stores that can make an object only if there is none; only S3 was tried."""
-AUTO = "auto"
-"""The value of `checkpoint_every` by which a run chooses the interval itself."""
-_OF_AUTO = ("checkpoint_every", (AUTO,))
-MAY_LOSE = "30 min"
-"""Default of `may_lose`."""
-
-
-def planned_saves(checkpoint_every: Every, may_lose: str) -> Interval:
-    """The interval between saves as far as it is known before there was one: "auto" is at most `may_lose`.
-
-    Raises:
-        ValueError: it is none.
-    """
-    return interval("run.checkpoint_every", may_lose if checkpoint_every == AUTO else checkpoint_every)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,24 +29,7 @@ class RunSettings(Section):
         OPERATIONAL, "most validation proteins scored at a time", 2000, "sequences", at_least=1
     )
     checkpoint_every: Every = setting(
-        OPERATIONAL,
-        "between two checkpoints; the last step has one in any case",
-        "10 min",
-        f"{UNIT}; 'auto': what saves cost and how often machines fail",
-    )
-    gpu_hours_per_failure: float = setting(
-        OPERATIONAL,
-        "hours of one GPU (or of one process on CPUs) between two failures, for checkpoint_every = 'auto'",
-        8000.0,
-        only=_OF_AUTO,
-        above=0,
-    )
-    may_lose: str = setting(
-        OPERATIONAL,
-        "most training that a failure may undo, for checkpoint_every = 'auto'",
-        MAY_LOSE,
-        TIME,
-        only=_OF_AUTO,
+        OPERATIONAL, "between two checkpoints; the last step has one in any case", "10 min", UNIT
     )
     compare_copies_every: int = setting(
         OPERATIONAL,
@@ -125,10 +94,6 @@ class RunSettings(Section):
                 f"run.checkpoint_url: got {self.checkpoint_url!r}, allowed is 's3://bucket/name', where name is this "
                 "run's alone; keys and the address of another store than Amazon's are read from the environment (AWS_*)"
             )
-        try:
-            planned_saves(self.checkpoint_every, self.may_lose)
-        except ValueError as error:
-            raise ValueError(f"{error}, or 'auto'") from None
 
     def stays(self, step: int) -> bool:
         """Whether the checkpoint of this step is kept for good."""
