@@ -45,12 +45,12 @@ from pretrain.recipe import Recipe
 from pretrain.summary import launch_command
 from zymogen.processes.launcher import command_line
 from zymogen.settings import json_file
-from zymogen.trainer.console import gigabytes
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.job import Job, LossTerm, ModelBundle
 from zymogen.trainer.optimizer.kinds import ParameterGroup, parameter_groups
 from zymogen.trainer.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run_console import gigabytes
 from zymogen.trainer.step import StepResult
 from zymogen.trainer.telemetry.memory import free_bytes
 

@@ -4,6 +4,7 @@ In: how much is done, and a text. Out: text on standard error. Kept: the line on
 which the rate is computed.
 """
 
+import builtins
 import sys
 import threading
 import time
@@ -62,15 +63,15 @@ class ProgressLine:
                 del parts[2]  # the first two and the last ones are looked for first
             self._bar.update(self._task, completed=done, total=self._total, description=" | ".join(parts))
         else:
-            self.say(f"{self._title}{text}")
+            self.print(f"{self._title}{text}")
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Write a line that stays."""
         text = printable(text)
         if self._bar:
             self._bar.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
         elif self._speaks:
-            print(text, file=self._stream, flush=True)
+            builtins.print(text, file=self._stream, flush=True)
 
 
 class BuildProgress(ProgressLine):
@@ -100,7 +101,7 @@ class BuildProgress(ProgressLine):
         took_s = time.monotonic() - self._opened
         if error[0] is None and self._reports and took_s >= self.told_from_s:
             records, residues = self._records, self._reports[-1][1]
-            self.say(f"built the token store: {records:,} records, {residues:,} residues, in {clock_time(took_s)}")
+            self.print(f"built the token store: {records:,} records, {residues:,} residues, in {clock_time(took_s)}")
 
     def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
         """Report progress; bytes are stored bytes of the sources."""
@@ -178,7 +179,7 @@ class ProgressBar(ProgressLine):
         self._thread.join()
         super().__exit__(*error)
         if error[0] is None and took_s >= self._after_s:
-            self.say(f"{self._text}: took {clock_time(took_s)}")
+            self.print(f"{self._text}: took {clock_time(took_s)}")
 
     def _tell(self) -> None:
         """Run in a thread of its own, so that the work need not report."""
@@ -188,9 +189,9 @@ class ProgressBar(ProgressLine):
             self._bar.update(self._task, description=self._text)
             self._show()  # rich updates the time by itself
             return
-        self.say(f"{self._text} ...")
+        self.print(f"{self._text} ...")
         while not self._ended.wait(self._every_s):
-            self.say(f"{self._text}: {clock_time(time.monotonic() - self._opened)} so far")
+            self.print(f"{self._text}: {clock_time(time.monotonic() - self._opened)} so far")
 
 
 def clock_time(seconds: float) -> str:

@@ -37,7 +37,7 @@ from zymogen.trainer.recovery.shared_directory import require_shared
 from zymogen.trainer.recovery.watchdog import watched
 from zymogen.trainer.run.attempts import attempts, recorded
 from zymogen.trainer.run.directory import RunDirectory
-from zymogen.trainer.telemetry.peak import peak_of_all
+from zymogen.trainer.telemetry.peak import peak
 from zymogen.trainer.validation import ValidationHistory
 
 R = TypeVar("R", bound=TrainingRecipe)
@@ -156,7 +156,7 @@ def prepare(
         engine.on_main(lambda: run.describe(model=dict(built.description), parameters=num_parameters))
     with ProgressBar("setting the model up", after_s=2.0, speaks=engine.is_main):
         opening_lines = list(job.set_up(built.model))
-    peak_flops = peak_of_all(engine, run, engine.compute_dtype, built.width)
+    peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, built.width)))  # ranks of a CPU share it
     loss_weights = torch.tensor([objective.weight for objective in job.objectives], device=engine.device)
     groups = job.parameter_groups(built.model)
     stored = num_stored(groups, recipe.optimizer)
@@ -223,7 +223,8 @@ def _restore(
 
 def finish(trainer: Trainer[S]) -> S:
     """Validate and publish the final weights; collective."""
-    trainer.bind()
+    if trainer.bound is False:  # None: nothing was trained, and run.json says what was
+        trainer.bind()
     with ProgressBar("validating", after_s=2.0, speaks=trainer.engine.is_main), signals.deferred():
         trainer.phase = "validate"
         scores = trainer.history.at_end(trainer.model, trainer.state)

@@ -17,7 +17,6 @@ from zymogen.processes.signals import Interrupted
 from zymogen.settings.interval import interval
 from zymogen.trainer.checkpoint.manifest import LOSS_SCALE, TrainerState
 from zymogen.trainer.checkpoint.saver import CheckpointSaver
-from zymogen.trainer.console import Console, loss_of, tracker_rows
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.flags import NO_FLAGS, StepFlags
 from zymogen.trainer.job import Job, TrainingRecipe, ValidationScores
@@ -26,6 +25,7 @@ from zymogen.trainer.optimizer.schedule import learning_rate
 from zymogen.trainer.recovery.loss_monitor import LossMonitor, skips_entry
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.interval_schedule import IntervalSchedule
+from zymogen.trainer.run_console import RunConsole, loss_of, tracker_rows
 from zymogen.trainer.step import InFlightSteps, StepResult, train_step
 from zymogen.trainer.validation import ValidationHistory
 
@@ -58,7 +58,7 @@ class Trainer(Generic[S]):
     """From the first step to the last one."""
     bound: bool | None = None
     """Whether the run's directory has the recipe; None: not tried yet."""
-    console: Console = field(init=False)
+    console: RunConsole = field(init=False)
     loader: Loader = field(init=False)
     in_flight: InFlightSteps = field(init=False)
     validation_schedule: IntervalSchedule = field(init=False)
@@ -138,7 +138,7 @@ class Trainer(Generic[S]):
         if saves:
             self.save(final=is_last)
         if validates:  # after the save: what ends it costs no step
-            self.console.say(f"step {self.state.step} | {self.validate().line()}")
+            self.console.print(f"step {self.state.step} | {self.validate().line()}")
 
     def flags(self) -> StepFlags:
         """What this rank has for the others: signals, the save that is being written, and on rank 0 what is due."""
@@ -196,7 +196,7 @@ class Trainer(Generic[S]):
         """Validate, then save: the checkpoint of a step says how good it is; collective."""
         scores, step = self.validate(), self.state.step
         before = self.history.count(scores, step)
-        self.console.say(f"step {step} | {scores.line()} | {self.history.in_words()}")
+        self.console.print(f"step {step} | {scores.line()} | {self.history.in_words()}")
         if not self.save(final=self.is_over, overwrite=True):
             self.history.best = before  # a step without a checkpoint cannot be the best one
 
@@ -208,8 +208,8 @@ class Trainer(Generic[S]):
             "validate": (interval("run.evaluate_every", settings.evaluate_every), self.job.validation_tokens()),
         }
         plan, total_tokens = self.loader.plan if self.engine.is_main else None, self.recipe.schedule.total_tokens
-        self.console = Console(plan, total_tokens, state.tokens_seen, state.step, pauses)
-        self.saver.say = self.console.say
+        self.console = RunConsole(plan, total_tokens, state.tokens_seen, state.step, pauses, settings.console)
+        self.saver.log = self.console.print
         facts = (*self.job.facts(), *tracker_rows(settings.trackers, self.run.root))
         self.console.open(facts, self.run.root, self.opening_lines, is_over=self.is_over)
         late = {"auto": self.engine.device.type == "cuda", "always": True, "never": False}[settings.read_late]
@@ -234,7 +234,7 @@ class Trainer(Generic[S]):
         """Move the state past a step that was taken, unless it went wrong; collective."""
         before = self.state
         self.state = before.after(step.num_tokens, step.cursor, result.digests, applied=result.applied)
-        loss = loss_of(self.job.objectives, result.losses) if self.job.bounds_spikes else float("nan")
+        loss = loss_of(self.job.objectives, result.losses) if self.job.bounds_spikes else None
         if fault := self.monitor.check(before, loss, result.applied, result.loss_scale):
             self.saver.wait(patiently=True)
             where = self.recipe, self.run, self.saver.newest, self.loader.plan

@@ -115,8 +115,8 @@ class CheckpointSaver:
         self._touching: threading.Thread | None = None
         self._begun: _PendingSave | None = None
         self._has_waited = False  # for the save that is being written
-        self.say: Callable[[str], None] = log
-        """Tells the user of what failed."""
+        self.log: Callable[[str], None] = log
+        """Prints what failed."""
         self.schedule = IntervalSchedule("run.checkpoint_every", settings.checkpoint_every)
         """When a save is due, apart from steps whose checkpoint is kept for good."""
         self._seconds: deque[float] = deque(maxlen=_LATEST)
@@ -150,8 +150,9 @@ class CheckpointSaver:
 
         While another save is being written, none is due.
         """
-        retries = self._fails and self._failures.latest_s >= self._most_s / _TRIES
-        return not self.is_writing and (retries or self.schedule.due_by_clock())
+        if self.is_writing:
+            return False
+        return self.schedule.due_by_clock() or (self._fails and self._failures.latest_s >= self._most_s / _TRIES)
 
     @property
     def usual_s(self) -> float:
@@ -271,7 +272,7 @@ class CheckpointSaver:
                 self._grace.require(0.0, f"the save of step {step} had not ended")
             if self._begun and not patiently:
                 if may_wait:
-                    self.say(f"save skipped: the checkpoint of step {step} is still being written; training continues")
+                    self.log(f"save skipped: the checkpoint of step {step} is still being written; training continues")
                 self._has_waited = True
                 return False
         return True
@@ -362,7 +363,7 @@ class CheckpointSaver:
                 f"; training continues, {self._newest_in_words()}; {so_far}, and the run ends if they do for {setting} "
                 "(run.saves_may_fail_for)"
             )
-        self.say(f"save failed: {reason}{follows}")
+        self.log(f"save failed: {reason}{follows}")
         self._note(begun.state, {"save_error": f"{reason}{follows}", "failed_saves": self.failed})
         if not follows:
             self._give_up(f"{ends}: {reason}")

@@ -358,7 +358,7 @@ class RunDirectory:
         code, now_code = described.code, extension.code_of(recipe)
         changed = [name for name in now_code if code.get(name, now_code[name]) != now_code[name]]
         if changed and not allow_code_change:
-            place = extension.place_of(extension.external_names(recipe)[changed[0]])
+            place = extension.place_of(extension.external_names(recipe)[changed[0]][0])
             raise ValueError(
                 f"{self.root}: {place}, the file of {changed[0]}, has changed since the run began: its SHA-256 was "
                 f"{code[changed[0]][:12]}..., is {now_code[changed[0]][:12]}...; restore it, choose another "

@@ -7,8 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from zymogen.settings.extension import FORM, require_name
 from zymogen.settings.interval import TIME, UNIT, Every
 from zymogen.settings.section import OPERATIONAL, SCHEDULE, Section, seed_setting, setting
+from zymogen.trainer.run.console_numbers import DEFAULT, OWN
 
 _URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(/|$))[\w.=+-]+)+")
 """Places in stores that can make an object only if there is none; only S3 was tried."""
@@ -22,6 +24,12 @@ class RunSettings(Section):
     directory: str = setting(OPERATIONAL, "run directory; the same directory continues the run", unit="path")
     seed: int = seed_setting()
     log_every: Every = setting(OPERATIONAL, "between two lines of metrics", "10 s", UNIT)
+    console: tuple[str, ...] = setting(
+        OPERATIONAL,
+        f"numbers of a line of progress: {', '.join(OWN)}, or {FORM} for a function or class of your own",
+        DEFAULT,
+        extends=True,
+    )
     evaluate_every: Every = setting(
         OPERATIONAL, "between two validations; the last step has one in any case", "10 min", UNIT
     )
@@ -89,6 +97,8 @@ class RunSettings(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
+        for name in self.console:
+            require_name("run.console", name, OWN)
         if self.checkpoint_url is not None and not _URL.fullmatch(self.checkpoint_url):
             raise ValueError(
                 f"run.checkpoint_url: got {self.checkpoint_url!r}, allowed is 's3://bucket/name', where name is this "

@@ -1,21 +1,12 @@
 """The speed of training between two lines of metrics.
 
-In: tokens and FLOPs of each step, and when the loop waits. Out: `Throughput`. Kept: the sums since the last line.
+In: tokens and FLOPs of each step, and when the loop waits. Out: numbers of a line of metrics. Kept: the sums since the
+last line.
 """
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
-
-
-class Throughput(NamedTuple):
-    """The speed, as a line of metrics has it."""
-
-    tokens_per_s: float
-    loader_wait: float
-    """Share of the time in which the step waited for its batches."""
-    flops_per_s: float
 
 
 class Timer:
@@ -36,7 +27,8 @@ class Timer:
         self._tokens += tokens
         self._flops += flops
 
-    def read(self) -> Throughput:
-        """The speed so far."""
+    def read(self) -> dict[str, float]:
+        """Return the speed so far, and the share of the time in which steps waited for their batches."""
         elapsed = time.perf_counter() - self._since
-        return Throughput(self._tokens / elapsed, self._waited / elapsed, self._flops / elapsed)
+        sums = {"tokens_per_s": self._tokens, "loader_wait": self._waited, "flops_per_s": self._flops}
+        return {name: value / elapsed for name, value in sums.items()}

@@ -18,7 +18,6 @@ from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
 from zymogen.trainer.checkpoint.commit import commit
 from zymogen.trainer.checkpoint.files.blocks import PRIVATE
 from zymogen.trainer.checkpoint.load import verify
-from zymogen.trainer.checkpoint.object_store import bucket as buckets
 from zymogen.trainer.checkpoint.object_store.bucket import RECORDS_FILE, CheckpointBucket
 from zymogen.trainer.checkpoint.object_store.objects import ObjectStore
 from zymogen.trainer.engine.named_state import TorchState
@@ -172,48 +171,6 @@ def test_a_request_that_is_repeated_is_no_conflict(bucket: CheckpointBucket) -> 
     assert bucket._objects.create("a", b"1")
     assert not bucket._objects.create("a", b"2")
     assert bucket._objects.read("a") == b"1"
-
-
-@pytest.mark.slow
-def test_a_save_stores_what_is_new_of_the_metrics(
-    bucket: CheckpointBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each part once, whatever process saves; a machine that lost the last lines goes on from those that are stored."""
-    monkeypatch.setattr(buckets, "PART_BYTES", 1000)
-    metrics, written = tmp_path / "metrics.jsonl", list[str]()
-    write = ObjectStore.write
-
-    def counted(self: ObjectStore, name: str, content: bytes) -> None:
-        written.append(name)
-        write(self, name, content)
-
-    def log(path: Path, first: int, last: int) -> None:
-        with path.open("a") as file:
-            file.writelines(f'{{"step": {step}, "loss": {"9" * 200}}}\n' for step in range(first, last))
-
-    monkeypatch.setattr(ObjectStore, "write", counted)
-    processes = [CheckpointBucket(bucket.url) for _ in range(3)]
-    for step in range(1, 13):
-        log(metrics, 10 * step, 10 * step + 10)
-        saved(tmp_path, processes[step // 5], step)
-    parts = [name for name in written if name.startswith("metrics/")]
-    assert len(parts) == len(set(parts)) == metrics.stat().st_size // 1000
-    newest, before = bucket.saves()[:2]
-    assert bucket.records(newest)["metrics.jsonl"] == metrics.read_text()
-    assert max(len(bucket._objects.read(f"{each.prefix}/{RECORDS_FILE}")) for each in bucket.saves()) < 3000
-
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "metrics.jsonl").write_text(bucket.records(before)["metrics.jsonl"])
-    log(other / "metrics.jsonl", 1000, 1030)
-    saved(other, CheckpointBucket(bucket.url), 13, attempt=2, number=1)
-    assert bucket.records(bucket.saves()[0])["metrics.jsonl"] == (other / "metrics.jsonl").read_text()
-    assert bucket.records(newest)["metrics.jsonl"] == metrics.read_text()
-    bucket._objects.write(parts[0], gzip.compress(b"{}"))
-    with pytest.raises(
-        InvalidCheckpointError, match=r"metrics/000000-.* not a part of metrics\.jsonl as it was stored"
-    ):
-        bucket.records(newest)
 
 
 def test_damage_is_noticed(bucket: CheckpointBucket, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,20 +14,19 @@ from data.order.plan_size import PlanSize
 from zymogen.console.format import aligned
 from zymogen.console.progress import clock_time
 from zymogen.settings.interval import Interval
-from zymogen.trainer.console import (
+from zymogen.trainer.job import LossTerm
+from zymogen.trainer.run.console_numbers import DEFAULT, console_numbers, format_numbers
+from zymogen.trainer.run_console import (
     Pauses,
-    StepMetrics,
     TimeLeft,
     format_epochs,
     format_estimate,
     format_header,
-    perplexity_of,
-    progress,
-    report_of,
+    format_progress,
+    loss_of,
+    perplexities,
     tracker_rows,
 )
-from zymogen.trainer.job import LossTerm
-from zymogen.trainer.telemetry.speed import Throughput
 
 RUN = Path("runs/own")
 FACTS = [
@@ -109,67 +109,54 @@ def test_durations(seconds: float, words: str) -> None:
     assert clock_time(seconds) == words
 
 
-REPORT = StepMetrics(2.8961, [("", 18.104)], 1.31e-3, 4321.0, 0.314)
+LINE = {"loss": 2.8961, "perplexity": 18.104, "tokens_per_s": 4321.0, "flops_per_s": 1.0, "mfu": 0.314}
+NUMBERS = console_numbers(DEFAULT)
 
 
-def test_a_line_of_progress() -> None:
-    assert progress(REPORT, step=10, steps=198, share=0.0506, left_s=83.2) == (
-        "step 10 of about 198 | loss 2.896 | perplexity 18.10 | 4.3k tokens/s | MFU 31 % | 5.0 % | 1:23 left"
-    )
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "loss 2.896 | perplexity 18.10 | 4.3k tokens/s | MFU 31 %"),
+        ({"loss": 600.0, "perplexity": math.exp(600)}, "loss 600.000 | perplexity 4e+260 | 4.3k tokens/s | MFU 31 %"),
+        ({"tokens_per_s": 2_345_678.0, "mfu": 0.0}, "loss 2.896 | perplexity 18.10 | 2.35M tokens/s | MFU 0 %"),
+        ({"mfu": None}, "loss 2.896 | perplexity 18.10 | 4.3k tokens/s"),  # on a CPU
+        ({"mfu": None, "flops_per_s": None}, "loss 2.896 | perplexity 18.10"),  # tokens that cost nothing
+        (
+            {"perplexity": None, "perplexity/residue": 7.389, "mfu": None},
+            "loss 2.896 | residue perplexity 7.39 | 4.3k tokens/s",
+        ),
+        ({"loss": "none", "perplexity": None}, "loss - | 4.3k tokens/s | MFU 31 %"),
+    ],
+)
+def test_numbers_of_a_line(changes: dict[str, Any], shown: str) -> None:
+    """A None takes a number out of the line; "none" is a number that a step does not have."""
+    line = {name: None if value == "none" else value for name, value in (LINE | changes).items() if value is not None}
+    assert " | ".join(format_numbers(NUMBERS, line)) == shown
 
 
-def test_a_line_of_progress_on_a_cpu_is_short_and_has_no_mfu() -> None:
-    said = progress(REPORT, step=1_000, steps=3_784, share=0.265, left_s=567.0, shows_mfu=False)
-    assert said == "step 1,000 of about 3,784 | loss 2.896 | perplexity 18.10 | 4.3k tokens/s | 26.5 % | 9:27 left"
-    assert len(said) < 100
+@pytest.mark.parametrize(
+    ("step", "steps", "share", "left_s", "shown"),
+    [
+        (10, 198, 0.0506, 83.2, "step 10 of about 198 | loss 1 | 5.0 % | 1:23 left"),
+        (1, 198, 0.005, None, "step 1 of about 198 | loss 1 | 0.5 %"),
+        (198, 199, 0.99999, 1.0, "step 198 of about 199 | loss 1 | 99.9 % | 0:01 left"),
+        (199, 198, 1.0, 0.5, "step 199 of 199 | loss 1 | 100 %"),
+        (1_000, 20_000, 0.05, 7200.0, "step 1,000 of about 20,000 | loss 1 | 5.0 % | 2:00:00 left"),
+    ],
+)
+def test_a_line_of_progress(step: int, steps: int, share: float, left_s: float | None, shown: str) -> None:
+    assert format_progress(["loss 1"], step, steps, share, left_s) == shown
 
 
-def test_a_perplexity_of_hundreds_of_digits_keeps_the_line_readable() -> None:
-    diverged = REPORT._replace(loss=600.0, perplexities=[("", perplexity_of(600.0))])
-    said = progress(diverged, step=10, steps=198, share=0.0506, left_s=83.2)
-    assert " | loss 600.000 | perplexity 4e+260 | " in said
-
-
-def test_the_first_and_the_last_line() -> None:
-    first = progress(REPORT, step=1, steps=198, share=0.005, left_s=None)
-    assert first.startswith("step 1 of about 198 | ")
-    assert first.endswith(" | MFU 31 % | 0.5 %")
-    last = progress(REPORT, step=199, steps=199, share=1.0, left_s=0.5)
-    assert last.startswith("step 199 of 199 | ")
-    assert last.endswith(" | 100 %")
-    assert " | 99.9 % | " in progress(REPORT, step=198, steps=199, share=0.99999, left_s=1.0)
-    fast = StepMetrics(1.0, [], 1e-4, 2_345_678.0, 0.0)
-    assert progress(fast, step=1_000, steps=20_000, share=0.05, left_s=7200.0) == (
-        "step 1,000 of about 20,000 | loss 1.000 | 2.35M tokens/s | MFU 0 % | 5.0 % | 2:00:00 left"
-    )
-
-
-def test_no_speed_is_told_where_tokens_cost_no_flops() -> None:
-    found = report_of([LossTerm("length", 1.0)], [2.0], 1e-3, Throughput(1000.0, 0.0, 0.0), 1e10)
-    assert found.mfu is None
-    assert progress(found, step=1, steps=2, share=0.5, left_s=9.0) == (
-        "step 1 of about 2 | loss 2.000 | 50.0 % | 0:09 left"
-    )
-
-
-def test_only_a_cross_entropy_has_a_perplexity() -> None:
-    speed = Throughput(1000.0, 0.0, 3e9)
+def test_loss_and_perplexities_of_a_step() -> None:
     one = [LossTerm("masked_language", 1.0, has_perplexity=True)]
-    assert report_of(one, [2.0], 1e-3, speed, 1e10) == StepMetrics(2.0, [("", math.exp(2.0))], 1e-3, 1000.0, 0.3)
     two = [LossTerm("residue", 1.0, has_perplexity=True), LossTerm("length", 0.5)]
-    found = report_of(two, [2.0, 8.0], 1e-3, speed, 1e10)
-    assert (found.loss, found.perplexities) == (6.0, [("residue", math.exp(2.0))])
-    assert " | residue perplexity 7.39 | " in progress(found, step=1, steps=2, share=0.5, left_s=None)
-    assert report_of([LossTerm("length", 1.0)], [2.0], 1e-3, speed, 1e10).perplexities == []
-    assert report_of(two, [None, 8.0], 1e-3, speed, 1e10)[:2] == (4.0, [])
-    assert report_of(two, [2.0, None], 1e-3, speed, 1e10)[:2] == (2.0, [("residue", math.exp(2.0))])
-    without_targets = report_of(two, [None, None], 1e-3, speed, 1e10)
-    assert without_targets.loss is None
-    line = progress(without_targets, step=1, steps=2, share=0.5, left_s=None)
-    assert line == "step 1 of about 2 | loss - | 1.0k tokens/s | MFU 30 % | 50.0 %"
-    assert math.isnan(report_of(two, [math.nan, None], 1e-3, speed, 1e10).loss or 0.0)  # not finite: shown as it is
-    assert math.isinf(perplexity_of(1e4))
-    assert math.isnan(perplexity_of(math.nan))
+    assert (loss_of(one, [2.0]), perplexities(one, [2.0])) == (2.0, {"perplexity": math.exp(2.0)})
+    assert (loss_of(two, [2.0, 8.0]), perplexities(two, [2.0, 8.0])) == (6.0, {"perplexity/residue": math.exp(2.0)})
+    assert (loss_of(two, [None, 8.0]), perplexities(two, [None, 8.0])) == (4.0, {})
+    assert loss_of(two, [None, None]) is None
+    assert math.isnan(loss_of(two, [math.nan, None]) or 0.0)  # not finite: shown as it is
+    assert math.isinf(perplexities(one, [1e4])["perplexity"])
 
 
 def test_where_each_tracker_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,5 +281,5 @@ def test_when_it_is_good_enough() -> None:
 
 
 def test_texts_need_no_torch() -> None:
-    program = "import sys; import zymogen.trainer.console; sys.exit('torch' in sys.modules)"
+    program = "import sys; import zymogen.trainer.run_console; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

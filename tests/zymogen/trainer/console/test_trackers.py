@@ -20,7 +20,18 @@ from support.places import ROOT
 from zymogen.trainer.run import records
 
 STEP_KEYS = {
-    *("step", "tokens", "attempt", "time", "loss", "learning_rate", "grad_norm", "tokens_per_s", "targets"),
+    *(
+        "step",
+        "tokens",
+        "attempt",
+        "time",
+        "loss",
+        "perplexity",
+        "learning_rate",
+        "grad_norm",
+        "tokens_per_s",
+        "targets",
+    ),
     *(
         "loader_wait",
         "flops_per_s",

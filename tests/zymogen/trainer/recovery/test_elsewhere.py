@@ -315,7 +315,7 @@ def test_a_checkpoint_that_comes_while_a_start_looks_is_continued(
     records["metrics.jsonl"] = "".join(
         line for line in records["metrics.jsonl"].splitlines(keepends=True) if json.loads(line)["step"] <= first.step
     )
-    bucket._objects.write(f"{first.prefix}/{RECORDS_FILE}", gzip.compress(json.dumps(records | {"parts": []}).encode()))
+    bucket._objects.write(f"{first.prefix}/{RECORDS_FILE}", gzip.compress(json.dumps(records).encode()))
     shutil.rmtree(run)
     claim = CheckpointBucket.claim
 

@@ -1,4 +1,4 @@
-"""The console: what a run prints before its first step, and while it trains.
+"""The lines that a run prints before its first step, and while it trains.
 
 In: plain numbers and texts. Out: lines of text, of at most 80 columns where their values allow. Kept: how long the
 latest steps, saves and validations took, from which the time left is computed. Torch is not imported.
@@ -15,14 +15,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from data.order.plan import Plan
 from data.order.plan_size import PlanSize, plan_size
-from zymogen.console.format import UNBROKEN, Row, aligned, count, format_number
+from zymogen.console.format import UNBROKEN, Row, aligned, count
 from zymogen.console.progress import ProgressLine, clock_time
 from zymogen.settings.interval import Interval
-from zymogen.trainer.telemetry.speed import Throughput
+from zymogen.trainer.run.console_numbers import console_numbers, format_numbers
 
 if TYPE_CHECKING:
     from zymogen.trainer.job import LossTerm
@@ -34,19 +34,6 @@ _LONGEST_S = 1e9
 """From some thirty years on, no day is named."""
 _SLOWEST = 3.0
 """A chunk counts as at most so many times as slow as the median: one that waited for a disk is no forecast."""
-
-
-class StepMetrics(NamedTuple):
-    """What a line of progress tells of a step."""
-
-    loss: float | None
-    """None of a step without any target."""
-    perplexities: Sequence[tuple[str, float]]
-    """(name of the objective, or "" if it is the only one, perplexity) of those that have one."""
-    learning_rate: float
-    tokens_per_s: float
-    mfu: float | None
-    """None where tokens cost no FLOPs, because what a model makes of them was computed before: neither is told then."""
 
 
 # Before the first step ----------------------------------------------------------------------------
@@ -126,71 +113,24 @@ def gigabytes(num_bytes: float) -> str:
 # While it trains ----------------------------------------------------------------------------------
 
 
-def progress(
-    report: StepMetrics, *, step: int, steps: int, share: float, left_s: float | None, shows_mfu: bool = True
-) -> str:
-    """The line of a step.
+def perplexities(terms: Sequence["LossTerm"], losses: Sequence[float | None]) -> dict[str, float]:
+    """Return the perplexity of each loss term that has one, for a line of metrics.
 
     Args:
-        report: numbers of the step.
-        step: number of the step, from 1.
-        steps: about how many there will be.
-        share: of the tokens that are seen, in [0, 1].
-        left_s: seconds until the run ends; None if that is not known yet.
-        shows_mfu: whether the peak is a datasheet's; one that was measured beside other programs is too low.
+        terms: of the job.
+        losses: the mean loss of each; None without a target in the step.
     """
-    has_ended, mfu = share >= 1, report.mfu
-    parts = (
-        f"step {step:,} of {'' if has_ended else 'about '}{max(step, steps):,}",
-        f"loss {'-' if report.loss is None else f'{report.loss:.3f}'}",
-        *(f"{name + ' ' if name else ''}perplexity {format_number(of)}" for name, of in report.perplexities),
-        f"{_rate(report.tokens_per_s)} tokens/s" if mfu is not None else "",
-        f"MFU {100 * mfu:.0f} %" if mfu is not None and shows_mfu else "",
-        "100 %" if has_ended else f"{math.floor(1000 * share) / 10:.1f} %",
-        f"{clock_time(left_s)} left" if left_s is not None and not has_ended else "",
-    )
-    return " | ".join(filter(None, parts))
+    return {
+        "perplexity" if len(terms) == 1 else f"perplexity/{term.name}": math.inf if loss > 700 else math.exp(loss)
+        for term, loss in zip(terms, losses, strict=True)
+        if term.has_perplexity and loss is not None
+    }
 
 
-def perplexity_of(loss: float) -> float:
-    """The exponential of a mean loss in nats; infinity if that is too large for a number."""
-    return math.inf if loss > 700 else math.exp(loss)
-
-
-def report_of(
-    objectives: Sequence["LossTerm"],
-    losses: Sequence[float | None],
-    learning_rate: float,
-    speed: Throughput,
-    peak_flops: float,
-) -> StepMetrics:
-    """The numbers of a step.
-
-    Args:
-        objectives: of the job.
-        losses: the mean loss of each; None of one without a target in the step, which adds nothing.
-        learning_rate: of the step.
-        speed: since the line before.
-        peak_flops: of all devices, per second.
-    """
-    perplexities = [
-        (objective.name if len(objectives) > 1 else "", perplexity_of(loss))
-        for objective, loss in zip(objectives, losses, strict=True)
-        if objective.has_perplexity and loss is not None
-    ]
-    mfu = speed.flops_per_s / peak_flops if speed.flops_per_s else None
-    loss = None if losses.count(None) == len(losses) else loss_of(objectives, losses)
-    return StepMetrics(loss, perplexities, learning_rate, speed.tokens_per_s, mfu)
-
-
-def loss_of(objectives: Sequence["LossTerm"], losses: Sequence[float | None]) -> float:
-    """The loss of a step, which is the weighted sum of its objectives'; NaN without any target."""
-    both = [(of, loss) for of, loss in zip(objectives, losses, strict=True) if loss is not None]
-    return sum(objective.weight * of_objective for objective, of_objective in both) if both else math.nan
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s / 1e6:.2f}M" if per_s >= 1e6 else f"{per_s / 1e3:.1f}k"
+def loss_of(terms: Sequence["LossTerm"], losses: Sequence[float | None]) -> float | None:
+    """Return the loss of a step, the weighted sum of its terms; None without any target."""
+    weighted = [term.weight * loss for term, loss in zip(terms, losses, strict=True) if loss is not None]
+    return sum(weighted) if weighted else None
 
 
 Pauses = Mapping[str, tuple[Interval, float]]
@@ -214,9 +154,8 @@ class TimeLeft:
     ) -> None:
         self._clock, self._planned = clock, pauses
         self._since: float | None = None
-        self._open = [0.0, 0]
-        """Seconds and tokens of the chunk that is being filled."""
-        self._chunks: deque[tuple[float, int]] = deque(maxlen=_CHUNKS)
+        self._chunks: deque[list[float]] = deque(maxlen=_CHUNKS)
+        """Seconds and tokens of each; the last one is being filled."""
         self._paused: dict[str, list[float]] = {}
         """Seconds of each pause, by its kind."""
         self._step = step
@@ -229,10 +168,10 @@ class TimeLeft:
         if self._since is not None:
             took = now - self._since
             self._counted, self._counted_s = self._counted + 1, self._counted_s + took
-            self._open = [self._open[0] + took, self._open[1] + tokens]
-            if self._open[0] >= _CHUNK_S:
-                self._chunks.append((self._open[0], int(self._open[1])))
-                self._open = [0.0, 0]
+            if not self._chunks or self._chunks[-1][0] >= _CHUNK_S:
+                self._chunks.append([0.0, 0])
+            self._chunks[-1][0] += took
+            self._chunks[-1][1] += tokens
         self._since = now
 
     @contextmanager
@@ -264,15 +203,14 @@ class TimeLeft:
         return (count >= 10 and seconds >= 3) or count >= 20 or seconds >= 60
 
     def _seconds_per_token(self) -> float | None:
-        chunks = [*self._chunks] or ([(self._open[0], int(self._open[1]))] if self._open[1] else [])
-        if not chunks:
+        if not self._chunks:
             return None
-        usual = median(seconds / tokens for seconds, tokens in chunks)
-        seconds = sum(min(seconds, _SLOWEST * usual * tokens) for seconds, tokens in chunks)
-        return seconds / sum(tokens for _, tokens in chunks)
+        usual = median(seconds / tokens for seconds, tokens in self._chunks)
+        seconds = sum(min(seconds, _SLOWEST * usual * tokens) for seconds, tokens in self._chunks)
+        return seconds / sum(tokens for _, tokens in self._chunks)
 
 
-class Console(ProgressLine):
+class RunConsole(ProgressLine):
     """The lines of one attempt, on standard error.
 
     Args:
@@ -281,10 +219,14 @@ class Console(ProgressLine):
         seen: tokens that were trained on before this start.
         step: steps that were taken before this start.
         pauses: what comes between steps.
+        numbers: the names of `run.console`.
     """
 
-    def __init__(self, plan: Plan | None, total_tokens: int, seen: int, step: int, pauses: Pauses) -> None:
+    def __init__(
+        self, plan: Plan | None, total_tokens: int, seen: int, step: int, pauses: Pauses, numbers: Sequence[str]
+    ) -> None:
         super().__init__(total_tokens, speaks=plan is not None)
+        self._numbers = console_numbers(numbers) if plan else {}
         self._extent = plan_size(plan) if plan else None
         self._total_tokens, self._seen, self._step = total_tokens, seen, step
         self._left = TimeLeft(step, pauses)
@@ -300,10 +242,10 @@ class Console(ProgressLine):
             facts, self._extent, total_tokens=self._total_tokens, seen=seen, step=step, directory=directory
         )
         for line in (*block, *more):
-            self.say(line)
+            self.print(line)
         if step:
             ended = f"{directory} has finished at step {step}: nothing is left to train"
-            self.say(ended if is_over else f"continuing {directory} at step {step}")
+            self.print(ended if is_over else f"continuing {directory} at step {step}")
 
     def count(self, tokens: int, most_bytes: Callable[[], int]) -> None:
         """Count a step that has just ended; the first ones that were timed give the expected time."""
@@ -316,16 +258,31 @@ class Console(ProgressLine):
         seconds = self._left.seconds(self._total_tokens - self._seen, steps)
         if steps and seconds is not None:
             for line in format_estimate(seconds, steps, most_bytes(), datetime.now()):
-                self.say(line)
+                self.print(line)
 
-    def report(self, report: StepMetrics, *, shows_mfu: bool) -> None:
-        """Show a line of progress for the step that was counted last, as `progress` writes it."""
+    def report(self, line: Mapping[str, float | None]) -> None:
+        """Show the progress after the step that was counted last, and the numbers of its line of metrics."""
         if self._extent is None:
             return
-        steps = self._extent.steps(self._seen, self._total_tokens)
-        seconds = self._left.seconds(max(0, self._total_tokens - self._seen), steps)
+        left = self._extent.steps(self._seen, self._total_tokens)
+        seconds = self._left.seconds(max(0, self._total_tokens - self._seen), left)
         share = min(1.0, self._seen / self._total_tokens)
-        text = progress(
-            report, step=self._step, steps=self._step + steps, share=share, left_s=seconds, shows_mfu=shows_mfu
-        )
-        self.update(self._seen, text)
+        texts = format_numbers(self._numbers, line)
+        self.update(self._seen, format_progress(texts, self._step, self._step + left, share, seconds))
+
+
+def format_progress(numbers: Sequence[str], step: int, steps: int, share: float, left_s: float | None) -> str:
+    """Return the line of a step.
+
+    Args:
+        numbers: texts of the step's numbers.
+        step: number of the step, from 1.
+        steps: about how many there will be.
+        share: of the tokens that are seen, in [0, 1].
+        left_s: seconds until the run ends; None if that is not known yet.
+    """
+    if share >= 1:
+        return " | ".join((f"step {step:,} of {max(step, steps):,}", *numbers, "100 %"))
+    left = [f"{clock_time(left_s)} left"] if left_s is not None else []
+    percent = f"{math.floor(1000 * share) / 10:.1f} %"
+    return " | ".join((f"step {step:,} of about {max(step, steps):,}", *numbers, percent, *left))
