@@ -117,6 +117,8 @@ def check_options(kind: Any, values: Mapping[str, Any]) -> Any:
     Raises:
         ValueError: as of `read`.
     """
+    if not values and not fields(kind):
+        return kind()
     table, _, field = kind.section.rpartition(".")
     recipe = check(_recipe_of(kind), {table: {field: dict(values)}}, origin_of_options())
     return getattr(getattr(recipe, table), field)

@@ -27,7 +27,6 @@ from zymogen.processes.errors import PeerError, StorageError
 from zymogen.settings.interval import seconds
 from zymogen.trainer.checkpoint.commit import SaveAbandoned, SavePlan, commit
 from zymogen.trainer.checkpoint.digests.replicas import ReplicaCheck
-from zymogen.trainer.checkpoint.files.blocks import PRIVATE, SHARED
 from zymogen.trainer.checkpoint.free_space import require_room
 from zymogen.trainer.checkpoint.load import VerifiedCheckpoint
 from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology, TrainerState, checkpoint_name
@@ -301,7 +300,7 @@ class CheckpointSaver:
             topology=Topology(world_size=engine.world_size, engine=engine.name, precision=engine.precision),
             versions=versions(),
             number=self._number,
-            modes=SHARED if self._settings.shared else PRIVATE,
+            shared=self._settings.shared,
             bucket=self._bucket,
         )
         rank, keep, stays = engine.rank, self._settings.keep_checkpoints, self._settings.stays

@@ -29,12 +29,12 @@ from zymogen.processes.errors import with_location
 from zymogen.settings import extension, json_file
 from zymogen.settings.section import Section, SettingClass, flat, settings_of
 from zymogen.trainer.run import records
-from zymogen.trainer.run.lock import LEASE, LOCK, RunLock
+from zymogen.trainer.run.lock import LOCK, RunLock
 from zymogen.trainer.run.run_json import RunRecord, run_record
 from zymogen.trainer.run.versions import versions
 
 _ATTEMPTS, _RANKS, _FORMER_RANKS = "attempts.jsonl", "ranks", ".ranks"
-_OF_A_START = ("run.json", _ATTEMPTS, _RANKS, _FORMER_RANKS, "zymogen", "wandb", LEASE, LOCK)
+_OF_A_START = ("run.json", _ATTEMPTS, _RANKS, _FORMER_RANKS, "zymogen", "wandb", LOCK)
 """What a start may have made before its first step, trackers included, in the order in which it is removed."""
 UNCLAIMED = ".zymogen-"
 """Beginning of the name of a file by which nodes find out whether they see one directory."""
@@ -381,8 +381,8 @@ def _is_foreign(path: Path) -> bool:
     """Whether a file in a folder without run.json cannot come from a start that died before it wrote run.json."""
     if path.name == LOCK:
         return not path.is_file() or path.stat().st_size > 0
-    unfinished = (write_then_rename(Path(name)).name for name in (LEASE, "run.json"))
-    return path.name not in (LEASE, _RANKS, _FORMER_RANKS, *unfinished) and not path.name.startswith(UNCLAIMED)
+    unfinished = write_then_rename(Path("run.json")).name
+    return path.name not in (_RANKS, _FORMER_RANKS, unfinished) and not path.name.startswith(UNCLAIMED)
 
 
 def _resolved(recipe: Any, content: Mapping[str, Any]) -> dict[str, Any]:

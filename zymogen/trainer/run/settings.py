@@ -56,7 +56,8 @@ class RunSettings(Section):
     )
     shared: bool = setting(
         OPERATIONAL,
-        "let others read the run's checkpoints, predictions and report, as far as your umask does; false: you alone",
+        "let others read checkpoints, predictions and report, as far as your umask does when these are made; false: "
+        "you alone",
         False,
     )
     checkpoint_url: str | None = setting(

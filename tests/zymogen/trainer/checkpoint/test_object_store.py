@@ -16,7 +16,6 @@ from support.object_store.server import S3Server
 from zymogen.processes.errors import CheckpointError, StorageError
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
 from zymogen.trainer.checkpoint.commit import commit
-from zymogen.trainer.checkpoint.files.blocks import PRIVATE
 from zymogen.trainer.checkpoint.load import verify
 from zymogen.trainer.checkpoint.object_store.bucket import RECORDS_FILE, CheckpointBucket
 from zymogen.trainer.checkpoint.object_store.objects import ObjectStore
@@ -52,7 +51,7 @@ def fetched(bucket: CheckpointBucket, folder: Path, number: int = 0) -> Path:
     found = [each for each in bucket.saves() if each.is_whole][number]
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / found.prefix.partition("-a")[0]
-    bucket.fetch(found, target, PRIVATE)
+    bucket.fetch(found, target)
     return target
 
 

@@ -8,7 +8,6 @@ object that the store makes once, and a save that finds a later claim is refused
 
 import gzip
 import json
-import os
 import re
 import secrets
 import zlib
@@ -20,7 +19,6 @@ from typing import NamedTuple
 from zymogen.files.durable import flush
 from zymogen.processes.errors import CheckpointError
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
-from zymogen.trainer.checkpoint.files.blocks import FileModes
 from zymogen.trainer.checkpoint.manifest import MANIFEST_FILE, CheckpointManifest, checkpoint_name, step_of_name
 from zymogen.trainer.checkpoint.object_store.objects import ObjectStore
 
@@ -120,21 +118,20 @@ class CheckpointBucket:
                 found.setdefault(prefix, []).append(rest)
         return sorted((_saved(prefix, names) for prefix, names in found.items()), reverse=True)
 
-    def fetch(self, saved: StoredCheckpoint, into: Path, modes: FileModes) -> None:
+    def fetch(self, saved: StoredCheckpoint, into: Path) -> None:
         """Write a checkpoint into a new folder, which is then what the run directory would have, and durable.
 
         Raises:
             InvalidCheckpointError, UnsupportedVersionError: its manifest is damaged, or of another version.
         """
         raw = self._objects.read(f"{saved.prefix}/{MANIFEST_FILE}")
-        into.mkdir(mode=modes.folder)
+        into.mkdir()
         for path in (
             *(entry.path for entry in CheckpointManifest.from_bytes(raw, Path(saved.prefix)).files),
             MANIFEST_FILE,
         ):
             target = into / path
-            target.parent.mkdir(mode=modes.folder, exist_ok=True)
-            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, modes.file))
+            target.parent.mkdir(exist_ok=True)
             if path not in (*saved.names, MANIFEST_FILE):
                 raise InvalidCheckpointError("missing", f"{saved.prefix}/{path} is not in the object store")
             self._objects.get(f"{saved.prefix}/{path}", target)
