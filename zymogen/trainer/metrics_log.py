@@ -74,7 +74,7 @@ class MetricsLog:
             is_last: whether it is the last one.
         """
         self.timer.count(step.num_tokens, self._job.flops(step, result))
-        console.count(step.num_tokens, lambda: most_bytes(self._engine.device))
+        console.count(step.num_tokens)
         is_due = self._due.due_at_step(state.step) or self._due.due_by_clock(first=self._is_first, last=is_last)
         if is_due or is_last or self._is_first:
             values = self._values(state, step, result, learning_rate, saver)
@@ -109,6 +109,7 @@ class MetricsLog:
             "grad_norm": result.grad_norm,
             **speed,
             **self._job.metrics(result),
+            "memory_bytes": most_bytes(self._engine.device),
             "padding": 1 - step.num_tokens / self._slots,
             "document_tokens": step.squared_lengths / step.num_tokens,
             "imbalance": step.imbalance,

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 _CHUNK_S = 2.0
 """Steps are put together until they have taken so long: the time of a very short one is mostly noise."""
 _CHUNKS = 30
-_LONGEST_S = 1e9
-"""From some thirty years on, no day is named."""
 _SLOWEST = 3.0
 """A chunk counts as at most so many times as slow as the median: one that waited for a disk is no forecast."""
 
@@ -84,22 +81,6 @@ def tracker_rows(trackers: Sequence[str], directory: Path) -> list[Row]:
         "wandb": wandb,
     }
     return [(name, look[name].replace(" ", UNBROKEN)) for name in trackers]  # commands, to be pasted whole
-
-
-def format_estimate(seconds: float, steps: int, most_bytes: int, now: datetime) -> list[str]:
-    """The time that a run will take, said once its first steps are timed.
-
-    Args:
-        seconds: time left.
-        steps: steps left.
-        most_bytes: most memory of a process so far.
-        now: the time.
-    """
-    left = f"about {clock_time(seconds)} for {steps:,} more steps"
-    if seconds < _LONGEST_S:
-        end = now + timedelta(seconds=seconds)
-        left += f", until {end:%H:%M}" if seconds < 20 * 3600 else f", until {end:%d %b %Y}"
-    return aligned([("expected time", left), ("memory so far", f"{gigabytes(most_bytes)} at its peak")])
 
 
 def gigabytes(num_bytes: float) -> str:
@@ -159,7 +140,6 @@ class TimeLeft:
         self._paused: dict[str, list[float]] = {}
         """Seconds of each pause, by its kind."""
         self._step = step
-        self._counted, self._counted_s = 0, 0.0
 
     def count(self, tokens: int) -> None:
         """Count a step that has just ended."""
@@ -167,7 +147,6 @@ class TimeLeft:
         self._step += 1
         if self._since is not None:
             took = now - self._since
-            self._counted, self._counted_s = self._counted + 1, self._counted_s + took
             if not self._chunks or self._chunks[-1][0] >= _CHUNK_S:
                 self._chunks.append([0.0, 0])
             self._chunks[-1][0] += took
@@ -195,12 +174,6 @@ class TimeLeft:
             each = self._paused.get(kind) or [of_one * per_token]
             pauses += every.times(self._step, self._step + steps, training) * sum(each) / len(each)
         return training + pauses
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether enough steps were timed for a forecast: several that took some seconds, or a minute of any."""
-        count, seconds = self._counted, self._counted_s
-        return (count >= 10 and seconds >= 3) or count >= 20 or seconds >= 60
 
     def _seconds_per_token(self) -> float | None:
         if not self._chunks:
@@ -230,7 +203,6 @@ class RunConsole(ProgressLine):
         self._extent = plan_size(plan) if plan else None
         self._total_tokens, self._seen, self._step = total_tokens, seen, step
         self._left = TimeLeft(step, pauses)
-        self._has_told = False
         self.pause = self._left.pause
 
     def open(self, facts: Sequence[Row], directory: Path, more: Sequence[str], *, is_over: bool) -> None:
@@ -247,18 +219,10 @@ class RunConsole(ProgressLine):
             ended = f"{directory} has finished at step {step}: nothing is left to train"
             self.print(ended if is_over else f"continuing {directory} at step {step}")
 
-    def count(self, tokens: int, most_bytes: Callable[[], int]) -> None:
-        """Count a step that has just ended; the first ones that were timed give the expected time."""
+    def count(self, tokens: int) -> None:
+        """Count a step that has just ended."""
         self._step, self._seen = self._step + 1, self._seen + tokens
         self._left.count(tokens)
-        if self._has_told or self._extent is None or not self._left.is_timed:
-            return
-        self._has_told = True
-        steps = self._extent.steps(self._seen, self._total_tokens)
-        seconds = self._left.seconds(self._total_tokens - self._seen, steps)
-        if steps and seconds is not None:
-            for line in format_estimate(seconds, steps, most_bytes(), datetime.now()):
-                self.print(line)
 
     def report(self, line: Mapping[str, float | None]) -> None:
         """Show the progress after the step that was counted last, and the numbers of its line of metrics."""

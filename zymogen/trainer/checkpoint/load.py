@@ -80,10 +80,15 @@ def folder_mode(shared: bool) -> int:
 
 
 def find(checkpoints_dir: Path) -> list[Path]:
-    """Paths named like a checkpoint, newest step first; says nothing about what is in them."""
+    """Paths named like a checkpoint, newest step first; says nothing about what is in them.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
     if not checkpoints_dir.is_dir():
         return []
-    steps = {path: step_of_name(path.name) for path in checkpoints_dir.iterdir()}
+    with storage_errors(checkpoints_dir):
+        steps = {path: step_of_name(path.name) for path in checkpoints_dir.iterdir()}
     named = [(step, path) for path, step in steps.items() if step is not None]
     return [path for _, path in sorted(named, reverse=True)]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypedDict
 
 from pydantic import Field
 
@@ -87,25 +87,21 @@ def step_of_name(name: str) -> int | None:
     return int(match[1]) if match and checkpoint_name(int(match[1])) == name else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _LossScale:
+class _LossScale(TypedDict):
     scale: Annotated[float, Field(gt=0, lt=2.0**128)]
-    growth_tracker: Count
-    """Steps since the scale changed."""
+    growth_tracker: Count  # `growth_tracker` counts the steps since the scale changed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _SkippedBins:
+class _SkippedBins(TypedDict):
     bins: list[Count]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _LossMonitor:
+class _LossMonitor(TypedDict):
     losses: list[float]
     skipped_in_a_row: Count
 
 
-_KNOWN: dict[str, type[Any]] = {LOSS_SCALE: _LossScale, SKIPPED_BINS: _SkippedBins, LOSS_MONITOR: _LossMonitor}
+_KNOWN: dict[str, Any] = {LOSS_SCALE: _LossScale, SKIPPED_BINS: _SkippedBins, LOSS_MONITOR: _LossMonitor}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,6 +43,7 @@ OWN: dict[str, ConsoleNumber] = {
     "mfu": _mfu,
     "learning_rate": lambda line: f"learning rate {line['learning_rate']:.2e}",
     "grad_norm": lambda line: f"gradient norm {line['grad_norm']:.3g}",
+    "memory": lambda line: f"{line['memory_bytes'] / 1e9:.2f} GB",
     "loader_wait": lambda line: f"waits for data {line['loader_wait']:.0%}",
 }
 """Ours by their names in `run.console`."""

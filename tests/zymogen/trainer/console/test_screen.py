@@ -4,7 +4,6 @@ import math
 import shlex
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from zymogen.trainer.run_console import (
     Pauses,
     TimeLeft,
     format_epochs,
-    format_estimate,
     format_header,
     format_progress,
     loss_of,
@@ -84,21 +82,6 @@ def test_a_long_word_is_not_broken() -> None:
 )
 def test_passes(passes: float, words: str) -> None:
     assert format_epochs(passes) == words
-
-
-def test_the_expected_time() -> None:
-    now = datetime(2026, 11, 22, 14, 30)
-    assert format_estimate(151.4, 193, 850_000_000, now) == [
-        "expected time about 2:31 for 193 more steps, until 14:32",
-        "memory so far 0.85 GB at its peak",
-    ]
-    assert format_estimate(3 * 86_400 + 4 * 3600, 1_930_000, 12_345_678_901, now) == [
-        "expected time about 3 d 4 h for 1,930,000 more steps, until 25 Nov 2026",
-        "memory so far 12 GB at its peak",
-    ]
-    assert (
-        format_estimate(1e13, 10**9, 0, now)[0] == "expected time about 115,740,740 d 17 h for 1,000,000,000 more steps"
-    )
 
 
 @pytest.mark.parametrize(
@@ -263,21 +246,6 @@ def test_steps_of_earlier_starts_count_for_pauses() -> None:
     pacer.steps(8, 1.0)
     pacer.pause("checkpoint", 5.0)  # after 1,008, 48 times 21
     assert pacer.left.seconds(4000, 40) == pytest.approx(40 + 2 * 5)
-
-
-def test_when_it_is_good_enough() -> None:
-    timed = [
-        (1 + 10, 0.2, False),
-        (1 + 9, 5.0, False),
-        (1 + 10, 0.31, True),
-        (1 + 20, 0.01, True),
-        (1 + 1, 59.0, False),
-        (1 + 1, 61.0, True),
-    ]
-    for count, seconds, enough in timed:
-        pacer = Pacer()
-        pacer.steps(count, seconds)
-        assert pacer.left.is_timed is enough, (count, seconds)
 
 
 def test_texts_need_no_torch() -> None:

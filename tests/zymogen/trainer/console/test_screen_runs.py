@@ -67,9 +67,6 @@ def test_a_run_into_a_file(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixt
         assert float(match["perplexity"]) == pytest.approx(2.718281828 ** line["loss"], abs=6e-3)
         if line["step"] < last:
             assert float(match["share"]) == pytest.approx(line["tokens"] / 220, abs=0.101)
-    (expected,) = (line for line in shown.splitlines() if line.startswith("expected time "))
-    assert re.fullmatch(r"expected time about 0:\d\d for \d+ more steps, until \d\d:\d\d", expected)
-    assert shown.count("memory so far ") == 1
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ STEP_KEYS = {
     ),
     *(
         "loader_wait",
+        "memory_bytes",
         "flops_per_s",
         "mfu",
         "padding",
