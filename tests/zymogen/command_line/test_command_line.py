@@ -1,6 +1,5 @@
 """Mistakes on the command line are called that, those of a recipe are not, and what was probably meant is named."""
 
-import difflib
 import importlib
 import os
 import re
@@ -13,7 +12,6 @@ import pytest
 from pretrain.__main__ import main
 from pretrain.recipe import Recipe
 from support.places import ROOT
-from zymogen.files.suggestions import did_you_mean
 from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.toml_file import read
 
@@ -110,25 +108,6 @@ def test_a_home_that_does_not_exist_is_a_missing_file(said, tmp_path: Path, sett
         (tmp_path / "a.fasta").write_text(">a\nMKV\n")
         words.append(f"data.sources={tmp_path}/a.fasta")
     assert f"~nosuchuser/pairs.tsv: No such file or directory; check {setting}" in said(*words)
-
-
-def test_few_names_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_into: list[str] = []
-    scandir = os.scandir
-    monkeypatch.setattr("zymogen.files.suggestions.os.scandir", lambda path: looked_into.append(path) or scandir(path))
-    monkeypatch.setattr("zymogen.files.suggestions._MOST", 50)
-    for number in range(50):
-        folder = tmp_path / f"proteome{number:02}"
-        folder.mkdir()
-        for name in range(number % 3):
-            (folder / f"sequences{name}.fasta").touch()
-    compared: list[int] = []
-    close = difflib.get_close_matches
-    monkeypatch.setattr(difflib, "get_close_matches", lambda *of: compared.append(len(of[1])) or close(*of))
-    near = tmp_path / "proteome47/sequences1.fasta"
-    assert did_you_mean(tmp_path / "protome47/sequences1.fasta") == f"; the nearest is {str(near)!r}"
-    assert len(looked_into) <= 21
-    assert max(compared) <= 50
 
 
 @pytest.mark.parametrize("setting", ["data.sources", "data.clusters", "data.exclude"])

@@ -40,23 +40,6 @@ def test_torchrun_reads_the_line_as_its_last_message(error_file: Path) -> None:
     assert [path.name for path in error_file.parent.iterdir()] == ["error.json"]
 
 
-def test_nothing_is_written_without_torchrun_or_without_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    forward_exit_status("error: x")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "gone" / "error.json"))
-    forward_exit_status("error: x")  # an error in here would hide the one that is told
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_mistake_is_told(error_file: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["none.toml"]) == 78
-    line = capsys.readouterr().err.rstrip("\n")
-    assert line.startswith("error: on the command line: recipe none.toml: No such file")
-    assert json.loads(error_file.read_text())["message"].splitlines()[-1] == line
-
-
 def test_an_error_of_the_program_is_told_in_its_last_line(
     error_file: Path, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Self, TypedDict
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -87,21 +87,25 @@ def step_of_name(name: str) -> int | None:
     return int(match[1]) if match and checkpoint_name(int(match[1])) == name else None
 
 
-class _LossScale(TypedDict):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LossScale:
     scale: Annotated[float, Field(gt=0, lt=2.0**128)]
-    growth_tracker: Count  # `growth_tracker` counts the steps since the scale changed
+    growth_tracker: Count
+    """Steps since the scale changed."""
 
 
-class _SkippedBins(TypedDict):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SkippedBins:
     bins: list[Count]
 
 
-class _LossMonitor(TypedDict):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LossMonitor:
     losses: list[float]
     skipped_in_a_row: Count
 
 
-_KNOWN: dict[str, Any] = {LOSS_SCALE: _LossScale, SKIPPED_BINS: _SkippedBins, LOSS_MONITOR: _LossMonitor}
+_KNOWN: dict[str, type[Any]] = {LOSS_SCALE: _LossScale, SKIPPED_BINS: _SkippedBins, LOSS_MONITOR: _LossMonitor}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

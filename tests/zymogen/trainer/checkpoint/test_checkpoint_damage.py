@@ -161,16 +161,6 @@ def test_none_valid_is_an_error_also_the_next_time(two: Path) -> None:
         newest_valid(two, writer=True)
 
 
-def test_no_checkpoint_is_none(tmp_path: Path) -> None:
-    assert newest_valid(tmp_path / "never", writer=True) is None
-    (tmp_path / "notes.txt").write_text("")
-    (tmp_path / ".tmp-step-000000001-a1-00").mkdir()
-    (tmp_path / "step-1").mkdir()
-    (tmp_path / "step-000000001.bak").mkdir()
-    assert find(tmp_path) == []
-    assert newest_valid(tmp_path, writer=True) is None
-
-
 def test_want_of_rights_costs_no_checkpoint_its_name(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, *_: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))

@@ -327,30 +327,6 @@ def test_a_tracker_that_fails_is_told_of_once_and_the_others_go_on(capsys: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of tensorboard's thread
-def test_a_tracker_without_room_ends_no_run(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, numbers = Run(recipe_in(tmp_path)), itertools.count(1)
-
-    def step(*arguments: Any, **how: Any) -> Any:
-        if next(numbers) == 3:
-            (events,) = (run.root / "zymogen").glob("events.*")
-            events.unlink()
-            events.symlink_to("/dev/full")
-        return train_step(*arguments, **how)
-
-    monkeypatch.setattr(zymogen.trainer.loop, "train_step", step)
-    assert run.start('run.trackers=["tensorboard"]', "run.log_every=1") == 0, run.said
-    look, *told = [line for line in run.said.splitlines() if "tensorboard" in line]
-    assert look == f"tensorboard   tensorboard --logdir {run.root}"
-    assert len(told) == 1
-    assert told[0].startswith(
-        "run.trackers: tensorboard gets nothing from step 3 on, and training continues: [Errno 28]"
-    )
-    assert run.exits == ["finished"]
-    assert run.steps == [1, 2, 3, 4, 5, 6, 7]
-
-
-@pytest.mark.slow
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
 def test_no_rank_is_alone_with_a_disk_that_is_full_at_the_first_step(pool: RankPool, recipe_in, tmp_path: Path) -> None:

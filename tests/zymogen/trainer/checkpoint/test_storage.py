@@ -17,7 +17,7 @@ from torch import nn
 import zymogen.trainer.loop
 from pretrain.__main__ import main
 from support.assays.small_run import write
-from support.checkpoint_run import build, clock_of, fill, full_disk, mount_small_disk, save, train, written_at_once
+from support.checkpoint_run import build, clock_of, fill, mount_small_disk, save, train, written_at_once
 from support.forked import NO_FILTER, RefusedFlushes, forked, refuse, status_of
 from support.jobs import fine_tuning_job
 from support.launching import lines
@@ -275,27 +275,3 @@ def test_time_without_a_save_adds_up_over_starts(tmp_path: Path, monkeypatch: py
     failures = SaveFailures(run, 6, newest)
     failures.succeeded()
     assert failures.failed(14) == 0.0
-
-
-@pytest.mark.slow
-def test_a_run_that_is_ended_again_and_again_ends_as_its_disk_failed(
-    recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each start has saves fail for 20 minutes, and then ends by an error of its own."""
-    words, taken = [str(recipe_in(tmp_path)), "run.checkpoint_every=1", "run.saves_may_fail_for=50 min"], [0]
-
-    def ended(*arguments: Any, **how: Any) -> Any:
-        taken[0] += 1
-        if taken[0] % 5 == 0:
-            raise RuntimeError(f"error {taken[0]}")
-        return train_step(*arguments, **how)
-
-    monkeypatch.setattr(zymogen.trainer.loop, "train_step", ended)
-    statuses = []
-    for _ in range(3):
-        with mock.patch.object(writer, "monotonic", clock_of(600)), full_disk(range(1000)), written_at_once():
-            statuses.append(main(words))
-    assert statuses == [70, 70, 74]
-    exits = [line["exit"] for line in lines(tmp_path / "run/attempts.jsonl") if "exit" in line]
-    assert exits == ["error", "error", "storage"]
-    assert "as saves have failed for 50:00 (run.saves_may_fail_for = '50 min')" in capsys.readouterr().err

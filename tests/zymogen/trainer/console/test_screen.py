@@ -198,15 +198,6 @@ def test_a_slow_step_moves_it_little() -> None:
     assert pacer.left.seconds(100_000, 1000) == pytest.approx(4000.0)  # a lasting change counts
 
 
-def test_short_steps_are_put_together() -> None:
-    pacer = Pacer()
-    pacer.steps(1, 0.01)
-    for _ in range(100):
-        pacer.steps(9, 0.01)
-        pacer.steps(1, 0.11)
-    assert pacer.left.seconds(1000, 10) == pytest.approx(0.2, rel=0.01)  # a median of steps would say 0.1
-
-
 SAVES, VALIDATIONS = Interval(21, None), Interval(None, 45.0)
 
 
@@ -239,13 +230,6 @@ def test_pauses_are_no_steps_and_those_to_come_are_added() -> None:
     assert pacer.left.seconds(2900, 29) == pytest.approx(29 + 2 * 6 + 1 * 10)
     pacer.steps(29, 1.0)
     assert pacer.left.seconds(0, 0) == 0
-
-
-def test_steps_of_earlier_starts_count_for_pauses() -> None:
-    pacer = Pacer(1000, {"checkpoint": (SAVES, 0.0)})
-    pacer.steps(8, 1.0)
-    pacer.pause("checkpoint", 5.0)  # after 1,008, 48 times 21
-    assert pacer.left.seconds(4000, 40) == pytest.approx(40 + 2 * 5)
 
 
 def test_texts_need_no_torch() -> None:

@@ -205,13 +205,3 @@ def test_a_torn_line_is_closed_and_left_out(tmp_path: Path) -> None:
     assert path.read_bytes().count(b"\n") == 4
     assert list(records.read(path)) == [{"n": 1}, {"n": 3, "inside": {"x": None}, "y": None, "z": 0.5}, {"n": 4}]
     assert list(records.read(tmp_path / "absent.jsonl")) == []
-
-
-def test_only_whole_lines_start_where_none_was(tmp_path: Path) -> None:
-    path = tmp_path / "b.jsonl"
-    path.write_text('{"n": 1')
-    records.append(path, {"n": 2})
-    assert path.read_text() == '{"n": 1\n{"n": 2}\n'
-    path.write_text("")
-    records.append(path, {"n": 3})
-    assert path.read_text() == '{"n": 3}\n'

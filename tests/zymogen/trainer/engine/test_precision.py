@@ -28,15 +28,12 @@ from data.settings import DataSettings
 from pretrain.job import MaskedLanguageJob
 from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe
-from support.checkpoint_run import trainer_at
 from support.inputs.raw_store import Records, plan_over, write_store
 from support.inputs.whole_models import build_model
 from support.launching import bit_equal, end_of, lines
 from zymogen.processes.errors import RollbackError
 from zymogen.settings.toml_file import read
 from zymogen.trainer.attempt import train
-from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError, canonical
-from zymogen.trainer.checkpoint.manifest import TrainerState
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.launch import launch
 from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
@@ -149,23 +146,6 @@ def test_a_skipped_first_step_leaves_a_fresh_optimizer(steps, options: dict[str,
     assert skipping.take(second).applied
     assert clean.take(second).applied
     assert same(skipping.everything(), clean.everything())  # moments and step counts started at zero in both
-
-
-def test_the_device_decides_as_the_host_does(steps) -> None:
-    trained = Trained("no")
-    plain = Trained("no").model
-    optimizer, seen = build_optimizer(parameter_groups(plain, OptimizerSettings()), OptimizerSettings()), []
-    trained.optimizer.optimizer.register_step_pre_hook(
-        lambda *_: seen.append([p.grad.clone() for p in trained.model.parameters()])
-    )
-    for step in steps(3):
-        trained.take(step)
-        for parameter, gradient in zip(plain.parameters(), seen[-1], strict=True):
-            parameter.grad = gradient
-        for group in optimizer.param_groups:
-            group["lr"] = 3e-3
-        optimizer.step()  # knows of no `found_inf`
-    assert all(torch.equal(a, b) for a, b in zip(trained.model.parameters(), plain.parameters(), strict=True))
 
 
 class NothingRead(TorchDispatchMode):
@@ -365,24 +345,3 @@ def test_a_run_ends_three_steps_after_its_scale_is_1(
         run_fp16(recipe, scale=2.0**5)
     scales = [line["loss_scale"] for line in lines(tmp_path / "run/metrics.jsonl")]
     assert scales == [32, 16, 8, 4, 2, 1, 0.5] * 2  # the last step is not logged: it ends the attempt
-
-
-def test_the_trainers_record_with_and_without_a_scale() -> None:
-    old = trainer_at(3)
-    assert b"loss_scale" not in old.to_bytes()
-    assert TrainerState.from_bytes(old.to_bytes()) == old
-    fields = json.loads(old.to_bytes())
-    scaled = canonical({**fields, "entries": {"loss_scale": {"scale": 65536.0, "growth_tracker": 7}}})
-    state = TrainerState.from_bytes(scaled)
-    assert state.entries["loss_scale"] == {"scale": 65536.0, "growth_tracker": 7}
-    assert state.to_bytes() == scaled
-    for wrong, message in (
-        (None, r"trainer: entries\.loss_scale: .*, got None"),
-        ({"scale": 1.0}, r"trainer\.entries\.loss_scale: growth_tracker: Field required"),
-        ({"scale": 1, "growth_tracker": 0}, r"trainer\.entries\.loss_scale is not canonical JSON"),
-        ({"scale": 1.0, "growth_tracker": -1}, r"growth_tracker: .*, got -1"),
-        ({"scale": 0.0, "growth_tracker": 0}, r"scale: .*greater than 0, got 0\.0"),
-        ({"scale": 1e39, "growth_tracker": 0}, r"scale: .*less than.*, got 1e\+39"),
-    ):
-        with pytest.raises(InvalidCheckpointError, match=message):
-            TrainerState.from_bytes(canonical({**fields, "entries": {"loss_scale": wrong}}))

@@ -18,7 +18,7 @@ from pretrain.__main__ import main
 from pretrain.inspect.__main__ import main as inspect
 from pretrain.model.memory import MEMORY_SHARE, bins_that_fit
 from pretrain.recipe import Recipe
-from support.kept_runs import STEPS_12, Trained, as_if_killed
+from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
 from support.rank_pool import RankPool
 from support.wrong_engine import bytes_for
@@ -130,29 +130,6 @@ def test_a_run_that_is_continued_keeps_the_number_of_its_first_start(
     # Bins are what they were, whatever has read run.json.
     assert inspect(["audit", str(tmp_path / "run")]) == 0
     assert "as the recipe says, 12 steps" in capfd.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_number_replaces_the_word_and_the_word_a_number(
-    of_bins: Callable[[int], Path], tmp_path: Path, room: Callable[[float], None], capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The first run is stopped at step 10, then goes on with another number."""
-    before = end_of(of_bins(3) / "run")
-    folder = as_if_killed(of_bins(3), tmp_path / "copy")
-    capfd.readouterr()
-    words = [str(folder / "recipe.toml"), *STEPS_12, f"run.directory={folder}/run"]
-    room(7.5)
-    assert main([*words, AUTO]) == 0  # which no start of it had
-    assert len(said(capfd.readouterr().err)) == 1
-    assert described(folder)["bins_per_forward"] == 7
-    with_seven = end_of(folder / "run")
-    assert not bit_equal(with_seven, before)
-    other = as_if_killed(folder, tmp_path / "other")
-    words = [words[0], *STEPS_12, f"run.directory={other}/run"]
-    assert main([*words, "data.bins_per_forward=3"]) == 0
-    assert said(capfd.readouterr().err) == []
-    assert bit_equal(end_of(other / "run"), before)
-    assert described(other)["bins_per_forward"] == 7  # what "auto" is to this run
 
 
 def test_a_start_that_failed_before_its_first_step_chose_nothing(

@@ -2,9 +2,7 @@
 
 import gc
 import itertools
-import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 
 import zymogen.trainer.loop
 from pretrain.__main__ import main
-from support.forked import in_process
 from support.inputs.written_runs import WrittenStarts
 from support.jobs.numerical_faults import bad_labels, number_of
 from support.kept_runs import STEPS_12, Trained
@@ -185,19 +182,6 @@ def test_a_deterministic_error_stops_after_three_starts(
     assert main([*words, "--despite-failures"]) == 0
     begun = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
     assert [line.get("despite_failures") for line in begun] == [None] * SAME + [True]
-    assert bit_equal(end_of(run), trained("single", 1, length=STEPS_12).end)
-
-
-@pytest.mark.slow
-def test_kills_without_a_checkpoint_stop_after_ten(
-    recipe_in, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words, run = [str(recipe_in(tmp_path)), *STEPS_12], tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(zymogen.trainer.loop, "train_step", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-        assert [in_process(lambda: main(words)) for _ in range(IDLE)] == [-signal.SIGKILL] * IDLE
-    assert main(words) == 78
-    assert main([*words, "--despite-failures"]) == 0
     assert bit_equal(end_of(run), trained("single", 1, length=STEPS_12).end)
 
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pytest
 
 import zymogen.trainer.loop
-from pretrain import job as masked_language_job
 from pretrain.__main__ import main
 from support.chaos.campaign import Campaign
 from support.checkpoint_run import flip
@@ -23,7 +22,6 @@ from support.jobs import best_job
 from support.kept_runs import CONSTANT, STEPS_12
 from support.launching import End, bit_equal, end_of, lines, until
 from support.object_store.server import S3Server
-from support.wrong_engine import bytes_for
 from zymogen.processes.errors import CheckpointError
 from zymogen.processes.signals import Interrupted
 from zymogen.trainer.checkpoint.load import find, verify
@@ -74,20 +72,6 @@ def test_a_run_continues_where_it_never_was(
     assert start(recipe, url) == 0
     assert end_of(run).step == 12
     assert lines(run / "attempts.jsonl")[-2]["base_step"] == 12
-
-
-def test_a_machine_with_more_memory_takes_the_bins_of_the_first(
-    recipe_in, server: S3Server, signalled_at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
-    signalled_at(5)
-    for bins, status in ((3.5, 75), (7.5, 0)):
-        free = bytes_for(bins)
-        monkeypatch.setattr(masked_language_job, "free_bytes", lambda device, free=free: free)
-        shutil.rmtree(run, ignore_errors=True)
-        assert start(recipe, url, "data.bins_per_forward=auto") == status
-        assert json.loads((run / "run.json").read_text())["bins_per_forward"] == 3
-    assert end_of(run).step == 12
 
 
 def test_lost_and_damaged_checkpoints_are_fetched(

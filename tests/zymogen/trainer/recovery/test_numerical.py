@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -266,21 +265,6 @@ def test_what_comes_again_is_named_and_left_out(
 
 
 @pytest.mark.slow
-def test_what_is_left_out_stays_out_in_what_is_advised(
-    recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words, left_out = [str(recipe_in(tmp_path)), *STEPS_12, SAVES, "--allow-schedule-change"], [2, 30]
-    numbers = range(4 * BINS, 7 * BINS)
-    with bad_bins():
-        assert with_rollbacks(main, [*words, f"data.skip_bins={left_out}"]) == 78
-        (line,) = lines(tmp_path / "run/faults.jsonl")
-        assert line["bins"] == [number for number in numbers if number not in left_out]
-        assert line["skip_bins"] == [2, *numbers]
-        (advised,) = re.findall(r"data\.skip_bins=\[[\d,]+\]", capsys.readouterr().err.splitlines()[-1])
-        assert main([*words, advised]) == 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_loss_that_leaps(
     recipe_in, tmp_path: Path, times: int, clean: End, capsys: pytest.CaptureFixture[str], monkeypatch
@@ -299,20 +283,6 @@ def test_a_loss_that_leaps(
     assert "data.skip_bins=[63,64,65,66,67,68,69], and start again with" in said
     assert "lengthen schedule.warmup, or train through it with run.spike_nats=none, or leave out" in said
     assert end_of(run).step == 8  # nothing of the step was saved
-
-
-@pytest.mark.slow
-def test_a_bin_that_makes_the_loss_leap_is_left_out(
-    recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("zymogen.trainer.recovery.loss_monitor.ENOUGH", 5)
-    words, run = [str(recipe_in(tmp_path)), *STEPS_12, SAVES], tmp_path / "run"
-    with bad_labels(65):
-        assert with_rollbacks(main, words) == 78
-        assert main([*words, "data.skip_bins=[65]", "--allow-schedule-change"]) == 0
-    assert begun(run) == [0, 8, 8]
-    assert inspect(["audit", str(run)]) == 0
-    assert "data.skip_bins left out 1 bin" in capsys.readouterr().out.splitlines()[-1]
 
 
 @pytest.mark.slow
