@@ -43,7 +43,7 @@ from zymogen.console.progress import ProgressBar
 from zymogen.trainer.checkpoint.best import best_valid
 from zymogen.trainer.checkpoint.reader import read_tensors
 from zymogen.trainer.engine.engine import Engine
-from zymogen.trainer.job import BestModelSelection, Job, LossTerm, ModelBundle
+from zymogen.trainer.job import Job, LossTerm, ModelBundle
 from zymogen.trainer.optimizer.kinds import ParameterGroup
 from zymogen.trainer.run import records
 from zymogen.trainer.run.directory import RunDirectory
@@ -87,10 +87,12 @@ class FineTuneJob(Job[FineTuneScores]):
         """One for each table `[[tasks]]` of the recipe."""
         return [LossTerm(task.settings.name, task.settings.weight) for task in self.tasks]
 
+    keeps_best = True  # what the run publishes is made of it
+
     @property
-    def selection(self) -> BestModelSelection:
-        """The best checkpoint is kept, and what the run publishes is made of it."""
-        return BestModelSelection(self.recipe.run.patience)
+    def patience(self) -> int | None:
+        """As the recipe says."""
+        return self.recipe.run.patience
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of proteins with labels, and of the parts."""

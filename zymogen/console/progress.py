@@ -38,9 +38,14 @@ class ProgressLine:
         self._task = self._bar and self._bar.add_task("starting", total=total)
 
     def __enter__(self) -> Self:
+        self._opened = time.monotonic()
         if self._bar:
             self._show()
         return self
+
+    @property
+    def _took_s(self) -> float:
+        return time.monotonic() - self._opened
 
     def __exit__(self, *error: object) -> None:
         if self._bar:
@@ -91,17 +96,16 @@ class BuildProgress(ProgressLine):
     def __init__(self, stream: TextIO | None = None, every_s: float = 10.0) -> None:
         super().__init__(stream=stream)
         self._every_s = 0.2 if self._bar else every_s
-        self._opened = self._last = time.monotonic()
+        self._last = time.monotonic()
         self._reports: list[tuple[float, int, int]] = []
         """The first and the latest report: time, residues, bytes read."""
         self._records = 0
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        took_s = time.monotonic() - self._opened
-        if error[0] is None and self._reports and took_s >= self.told_from_s:
-            records, residues = self._records, self._reports[-1][1]
-            self.print(f"built the token store: {records:,} records, {residues:,} residues, in {clock_time(took_s)}")
+        if error[0] is None and self._reports and self._took_s >= self.told_from_s:
+            amount = f"{self._records:,} records, {self._reports[-1][1]:,} residues"
+            self.print(f"built the token store: {amount}, in {clock_time(self._took_s)}")
 
     def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
         """Report progress; bytes are stored bytes of the sources."""
@@ -127,11 +131,10 @@ class BuildProgress(ProgressLine):
         """How long the build of `num_residues` took, and how fast it was."""
         if not self._reports:
             return "none: it was there already"
-        took_s = time.monotonic() - self._opened
         (first_s, first, _), (last_s, last, _) = self._reports[0], self._reports[-1]
         # From report to report, as a build that was continued did not begin with 0 residues.
-        rate = (last - first) / (last_s - first_s) if last_s > first_s else num_residues / took_s
-        return f"{took_s:,.1f} s, {rate / 1e6:,.1f} M residues/s"
+        rate = (last - first) / (last_s - first_s) if last_s > first_s else num_residues / self._took_s
+        return f"{self._took_s:,.1f} s, {rate / 1e6:,.1f} M residues/s"
 
 
 class ProgressBar(ProgressLine):
@@ -174,7 +177,7 @@ class ProgressBar(ProgressLine):
     def __exit__(self, *error: object) -> None:
         if not self._speaks:
             return
-        took_s = time.monotonic() - self._opened
+        took_s = self._took_s
         self._ended.set()
         self._thread.join()
         super().__exit__(*error)
@@ -191,7 +194,7 @@ class ProgressBar(ProgressLine):
             return
         self.print(f"{self._text} ...")
         while not self._ended.wait(self._every_s):
-            self.print(f"{self._text}: {clock_time(time.monotonic() - self._opened)} so far")
+            self.print(f"{self._text}: {clock_time(self._took_s)} so far")
 
 
 def clock_time(seconds: float) -> str:

@@ -5,10 +5,10 @@ In: a recipe, what opens its job, an engine. Out: the run directory. Kept: lines
 What is trained, on what and with which scores, the `Job` knows; `loop` takes the steps.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -31,8 +31,8 @@ from zymogen.trainer.loop import Trainer
 from zymogen.trainer.metrics_log import MetricsLog, flat_settings
 from zymogen.trainer.optimizer.kinds import build_optimizer, num_stored
 from zymogen.trainer.recovery.loss_monitor import LossMonitor, faults_met, require_remedy, require_same_skips
-from zymogen.trainer.recovery.remote_checkpoints import RemoteCheckpoints
 from zymogen.trainer.recovery.restart_limit import require_progress
+from zymogen.trainer.recovery.run_checkpoints import RunCheckpoints
 from zymogen.trainer.recovery.shared_directory import require_shared
 from zymogen.trainer.recovery.watchdog import watched
 from zymogen.trainer.run.attempts import attempts, recorded
@@ -58,6 +58,19 @@ class TrainingResult(Generic[S]):
     """The best validation, of a job that selects a checkpoint; `scores` are those of the last weights."""
 
 
+class AttemptStart(NamedTuple):
+    """What rank 0 has chosen for an attempt, as every rank knows it."""
+
+    attempt: int
+    """Its number."""
+    step: int
+    """That of its checkpoint; 0 without one."""
+    checkpoint: tuple[Path, str] | None
+    """Path and hash of the manifest."""
+    faults: list[int]
+    """Steps at which earlier attempts have met numerical faults."""
+
+
 def train(
     recipe: R,
     open_job: Callable[[R, Engine], Job[S]],
@@ -70,8 +83,14 @@ def train(
 ) -> TrainingResult[S]:
     """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective.
 
-    `allow_schedule_change`, `allow_code_change` and `despite_failures` are the options of the command. `written` is the
-    text of a recipe that was chosen, to be kept in the run directory; empty if there is none.
+    Args:
+        recipe: of the run.
+        open_job: makes the job of a recipe under an engine; called on every rank.
+        engine: how the run is spread.
+        allow_schedule_change: continue although settings of class "schedule" differ from those of earlier attempts.
+        allow_code_change: continue although a class of the user's, which the recipe names, has changed.
+        despite_failures: start although the latest attempts failed alike, or saved nothing.
+        written: text of a recipe that was generated, to be saved in the run directory; empty if there is none.
 
     Raises:
         Interrupted: a signal ended the run before that.
@@ -80,45 +99,49 @@ def train(
     """
     recipe.schedule.require_tokens()
     run = RunDirectory(Path(recipe.run.directory), written)
-    remote = RemoteCheckpoints(run, recipe, allow_schedule_change, allow_code_change, engine)
+    checkpoints = RunCheckpoints(run, recipe, allow_schedule_change, allow_code_change, engine)
 
-    def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
+    def begin() -> AttemptStart:
         with run.claimed(recipe, allow_schedule_change=allow_schedule_change, allow_code_change=allow_code_change):
             with signals.immediate():
-                known, newest_step = remote.attempts()
+                known, newest_step = checkpoints.attempts()
             before = attempts(known)
             require_remedy(run, known.faults, newest_step, recipe)
             asked_for = require_progress(run, before, newest_step, despite_failures=despite_failures)
             sweep(run.checkpoints)
             with signals.immediate():
-                found = remote.newest()
-            attempt, found = remote.start_attempt(found, engine.world_size, despite_failures=asked_for)
-        chosen = (found.path, found.manifest.self_sha256) if found else None
-        return attempt, found.trainer.step if found else 0, chosen, [] if asked_for else faults_met(before)
+                found = checkpoints.newest()
+            attempt, found = checkpoints.start_attempt(found, engine.world_size, despite_failures=asked_for)
+        return AttemptStart(
+            attempt,
+            step=found.trainer.step if found else 0,
+            checkpoint=(found.path, found.manifest.self_sha256) if found else None,
+            faults=[] if asked_for else faults_met(before),
+        )
 
     trainer: Trainer[S] | None = None
 
     def position() -> dict[str, object]:
-        step, phase = (trainer.state.step, trainer.phase) if trainer else (base_step, "start")
+        step, phase = (trainer.state.step, trainer.phase) if trainer else (start.step, "start")
         return {"step": step, "phase": phase}
 
     def newest() -> Path | None:
-        return trainer.saver.newest if trainer else chosen[0] if chosen else None
+        return trainer.saver.newest if trainer else start.checkpoint[0] if start.checkpoint else None
 
     with signals.deferred():
         require_shared(run, engine)
         require_same_code(engine.gather(code_of(recipe)) if external_names(recipe) else ())
-        attempt, base_step, chosen, faults = engine.on_main(begin)
-        watching = watched(run, engine, attempt, position, recipe.run.grace_s)
-        recording = recorded(run, engine.rank, attempt, position, newest)
-        with remote.stored_at_the_end(attempt), watching, recording, signals.blame_signal(), signals.immediate():
+        start = engine.on_main(begin)
+        watching = watched(run, engine, start.attempt, position, recipe.run.grace_s)
+        recording = recorded(run, engine.rank, start.attempt, position, newest)
+        storing = checkpoints.stored_at_the_end(start.attempt)
+        with storing, watching, recording, signals.blame_signal(), signals.immediate():
             job = open_job(recipe, engine)
-            if not chosen:  # a start that continues does without the seconds that it takes
+            if not start.checkpoint:  # a start that continues does without the seconds that it takes
                 engine.on_main(lambda: require_publishable(job))
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root, run.read().id))
-            checkpoint = open_checkpoint(*chosen) if chosen else None
-            trainer = prepare(recipe, job, engine, run, attempt, checkpoint, remote, faults)
+            trainer = prepare(recipe, job, engine, run, start, checkpoints)
             trainer.train()
             scores = finish(trainer)
     result = TrainingResult(scores, trainer.state, run, trainer.seconds, job, trainer.history.best)
@@ -132,10 +155,8 @@ def prepare(
     job: Job[S],
     engine: Engine,
     run: RunDirectory,
-    attempt: int,
-    checkpoint: VerifiedCheckpoint | None,
-    remote: RemoteCheckpoints,
-    faults: Collection[int],
+    start: AttemptStart,
+    checkpoints: RunCheckpoints,
 ) -> Trainer[S]:
     """Build the model and the optimizer, and give them the values of a checkpoint, or first ones; collective.
 
@@ -144,11 +165,10 @@ def prepare(
         job: of the run.
         engine: how the run is spread.
         run: claimed by rank 0.
-        attempt: number of the attempt.
-        checkpoint: to continue from; None for a run that begins.
-        remote: where an earlier one is, if that one is damaged.
-        faults: steps at which earlier attempts have met numerical faults.
+        start: what rank 0 has chosen.
+        checkpoints: where an earlier one is, if the chosen one is damaged.
     """
+    checkpoint = open_checkpoint(*start.checkpoint) if start.checkpoint else None
     fingerprints = fingerprints_of(recipe) | job.fingerprints()
     built = job.build(run.model() if checkpoint else None)
     num_parameters = sum(parameter.numel() for parameter in built.model.parameters())
@@ -167,13 +187,13 @@ def prepare(
         fingerprints[FROZEN] = frozen
     state = TrainerState(step=0, tokens_seen=0, cursor=Cursor(), chain=EMPTY_CHAIN, skipped_steps=0)
     if checkpoint:
-        checkpoint = _restore(checkpoint, recipe, job, engine, named, attempt, remote, fingerprints)
+        checkpoint = _restore(checkpoint, recipe, job, engine, named, start.attempt, checkpoints, fingerprints)
         state = checkpoint.trainer
     else:
         fill(named, named.names, built.initializers)
     opening_lines += describe_changes(checkpoint, engine)
     engine.on_main(lambda: run.describe(compute=opening_lines))
-    log = MetricsLog(recipe, job, engine, run, attempt, peak_flops)
+    log = MetricsLog(recipe, job, engine, run, start.attempt, peak_flops)
     history = ValidationHistory(job, engine, log, run, state)
     trainer = Trainer(
         recipe=recipe,
@@ -184,15 +204,15 @@ def prepare(
         optimizer=optimizer,
         loss_weights=loss_weights,
         state=state,
-        saver=CheckpointSaver(run, engine, named, attempt, fingerprints, recipe.run, checkpoint, log.line),
+        saver=CheckpointSaver(run, engine, named, start.attempt, fingerprints, recipe.run, checkpoint, log.line),
         history=history,
-        monitor=LossMonitor(recipe.run.spike_nats, state, faults),
+        monitor=LossMonitor(recipe.run.spike_nats, state, start.faults),
         log=log,
         opening_lines=opening_lines,
     )
     if not trainer.is_over:
         steps = recipe.schedule.total_tokens // (recipe.data.bins_per_step * recipe.data.bin_tokens)
-        trainer.saver.require_free_space(stored, with_best=job.selection is not None, steps=steps)
+        trainer.saver.require_free_space(stored, with_best=job.keeps_best, steps=steps)
     return trainer
 
 
@@ -203,11 +223,11 @@ def _restore(
     engine: Engine,
     named: NamedState,
     attempt: int,
-    remote: RemoteCheckpoints,
+    checkpoints: RunCheckpoints,
     fingerprints: Mapping[str, str],
 ) -> VerifiedCheckpoint:
     """Restore model and optimizer from a checkpoint of this run, or from an earlier one if that one is damaged."""
-    known = ENTRIES | job.entry_names | ({BEST} if job.selection else frozenset())
+    known = ENTRIES | job.entry_names | ({BEST} if job.keeps_best else frozenset())
     while True:
         require_same_run(checkpoint, fingerprints)
         require_same_skips(checkpoint, recipe.data)
@@ -215,7 +235,7 @@ def _restore(
         try:
             state = restore(checkpoint, named, engine, fingerprints.get(FROZEN), known)
         except InvalidCheckpointError as error:  # on every rank
-            checkpoint = remote.fall_back(checkpoint, error, attempt)
+            checkpoint = checkpoints.fall_back(checkpoint, error, attempt)
             continue
         engine.restore_scaler(state.entries.get(LOSS_SCALE))
         return checkpoint

@@ -89,7 +89,6 @@ def test_files_on_disk(two: Path) -> None:
     for entry in manifest["files"]:
         raw = (path / entry["path"]).read_bytes()
         assert (len(raw), [hashlib.sha256(raw).hexdigest()]) == (entry["size"], entry["sha256"])
-    assert path.stat().st_mode & 0o777 == 0o700
     assert sorted(p.name for p in two.iterdir()) == ["step-000000003", "step-000000004"]
 
 

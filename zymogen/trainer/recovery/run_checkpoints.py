@@ -47,7 +47,7 @@ from zymogen.trainer.run.run_json import run_record
 _FETCHED = f"{TEMPORARY}step-fetched"
 
 
-class RemoteCheckpoints:
+class RunCheckpoints:
     """The checkpoints of a run, in its directory and in its store, for one start of it. Rank 0 alone looks there.
 
     Args:
