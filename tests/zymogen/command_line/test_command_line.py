@@ -181,13 +181,6 @@ def test_one_path_is_a_list_of_one(tmp_path: Path) -> None:
         recipe('"a"', 'data.crop_tokens="32"')
 
 
-def test_one_path_of_a_mixture_is_a_list_of_one(tmp_path: Path) -> None:
-    path = tmp_path / "r.toml"
-    path.write_text('run.directory = "r"\nmodel.preset = "esm2_8m"\n[[data.mixture]]\nsources = "a"\n[[data.mixture]]\n'
-                    'sources = ["b", "c"]\n')  # fmt: skip
-    assert [corpus.sources for corpus in read(Recipe, path).data.corpora] == [("a",), ("b", "c")]
-
-
 def test_the_answer_imports_no_torch(tmp_path: Path) -> None:
     program = (
         "import sys, pretrain.__main__ as program; "

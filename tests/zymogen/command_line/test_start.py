@@ -30,13 +30,6 @@ def test_what_is_imported_is_not_looked_through() -> None:
     assert gc.get_freeze_count() >= frozen + len(imported)
 
 
-@pytest.mark.usefixtures("without_torch")
-def test_an_import_that_fails_leaves_the_collector_on() -> None:
-    with pytest.raises(ImportError), importing_torch():
-        raise ImportError("libcudart.so.12")
-    assert gc.isenabled()
-
-
 _OF_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _IMPORTS = """
 from zymogen.command_line.command import importing_torch

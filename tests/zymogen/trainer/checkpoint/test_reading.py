@@ -257,6 +257,6 @@ def test_a_reader_holds_one_block_whatever_the_number_of_files(tmp_path: Path) -
                 }
             },
         )
-        reads.read(reads.needed())
+        reads.read(reads.blocks(needed=True))
         sizes.add(len(reads._reader._buffer))
     assert max(sizes) <= BLOCK

@@ -186,43 +186,6 @@ def test_the_size_of_a_checkpoint_is_known_before_its_moments_exist(name: str) -
 
 
 @pytest.mark.slow
-def test_a_run_that_the_disk_has_no_room_for_does_not_begin(recipe_in, tmp_path: Path) -> None:
-    """Of a real disk of 3 MB; a checkpoint has 0.7 MB, and two stay."""
-    recipe, root = recipe_in(tmp_path), tmp_path / "run"
-    root.mkdir()
-
-    def main_of(tokens: int) -> tuple[int, str]:
-        with redirect_stderr(io.StringIO()) as said:
-            words = (f"schedule.total_tokens={tokens}", "run.checkpoint_every=1", "run.validation_sequences=4")
-            status = main([str(recipe), *words, "--allow-schedule-change"])
-        return status, said.getvalue()
-
-    def work() -> None:
-        mount_small_disk(root, "4m")
-        assert main_of(1)[0] == 0
-        (one,) = find(root / "checkpoints")
-        size = sum(file.size for file in verify(one).manifest.files)
-        fill(root, 1_200_000)
-        status, said = main_of(1_500)
-        assert status == 74, said
-        (error,) = (line for line in said.splitlines() if line.startswith("error: "))
-        assert error.startswith(f"error: {root / 'checkpoints'}: 1.2 MB are free, and {3 * size / 1e6:.1f} MB are ")
-        assert (
-            f"{size / 1e6:.1f} MB for each of 2 that stay, the one that is being written and 1 in quarantine; 1 "
-            in error
-        )
-        assert "Traceback" not in said
-        assert find(root / "checkpoints") == [one]
-        (root / "filler").unlink()
-        assert main_of(1_500)[0] == 0
-        assert len(find(root / "checkpoints")) == 2
-        fill(root, 1_600_000)  # for two checkpoints instead of three
-        assert main_of(3_000)[0] == 0
-
-    child(work)
-
-
-@pytest.mark.slow
 def test_a_first_start_without_room_leaves_nothing(recipe_in, tmp_path: Path) -> None:
     with redirect_stderr(io.StringIO()) as said:
         assert main([str(recipe_in(tmp_path)), f"run.keep_checkpoints={ENDLESS}"]) == 74

@@ -32,41 +32,48 @@ FACTS = [
     ("proteins", "5,577 for training, 28 for validation"),
     ("split", "by equal sequences only: relatives of a validation protein may train, so that this line is long"),
 ]
-SMALL = PlanSize(1_950_000, True, ((0, 8100.0),))
 
 
-def test_the_start() -> None:
-    lines = format_header(FACTS, SMALL, total_tokens=1_600_000, seen=0, step=0, directory=RUN)
-    assert lines == [
-        "model         esm2_8m, 7,512,474 parameters: ESM-2, 6 layers, width 320",
-        "proteins      5,577 for training, 28 for validation",
-        "split         by equal sequences only: relatives of a validation protein may",
-        "              train, so that this line is long",
-        "one pass      1,950,000 tokens",
-        "training      1,600,000 tokens, about 198 steps of 8,081, 0.82 passes",
-        "run directory runs/own",
-    ]
-
-
-def test_the_start_of_a_run_that_is_continued() -> None:
-    estimated = PlanSize(1_950_000, False, ((0, 8100.0),))
-    lines = format_header([], estimated, total_tokens=10**12, seen=810_000, step=100, directory=RUN)
-    assert lines == [
-        "one pass      about 1,950,000 tokens",
-        "training      1,000,000,000,000 tokens, about 123,456,791 steps of 8,100,",
-        "              513,000 passes",
-        "done before   810,000 tokens, 100 steps",
-        "run directory runs/own",
-    ]
-
-
-def test_the_start_of_a_run_without_passes() -> None:
-    lines = format_header([], PlanSize(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=0, step=0, directory=RUN)
-    assert lines == ["training      8,000 tokens, about 1 step", "run directory runs/own"]
-    done = format_header(
-        [], PlanSize(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=8_100, step=1, directory=RUN
-    )
-    assert done[0] == "training      8,000 tokens, about 1 step"
+@pytest.mark.parametrize(
+    ("facts", "size", "total", "seen", "step", "lines"),
+    [
+        (
+            FACTS,
+            (1_950_000, True),
+            1_600_000,
+            0,
+            0,
+            [
+                "model         esm2_8m, 7,512,474 parameters: ESM-2, 6 layers, width 320",
+                "proteins      5,577 for training, 28 for validation",
+                "split         by equal sequences only: relatives of a validation protein may",
+                "              train, so that this line is long",
+                "one pass      1,950,000 tokens",
+                "training      1,600,000 tokens, about 198 steps of 8,081, 0.82 passes",
+            ],
+        ),
+        (
+            [],
+            (1_950_000, False),
+            10**12,
+            810_000,
+            100,
+            [
+                "one pass      about 1,950,000 tokens",
+                "training      1,000,000,000,000 tokens, about 123,456,791 steps of 8,100,",
+                "              513,000 passes",
+                "done before   810,000 tokens, 100 steps",
+            ],
+        ),
+        ([], (None, False), 8_000, 0, 0, ["training      8,000 tokens, about 1 step"]),
+    ],
+)
+def test_the_start(
+    facts: list[tuple[str, str]], size: tuple[int | None, bool], total: int, seen: int, step: int, lines: list[str]
+) -> None:
+    extent = PlanSize(*size, ((0, 8100.0),))
+    found = format_header(facts, extent, total_tokens=total, seen=seen, step=step, directory=RUN)
+    assert found == [*lines, "run directory runs/own"]
 
 
 def test_a_long_word_is_not_broken() -> None:

@@ -146,13 +146,6 @@ def test_a_process_says_for_whom_it_waits_ever_more_rarely(
     assert len(pauses) < 120  # one message a second, and some more at the beginning
 
 
-def test_a_store_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in torchrun_variables(1, 2, 9).items():  # nobody listens at this port
-        monkeypatch.setenv(name, value)
-    with pytest.raises(dist.DistStoreError, match=r"^waited 0\.2 s at 127\.0\.0\.1:9 for the store of rank 0$"):
-        next(rendezvous(INIT_METHOD, timeout=timedelta(seconds=0.2)))
-
-
 @pytest.mark.parametrize("by", [SIGTERM, SIGINT])
 def test_a_signal_ends_a_wait_inside_a_library(by: Signals, store: dist.TCPStore, tmp_path: Path) -> None:
     def waits() -> None:

@@ -254,14 +254,6 @@ def clean(recipe_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
-def test_a_run_ends_with_the_same_bytes_and_lines(recipe_in, tmp_path: Path, clean: Path) -> None:
-    assert main([str(recipe_in(tmp_path)), *STEPS_12, *OFTEN, LATE]) == 0
-    assert same(end_of(tmp_path / "run"), end_of(clean / "run"))
-    assert metrics(tmp_path / "run") == metrics(clean / "run")
-    assert [line["step"] for line in metrics(clean / "run") if "loss" in line] == list(range(1, 13))
-
-
 @pytest.mark.parametrize(
     "steps", [pytest.param(each, marks=pytest.mark.slow) for each in ((6, 7, 8), (5, 6), (11, 12))]
 )
@@ -312,16 +304,6 @@ def test_a_signal_saves_what_was_queued(
 def test_engines_end_with_the_same_bytes_and_lines(trained: Trained, engine: str, processes: int) -> None:
     at_once = trained(engine, processes, (*OFTEN, AT_ONCE), STEPS_16)
     late = trained(engine, processes, (*OFTEN, LATE), STEPS_16, fault="one_step_ahead")
-    assert same(late.end, at_once.end)
-    assert metrics(late.folder / "run") == metrics(at_once.folder / "run")
-
-
-@pytest.mark.launch
-@pytest.mark.xdist_group("engines")
-def test_ranks_that_share_their_batches_end_with_the_same_bytes_and_lines(trained: Trained) -> None:
-    words = (*OFTEN, "parallel.context=2", "optimizer.name=muon")
-    at_once = trained("ddp", 2, (*words, AT_ONCE), STEPS_16)
-    late = trained("ddp", 2, (*words, LATE), STEPS_16, fault="one_step_ahead")
     assert same(late.end, at_once.end)
     assert metrics(late.folder / "run") == metrics(at_once.folder / "run")
 

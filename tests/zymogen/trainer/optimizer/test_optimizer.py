@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import zymogen.trainer.optimizer.muon
 from pretrain.model.settings import ModelSettings
 from support.checkpoint_run import assert_same, everything, restore, save, train
 from support.inputs.whole_models import build_model
@@ -169,17 +168,6 @@ def test_a_step_reads_nothing_back_and_multiplies_in_batches(settings: Optimizer
     with Operations() as operations:
         float(optimizer.found_inf)
     assert operations.seen.keys() & READS  # such a read would have been seen
-
-
-def test_how_many_matrices_move_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = []
-    for at_a_time in (1, 2 * 8 * 24, 2**25):
-        monkeypatch.setattr(zymogen.trainer.optimizer.muon, "LARGEST_ROUND", at_a_time)
-        model, optimizer = built(MUON)
-        train(model, optimizer, 0, 3)
-        ends.append(everything(model, optimizer))
-    for end in ends[1:]:
-        assert all(torch.allclose(end[name], ends[0][name], rtol=1e-4, atol=1e-6) for name in ends[0])
 
 
 # Skipping on the device -------------------------------------------------------------------------------------------

@@ -17,12 +17,10 @@ import pytest
 import zymogen.trainer.loop
 from pretrain.__main__ import main
 from support.chaos.campaign import Campaign
-from support.checkpoint_run import flip
 from support.jobs import best_job
 from support.kept_runs import CONSTANT, STEPS_12
 from support.launching import End, bit_equal, end_of, lines, until
 from support.object_store.server import S3Server
-from zymogen.processes.errors import CheckpointError
 from zymogen.processes.signals import Interrupted
 from zymogen.trainer.checkpoint.load import find, verify
 from zymogen.trainer.checkpoint.object_store.bucket import RECORDS_FILE, CheckpointBucket
@@ -206,37 +204,6 @@ def test_the_best_checkpoint_is_fetched_with_the_newest(
     best = json.loads((run / "checkpoints/step-000000016/trainer.json").read_text())["entries"]["best"]
     assert (best["step"], best["since"]) == (12, 2)
     assert stored_steps(url) == [16, 12]
-
-
-def test_a_finished_run_publishes_its_best_wherever_it_is_started(
-    finished: Finished, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    recipe, url, run = recipe_in(tmp_path), finished.url, tmp_path / "run"
-    fetch, calls = CheckpointBucket.fetch, [0]
-
-    def ended_in_the_second(*arguments: Any) -> None:
-        calls[0] += 1
-        if calls[0] == 2:
-            raise KeyboardInterrupt
-        fetch(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CheckpointBucket, "fetch", ended_in_the_second)
-        with pytest.raises(KeyboardInterrupt):
-            selecting(recipe, url)
-    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000000016"]
-    selecting(recipe, url)
-    assert content(run) == finished.content
-    flip(run / "checkpoints/step-000000012/model/00000.safetensors", 100)
-    selecting(recipe, url)
-    assert content(run) == finished.content
-    # What the store does not have whole either is lost, and nothing else is taken for it.
-    bucket = CheckpointBucket(url)
-    bucket._objects.write(f"{bucket.saves()[1].prefix}/trainer.json", b"{}")
-    shutil.rmtree(run)
-    with pytest.raises(CheckpointError, match="the best checkpoint of the run is not whole"):
-        selecting(recipe, url)
-    assert f"checkpoint rejected: {url}/step-000000012-a1-" in capsys.readouterr().err
 
 
 def test_a_start_that_another_machine_forestalled_leaves_no_line(

@@ -286,22 +286,6 @@ def test_a_loss_that_leaps(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_among_the_skipped_steps(recipe_in, tmp_path: Path, clean: End) -> None:
-    """What comes again is met at the same step; what does not has cost the steps before the checkpoint."""
-    every_step = [*STEPS_12, "run.checkpoint_every=1"]
-    again, once = tmp_path / "again", tmp_path / "once"
-    with bad_bins():
-        assert with_rollbacks(main, [str(recipe_in(again)), *every_step]) == 78
-    assert begun(again / "run") == [0, 6]
-    assert lines(again / "run/faults.jsonl")[0]["bins"] == list(range(6 * BINS, 7 * BINS))
-    with not_finite_once():
-        assert with_rollbacks(main, [str(recipe_in(once)), *every_step]) == 0
-    assert begun(once / "run") == [0, 6]
-    end = end_of(once / "run")
-    assert (end.skipped_steps, end.chain, end.step) == (2, clean.chain, 12)
-
-
-@pytest.mark.slow
 def test_a_stopped_run_stays_stopped_until_a_bin_is_skipped(
     recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -275,18 +275,6 @@ def test_a_store_that_does_not_answer_is_named_by_ranks_that_are_blocked(
     assert {text.split(", ")[0] for text in found.values()} == {f"{host} at 10.0.0.1:29500"}
 
 
-def test_a_store_that_answers_again_accuses_nobody(ranks: Ranks) -> None:
-    ranks.take(3, 1)
-    ranks.answers = False
-    ranks.after(SILENT_S - 3)
-    ranks.answers = True
-    assert ranks.after(120) == {}
-    ranks.answers = False
-    assert ranks.take(100, 1) == {}
-    ranks.answers = True
-    assert ranks.after(120) == {}
-
-
 @pytest.mark.parametrize("ended", [0, 1])
 def test_a_rank_that_has_ended_in_order_is_not_waited_for(ranks: Ranks, ended: int) -> None:
     ranks.take(3, 1)

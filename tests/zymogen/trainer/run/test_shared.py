@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,26 +148,6 @@ def test_closed_folders_are_one_line(folder: Path, capfd: pytest.CaptureFixture[
         assert re.search(f"error: {closed}.*Permission denied", capfd.readouterr().err)
 
     assert without_rights(work) == 0, capfd.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_run_on_a_store_that_can_only_be_read(folder: Path) -> None:
-    (store,) = (path.parent for path in folder.rglob("store.json"))
-    for path in store.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-    before = sorted(os.listdir(store))
-    shutil.move(store, folder / "archive")
-    (folder / "archive").chmod(0o555)
-    new = [f"run.directory='{folder}/new'", f"data.sources=['{folder}/archive']", f"data.store_dir='{folder}/mine'"]
-    assert without_rights(lambda: sys.exit(main(words(folder, *new)))) == 1  # 1: SystemExit was raised
-    ends = [json.loads(line).get("exit") for line in (folder / "new/attempts.jsonl").read_text().splitlines()]
-    assert ends == [None, "finished"]
-    corpora = [json.loads((folder / name / "run.json").read_text())["corpus"] for name in ("run", "new")]
-    assert corpora[0]["split"] == corpora[1]["split"]
-    assert sorted(os.listdir(folder / "archive")) == before
-    (kept,) = (folder / "mine/derived").iterdir()
-    assert sorted(path.name.partition("-")[0] for path in kept.iterdir()) == ["clusters", "overlap", "split"]
 
 
 # File systems without locks -----------------------------------------------------------------------

@@ -20,7 +20,6 @@ from support.checkpoint_run import (
 )
 from support.launching import whole_tensors
 from zymogen.processes.errors import CheckpointError
-from zymogen.trainer.checkpoint.digests import digest
 from zymogen.trainer.checkpoint.digests.digest import hexadecimal, sums
 from zymogen.trainer.checkpoint.load import verify
 from zymogen.trainer.checkpoint.manifest import UnsupportedVersionError
@@ -52,13 +51,6 @@ def test_it_is_what_its_formula_says() -> None:
 def test_pieces_add_up_whatever_the_cut_and_order(cuts: tuple[int, ...]) -> None:
     assert added(VALUES, cuts) == of(VALUES)
     assert of(VALUES[:6].reshape(2, 3).t().contiguous().t()) == of(VALUES[:6])  # as it is stored, not as it lies
-
-
-def test_pieces_of_a_long_tensor_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut within chunks, at their ends and beside them."""
-    monkeypatch.setitem(digest._CHUNKS, "cpu", 2048)
-    long = torch.randn(9000, generator=torch.Generator().manual_seed(2))
-    assert added(long, (0, 1, 2047, 2048, 2049, 6144, 8000, 9000)) == of(long) == digest_by_hand(long)
 
 
 @pytest.mark.parametrize("element", range(len(VALUES)))
