@@ -5,20 +5,22 @@ In: a recipe, what opens its job, an engine. Out: the run directory. Kept: lines
 What is trained, on what and with which scores, the `Job` knows; `loop` takes the steps.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from data.order.plan import EMPTY_CHAIN, Cursor
-from zymogen.console.progress import ProgressBar
+from zymogen.console.progress import ProgressBar, in_columns
 from zymogen.processes import signals
 from zymogen.settings.extension import code_of, external_names, require_same_code
+from zymogen.settings.section import SettingClass, settings_of
 from zymogen.trainer.checkpoint.best import BestCheckpoint
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
-from zymogen.trainer.checkpoint.compatibility import describe_changes, fingerprints_of, require_same_run
 from zymogen.trainer.checkpoint.load import VerifiedCheckpoint, open_checkpoint
 from zymogen.trainer.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
 from zymogen.trainer.checkpoint.restore import fill_frozen, restore
@@ -37,6 +39,7 @@ from zymogen.trainer.recovery.shared_directory import require_shared
 from zymogen.trainer.recovery.watchdog import watched
 from zymogen.trainer.run.attempts import attempts, recorded
 from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.versions import versions
 from zymogen.trainer.telemetry.peak import peak
 from zymogen.trainer.validation import ValidationHistory
 
@@ -243,11 +246,65 @@ def _restore(
 
 def finish(trainer: Trainer[S]) -> S:
     """Validate and publish the final weights; collective."""
-    if trainer.bound is False:  # None: nothing was trained, and run.json says what was
-        trainer.bind()
+    if trainer.has_recipe is False:  # None: nothing was trained, and run.json says what was
+        trainer.write_recipe()
     with ProgressBar("validating", after_s=2.0, speaks=trainer.engine.is_main), signals.deferred():
         trainer.phase = "validate"
         scores = trainer.history.at_end(trainer.model, trainer.state)
     trainer.phase = "export"
     trainer.engine.on_main(lambda: publish(trainer.job, trainer.run))
     return scores
+
+
+def fingerprints_of(recipe: Any) -> dict[str, str]:
+    """SHA-256 of all settings of class identity, and of all of class schedule, with their names."""
+
+    def of(setting_class: SettingClass) -> str:
+        chosen = {name: value for name, its_class, value in settings_of(recipe) if its_class is setting_class}
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+
+    return {"identity": of(SettingClass.IDENTITY), "schedule": of(SettingClass.SCHEDULE)}
+
+
+def require_same_run(checkpoint: VerifiedCheckpoint, fingerprints: Mapping[str, str]) -> None:
+    """run.json has been compared already; this catches a checkpoint that was copied in from elsewhere."""
+    for name in ("identity", "corpus", "split"):
+        found = checkpoint.manifest.fingerprints[name]
+        if found != fingerprints[name]:
+            raise ValueError(
+                f"{checkpoint.path} was written by another run: its {name} is {found}, this run's is "
+                f"{fingerprints[name]}; remove it, or choose another run.directory"
+            )
+
+
+def describe_changes(checkpoint: VerifiedCheckpoint | None, engine: Engine) -> list[str]:
+    """What differs between the start that wrote a checkpoint and this one, as a table; nothing if nothing does.
+
+    All of it may differ. The table says where to look if the run does not end as it did before.
+    """
+    if checkpoint is None:
+        return []
+    before, step = checkpoint.manifest.topology, checkpoint.trainer.step
+    rows = [
+        ("processes", before.world_size, engine.world_size),
+        ("engine", before.engine, engine.name),
+        ("precision", before.precision, engine.precision),
+    ]
+    present = versions()
+    rows += [(name, then, present.get(name, "none")) for name, then in sorted(checkpoint.manifest.versions.items())]
+    cells = [(name, str(then), str(now)) for name, then, now in rows if then != now]
+    if not cells:
+        return []
+    cells.insert(0, (f"since step {step}", "in the checkpoint", "in this run"))
+    lines = in_columns(cells)
+    if before.world_size != engine.world_size or before.engine != engine.name:
+        lines.append(
+            "order of samples and tokens of a step: as before; gradients: added in another order, which changes last "
+            f"bits; speeds before step {step} are no measure for those after it"
+        )
+    if before.precision != engine.precision:
+        lines.append(
+            f"precision: {engine.precision} from here on; up to step {step} it was {before.precision}: to keep that, "
+            f"launch with --mixed_precision {before.precision}"
+        )
+    return lines

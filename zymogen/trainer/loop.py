@@ -56,7 +56,7 @@ class Trainer(Generic[S]):
     """For the watchdog and the records of attempts, which know them all (`run.attempts`)."""
     seconds: float = 0.0
     """From the first step to the last one."""
-    bound: bool | None = None
+    has_recipe: bool | None = None
     """Whether the run's directory has the recipe; None: not tried yet."""
     console: RunConsole = field(init=False)
     loader: Loader = field(init=False)
@@ -162,7 +162,7 @@ class Trainer(Generic[S]):
             step, result, rate = queued
             self._move_past(step, result)
             with self._in_phase("log"):  # rank 0 writes, and may wait for the disk
-                self.bind()
+                self.write_recipe()
                 self.log.step(self.state, step, result, rate, self.saver, self.console, is_last=self.is_over)
             with self._in_phase("checkpoint"):
                 self.saver.update(result.flags, self.state.step)
@@ -212,8 +212,8 @@ class Trainer(Generic[S]):
         self.saver.log = self.console.print
         facts = (*self.job.facts(), *tracker_rows(settings.trackers, self.run.root))
         self.console.open(facts, self.run.root, self.opening_lines, is_over=self.is_over)
-        late = {"auto": self.engine.device.type == "cuda", "always": True, "never": False}[settings.read_late]
-        self.in_flight = InFlightSteps(int(late))
+        is_late = {"auto": self.engine.device.type == "cuda", "always": True, "never": False}[settings.read_late]
+        self.in_flight = InFlightSteps(depth=int(is_late))
         self.validation_schedule = IntervalSchedule("run.evaluate_every", settings.evaluate_every)
 
     @contextmanager
@@ -240,7 +240,8 @@ class Trainer(Generic[S]):
             where = self.recipe, self.run, self.saver.newest, self.loader.plan
             raise self.monitor.make_error(fault, *where, self.job.sample_names, self.engine.on_main)
 
-    def bind(self) -> None:
+    def write_recipe(self) -> None:
         """Write the recipe that later attempts must agree with. If the disk cannot store it, each step tries again."""
-        if not self.bound:
-            self.bound = self.engine.on_main(lambda: self.run.bind(self.recipe, tells=self.bound is None))
+        if not self.has_recipe:
+            is_first = self.has_recipe is None
+            self.has_recipe = self.engine.on_main(lambda: self.run.write_recipe(self.recipe, logs=is_first))

@@ -4,7 +4,9 @@ In: what a step, a save or a validation gave. Out: a line of the file, and one o
 across restarts.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from data.batches.loader import Step
 from zymogen.console.safe_text import log
@@ -19,7 +21,31 @@ from zymogen.trainer.run.interval_schedule import IntervalSchedule
 from zymogen.trainer.run_console import RunConsole, loss_of, perplexities
 from zymogen.trainer.step import StepResult
 from zymogen.trainer.telemetry.memory import most_bytes
-from zymogen.trainer.telemetry.speed import Timer
+
+
+class Timer:
+    """The speed of training between two lines of metrics, measured from its creation on."""
+
+    def __init__(self) -> None:
+        self._since, self._tokens, self._flops, self._waited = time.perf_counter(), 0, 0.0, 0.0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside this block as waiting."""
+        started = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - started
+
+    def count(self, tokens: int, flops: float) -> None:
+        """Count one finished step."""
+        self._tokens += tokens
+        self._flops += flops
+
+    def read(self) -> dict[str, float]:
+        """Return the speed so far, and the share of the time in which steps waited for their batches."""
+        elapsed = time.perf_counter() - self._since
+        sums = {"tokens_per_s": self._tokens, "loader_wait": self._waited, "flops_per_s": self._flops}
+        return {name: value / elapsed for name, value in sums.items()}
 
 
 class MetricsLog:

@@ -174,11 +174,11 @@ class RunDirectory:
         """Write the recipe to run.json; once the run has trained, later starts must agree with it."""
         self.describe(recipe=asdict(recipe), versions=versions(), code=extension.code_of(recipe))
 
-    def bind(self, recipe: Any, *, tells: bool = True) -> bool:
+    def write_recipe(self, recipe: Any, *, logs: bool = True) -> bool:
         """Write the recipe, now that the run has trained: to run.json, and as a file if it was chosen for the run.
 
         Returns:
-            Whether the disk could store it; if not, the run continues, and with `tells` the reason is printed.
+            Whether the disk could store it; if not, the run continues, and with `logs` the reason is printed.
         """
         try:
             self.describe_recipe(recipe)
@@ -186,7 +186,7 @@ class RunDirectory:
                 with with_location(self.recipe):
                     write_atomic(self.recipe, self._written)
         except OSError as error:
-            if tells:
+            if logs:
                 log(f"{error.filename}: {describe_os_error(error)}; tried again after each step")
             return False
         return True

@@ -237,7 +237,7 @@ def test_what_a_step_asks_for_is_done_when_no_step_is_queued(asked: str, monkeyp
     saver = SimpleNamespace(update=lambda flags, step: None)
     monkeypatch.setattr(Trainer, "_move_past", lambda self, step, result: None)
     trainer = Trainer.__new__(Trainer)
-    vars(trainer).update(in_flight=ahead, log=log, saver=saver, bound=True, console=None)
+    vars(trainer).update(in_flight=ahead, log=log, saver=saver, has_recipe=True, console=None)
     vars(trainer).update(state=SimpleNamespace(step=1, tokens_seen=0), history=SimpleNamespace(patience_exhausted=True))
     assert trainer.record(drain=False) == StepFlags(writing=2)._replace(**{asked: 1})
     assert (recorded, len(ahead)) == ([0.1, 0.2], 0)
