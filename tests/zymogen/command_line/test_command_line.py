@@ -134,19 +134,6 @@ def test_a_source_whose_name_no_recipe_can_hold(said, tmp_path: Path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_preset_beside_init_says_what_to_take_out(said) -> None:
-    line = said(str(QUICKSTART), "model.init=facebook/esm2_t6_8M_UR50D")
-    assert line.startswith("recipes/quickstart.toml with model.init=facebook/esm2_t6_8M_UR50D on the command line: ")
-    assert "take the preset out: add model.preset=none model.start=none to the command, or delete the lines " in line
-    assert line.endswith(
-        'preset = "esm2_800k" and start = "neighbours" of the recipe; to train from scratch, take model.init out'
-    )
-    words = ["model.init=facebook/esm2_t6_8M_UR50D", "model.preset=none", "model.start=none"]
-    assert read(Recipe, ROOT / QUICKSTART, words).model.start == "published"  # what it says
-    plain = said("recipes/own_sequences.toml", "model.init=facebook/esm2_t6_8M_UR50D")
-    assert "add model.preset=none to the command, or delete the line preset = " in plain
-
-
 def test_an_origin_blames_what_a_message_names() -> None:
     origin = SettingOrigin("r.toml", ["data.clusters=t", "run.seed=1"])
     fields = ["data.clusters", "data.split_identity", "data.crop_tokens"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.__main__ import main
-from support.launching import DDP, command, launch, run, torchrun_variables
+from support.launching import command, run, torchrun_variables
 from support.places import ROOT
 from zymogen.processes.errors import PeerError
 from zymogen.processes.launcher import VARIABLE, forward_exit_status
@@ -102,14 +102,3 @@ def test_one_process_under_the_launcher_says_one_line(recipe_in, tmp_path: Path,
     (line,) = done.output.splitlines()
     assert line.startswith(f"error: on the command line, {wrong}: ")
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
-
-
-@pytest.mark.launch
-def test_of_two_processes_the_last_line_is_the_programs(recipe_in, tmp_path: Path) -> None:
-    done = launch([recipe_in(tmp_path), "run.sead=1"], 2, config=DDP)
-    assert done.status == 1
-    first, *_, last, border = done.output.splitlines()
-    assert first == last
-    assert first.startswith("error: on the command line, run.sead=1: there is no setting 'run.sead'")
-    assert set(border) == {"="}
-    assert done.output.count("Traceback (most recent call last)") == 1  # the launcher's

@@ -114,20 +114,6 @@ def test_another_model_is_refused_untouched(two: Path, case: str) -> None:
     assert_same(everything(model, optimizer), before)
 
 
-def test_another_optimizer_is_refused_untouched(two: Path) -> None:
-    found = newest_valid(two, writer=True)
-    assert found is not None
-    model = Tiny(seed=1)
-    for optimizer, message in (
-        (torch.optim.SGD(model.parameters(), momentum=0.9), "12 unknown to this run"),
-        (torch.optim.AdamW(model.parameters(), amsgrad=True), r"6 missing.*max_exp_avg_sq"),
-    ):
-        before = {n: p.detach().clone() for n, p in model.named_parameters()}
-        with pytest.raises(ValueError, match=message):
-            restore(found, TorchState(model, optimizer))
-        assert_same({n: p.detach() for n, p in model.named_parameters()}, before)
-
-
 def test_aliases_are_compared(tmp_path: Path) -> None:
     class Twice(Tiny):
         def __init__(self, seed: int) -> None:

@@ -12,7 +12,6 @@ from unittest import mock
 import pytest
 from accelerate import Accelerator
 
-import pretrain.job
 import zymogen.trainer.checkpoint.saver
 import zymogen.trainer.loop
 from pretrain.__main__ import main
@@ -146,18 +145,6 @@ def test_saves_that_fail_for_too_long_or_the_last_one_end_the_run(bumpy: Run, re
     assert lines(run.root / "attempts.jsonl")[2]["cause"] == "continued: attempt 1 ended as storage"
     assert bit_equal(end_of(run.root), end_of(bumpy.root))
     assert end_of(run.root).chain == end_of(bumpy.root).chain
-
-
-def test_what_ends_an_evaluation_costs_no_step(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_memory(*_: object) -> None:
-        raise RuntimeError("out of memory")
-
-    run = Run(recipe_in(tmp_path))
-    monkeypatch.setattr(pretrain.job, "evaluate", no_memory)
-    assert run.start("run.evaluate_every=2") == 70
-    (of_rank,) = lines(run.root / "ranks/rank-00000.jsonl")
-    assert (of_rank["phase"], of_rank["step"], of_rank["message"]) == ("validate", 2, "out of memory")
-    assert run.steps == [1, 2]
 
 
 def test_a_process_that_was_replaced_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

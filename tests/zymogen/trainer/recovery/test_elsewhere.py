@@ -72,24 +72,6 @@ def test_a_run_continues_where_it_never_was(
     assert lines(run / "attempts.jsonl")[-2]["base_step"] == 12
 
 
-def test_lost_and_damaged_checkpoints_are_fetched(
-    recipe_in, server: S3Server, signalled_at, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
-    signalled_at(9)
-    assert start(recipe, url) == 75
-    (newest, *_) = find(run / "checkpoints")
-    (newest / "trainer.json").write_text("{}")
-    bucket = CheckpointBucket(url)
-    bucket._objects.write(f"{bucket.saves()[0].prefix}/trainer.json", b"{}")  # the store's newest, too
-    shutil.rmtree(run / "checkpoints/step-000000008")
-    assert start(recipe, url) == 0
-    said = capsys.readouterr().err
-    assert "checkpoint rejected: step-000000009: " in said
-    assert f"checkpoint rejected: {url}/step-000000009-a1-00000003: " in said
-    assert lines(run / "attempts.jsonl")[2]["base_step"] == 8
-
-
 def test_another_run_is_refused(recipe_in, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
     assert start(recipe, url) == 0

@@ -16,7 +16,7 @@ from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe
 from support.chaos import leaping_loss
 from support.inputs.written_runs import WrittenStarts
-from support.jobs.numerical_faults import BAD_BINS, BINS, bad_bins, bad_labels, damaged_weights, not_finite_once
+from support.jobs.numerical_faults import BAD_BINS, BINS, bad_bins, bad_labels, not_finite_once
 from support.kept_runs import STEPS_12, begun, ends, same
 from support.launching import End, bit_equal, end_of, lines, with_rollbacks
 from zymogen.trainer.checkpoint.load import find, verify
@@ -262,27 +262,6 @@ def test_what_comes_again_is_named_and_left_out(
     (run / "run.json").write_text(json.dumps(described))
     assert inspect(["audit", str(run)]) == 70
     assert "1 of 3 as the recipe says" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_loss_that_leaps(
-    recipe_in, tmp_path: Path, times: int, clean: End, capsys: pytest.CaptureFixture[str], monkeypatch
-) -> None:
-    """By weights that are damaged, once or each time; the checkpoint before the step is one step older."""
-    monkeypatch.setattr("zymogen.trainer.recovery.loss_monitor.ENOUGH", 5)  # a shorter run
-    words, run = [str(recipe_in(tmp_path)), *STEPS_12, SAVES], tmp_path / "run"
-    with damaged_weights(10, times):
-        assert with_rollbacks(main, words) == (0 if times == 1 else 78)
-    assert begun(run) == [0, 8]
-    if times == 1:
-        assert same(end_of(run), clean)
-        return
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "above the median of the 9 steps before it (run.spike_nats = 2), where it was met before; lower " in said
-    assert "data.skip_bins=[63,64,65,66,67,68,69], and start again with" in said
-    assert "lengthen schedule.warmup, or train through it with run.spike_nats=none, or leave out" in said
-    assert end_of(run).step == 8  # nothing of the step was saved
 
 
 @pytest.mark.slow
