@@ -282,10 +282,6 @@ class FineTuneJob(Job[FineTuneScores]):
             return records[~self.assays.calibrates[records]]
         return self.assays.drawn_of_training(self.recipe.run.seed, _SCORED_OF_TRAINING)
 
-    def validation_tokens(self) -> float:
-        """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
-        return sum(bin_.num_tokens for bin_ in self.assays.bins(self._scored)) / 3
-
     def require_entries(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
         """Nothing to check: a table is whole before the first step, and its fingerprint covers it."""
 

@@ -164,10 +164,6 @@ class Job(Protocol[S]):
         """Name under which metrics.jsonl has what `evaluate` finds: "training" where training records are scored."""
         return "validation"
 
-    def validation_tokens(self) -> float:
-        """About how many tokens are trained on in the time of an evaluation; 0 where that is not known."""
-        return 0.0
-
     def publish(self, run: RunDirectory) -> None:
         """Write what others use of the finished run, from its newest or its best checkpoint; called on rank 0 alone."""
 

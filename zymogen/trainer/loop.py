@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from data.batches.loader import Loader, Step
 from zymogen.processes import signals
 from zymogen.processes.signals import Interrupted
-from zymogen.settings.interval import interval
 from zymogen.trainer.checkpoint.manifest import LOSS_SCALE, TrainerState
 from zymogen.trainer.checkpoint.saver import CheckpointSaver
 from zymogen.trainer.engine.engine import Engine
@@ -203,12 +202,8 @@ class Trainer(Generic[S]):
     def _begin(self) -> None:
         """Make what lasts for the steps of this attempt, and show the header of the run."""
         settings, state = self.recipe.run, self.state
-        pauses = {
-            "checkpoint": (interval("run.checkpoint_every", settings.checkpoint_every), 0.0),
-            "validate": (interval("run.evaluate_every", settings.evaluate_every), self.job.validation_tokens()),
-        }
         plan, total_tokens = self.loader.plan if self.engine.is_main else None, self.recipe.schedule.total_tokens
-        self.console = RunConsole(plan, total_tokens, state.tokens_seen, state.step, pauses, settings.console)
+        self.console = RunConsole(plan, total_tokens, state.tokens_seen, state.step, settings.console)
         self.saver.log = self.console.print
         facts = (*self.job.facts(), *tracker_rows(settings.trackers, self.run.root))
         self.console.open(facts, self.run.root, self.opening_lines, is_over=self.is_over)
@@ -225,8 +220,8 @@ class Trainer(Generic[S]):
 
     @contextmanager
     def _between_steps(self, phase: str) -> Iterator[None]:
-        """Context of a phase that neither the speed of steps nor the time that they will take includes."""
-        with self.console.pause(phase), self._in_phase(phase):
+        """Context of a phase that the speed of steps does not include."""
+        with self._in_phase(phase):
             yield
         self.log.restart_timer()
 

@@ -1,36 +1,25 @@
 """The lines that a run prints before its first step, and while it trains.
 
-In: plain numbers and texts. Out: lines of text, of at most 80 columns where their values allow. Kept: how long the
-latest steps, saves and validations took, from which the time left is computed. Torch is not imported.
+In: plain numbers and texts. Out: lines of text, of at most 80 columns where their values allow. Kept: when the first
+step ended, from which the time left is computed. Torch is not imported.
 """
 
 import math
 import os
 import shlex
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from data.order.plan import Plan
 from data.order.plan_size import PlanSize, plan_size
 from zymogen.console.format import UNBROKEN, Row, aligned, count
 from zymogen.console.progress import ProgressLine, clock_time
-from zymogen.settings.interval import Interval
 from zymogen.trainer.run.console_numbers import console_numbers, format_numbers
 
 if TYPE_CHECKING:
     from zymogen.trainer.job import LossTerm
-
-_CHUNK_S = 2.0
-"""Steps are put together until they have taken so long: the time of a very short one is mostly noise."""
-_CHUNKS = 30
-_SLOWEST = 3.0
-"""A chunk counts as at most so many times as slow as the median: one that waited for a disk is no forecast."""
 
 
 # Before the first step ----------------------------------------------------------------------------
@@ -114,75 +103,6 @@ def loss_of(terms: Sequence["LossTerm"], losses: Sequence[float | None]) -> floa
     return sum(weighted) if weighted else None
 
 
-Pauses = Mapping[str, tuple[Interval, float]]
-"""What recurs between two steps and is done at the end, too, a save and a validation: how often, and about how many
-tokens are trained on in the time of one, which is the forecast until one was timed."""
-
-
-class TimeLeft:
-    """The time that a run still takes: its steps at their latest speed, and the saves and validations to come.
-
-    The first step of a start is not counted, as it sets much up.
-
-    Args:
-        step: steps that were taken before this start.
-        pauses: what comes between steps.
-        clock: gives seconds.
-    """
-
-    def __init__(
-        self, step: int = 0, pauses: Pauses = MappingProxyType({}), clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._clock, self._planned = clock, pauses
-        self._since: float | None = None
-        self._chunks: deque[list[float]] = deque(maxlen=_CHUNKS)
-        """Seconds and tokens of each; the last one is being filled."""
-        self._paused: dict[str, list[float]] = {}
-        """Seconds of each pause, by its kind."""
-        self._step = step
-
-    def count(self, tokens: int) -> None:
-        """Count a step that has just ended."""
-        now = self._clock()
-        self._step += 1
-        if self._since is not None:
-            took = now - self._since
-            if not self._chunks or self._chunks[-1][0] >= _CHUNK_S:
-                self._chunks.append([0.0, 0])
-            self._chunks[-1][0] += took
-            self._chunks[-1][1] += tokens
-        self._since = now
-
-    @contextmanager
-    def pause(self, kind: str) -> Iterator[None]:
-        """Count the time inside this block as a pause between two steps, such as a save."""
-        began = self._clock()
-        yield
-        now = self._clock()
-        self._paused.setdefault(kind, []).append(now - began)
-        if self._since is not None:
-            self._since += now - began
-
-    def seconds(self, tokens: int, steps: int) -> float | None:
-        """The seconds that `tokens` and `steps` still take; None while no step was timed."""
-        per_token = self._seconds_per_token()
-        if per_token is None:
-            return None
-        training = tokens * per_token
-        pauses = 0.0
-        for kind, (every, of_one) in self._planned.items():
-            each = self._paused.get(kind) or [of_one * per_token]
-            pauses += every.times(self._step, self._step + steps, training) * sum(each) / len(each)
-        return training + pauses
-
-    def _seconds_per_token(self) -> float | None:
-        if not self._chunks:
-            return None
-        usual = median(seconds / tokens for seconds, tokens in self._chunks)
-        seconds = sum(min(seconds, _SLOWEST * usual * tokens) for seconds, tokens in self._chunks)
-        return seconds / sum(tokens for _, tokens in self._chunks)
-
-
 class RunConsole(ProgressLine):
     """The lines of one attempt, on standard error.
 
@@ -191,19 +111,15 @@ class RunConsole(ProgressLine):
         total_tokens: the token at which training ends.
         seen: tokens that were trained on before this start.
         step: steps that were taken before this start.
-        pauses: what comes between steps.
         numbers: the names of `run.console`.
     """
 
-    def __init__(
-        self, plan: Plan | None, total_tokens: int, seen: int, step: int, pauses: Pauses, numbers: Sequence[str]
-    ) -> None:
+    def __init__(self, plan: Plan | None, total_tokens: int, seen: int, step: int, numbers: Sequence[str]) -> None:
         super().__init__(total_tokens, speaks=plan is not None)
         self._numbers = console_numbers(numbers) if plan else {}
         self._extent = plan_size(plan) if plan else None
         self._total_tokens, self._seen, self._step = total_tokens, seen, step
-        self._left = TimeLeft(step, pauses)
-        self.pause = self._left.pause
+        self._began: tuple[float, int] | None = None  # time and tokens at the end of the first step, which sets much up
 
     def open(self, facts: Sequence[Row], directory: Path, more: Sequence[str], *, is_over: bool) -> None:
         """Say what is trained, and `more` lines after it; `is_over` where an earlier start has finished it."""
@@ -222,17 +138,24 @@ class RunConsole(ProgressLine):
     def count(self, tokens: int) -> None:
         """Count a step that has just ended."""
         self._step, self._seen = self._step + 1, self._seen + tokens
-        self._left.count(tokens)
+        if self._began is None:
+            self._began = time.perf_counter(), self._seen
 
     def report(self, line: Mapping[str, float | None]) -> None:
         """Show the progress after the step that was counted last, and the numbers of its line of metrics."""
         if self._extent is None:
             return
         left = self._extent.steps(self._seen, self._total_tokens)
-        seconds = self._left.seconds(max(0, self._total_tokens - self._seen), left)
         share = min(1.0, self._seen / self._total_tokens)
         texts = format_numbers(self._numbers, line)
-        self.update(self._seen, format_progress(texts, self._step, self._step + left, share, seconds))
+        self.update(self._seen, format_progress(texts, self._step, self._step + left, share, self._left_s()))
+
+    def _left_s(self) -> float | None:
+        """Seconds left at the mean speed so far, saves and validations included; None before a second step."""
+        if self._began is None or self._seen == self._began[1]:
+            return None
+        seconds_per_token = (time.perf_counter() - self._began[0]) / (self._seen - self._began[1])
+        return seconds_per_token * max(0, self._total_tokens - self._seen)
 
 
 def format_progress(numbers: Sequence[str], step: int, steps: int, share: float, left_s: float | None) -> str:

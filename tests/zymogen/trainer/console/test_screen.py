@@ -13,11 +13,11 @@ from data.order.plan_size import PlanSize
 from zymogen.console.format import aligned
 from zymogen.console.progress import clock_time
 from zymogen.settings.interval import Interval
+from zymogen.trainer import run_console
 from zymogen.trainer.job import LossTerm
 from zymogen.trainer.run.console_numbers import DEFAULT, console_numbers, format_numbers
 from zymogen.trainer.run_console import (
-    Pauses,
-    TimeLeft,
+    RunConsole,
     format_epochs,
     format_header,
     format_progress,
@@ -167,44 +167,6 @@ def test_where_each_tracker_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shlex.split(row)[1] == "TRACKIO_DIR=my $runs"
 
 
-# The time left ------------------------------------------------------------------------------------
-
-
-class Pacer:
-    """A clock, and steps that take what they are told to."""
-
-    def __init__(self, step: int = 0, pauses: Pauses | None = None) -> None:
-        self.now = 0.0
-        self.left = TimeLeft(step, pauses or {}, lambda: self.now)
-
-    def steps(self, count: int, seconds: float, tokens: int = 100) -> None:
-        for _ in range(count):
-            self.now += seconds
-            self.left.count(tokens)
-
-    def pause(self, kind: str, seconds: float) -> None:
-        with self.left.pause(kind):
-            self.now += seconds
-
-
-def test_the_first_step_does_not_count() -> None:
-    pacer = Pacer()
-    pacer.steps(1, 60.0)
-    assert pacer.left.seconds(1000, 10) is None
-    pacer.steps(1, 2.0)
-    assert pacer.left.seconds(1000, 10) == pytest.approx(20.0)
-
-
-def test_a_slow_step_moves_it_little() -> None:
-    pacer = Pacer()
-    pacer.steps(31, 2.0)
-    assert pacer.left.seconds(100_000, 1000) == pytest.approx(2000.0)
-    pacer.steps(1, 200.0)
-    assert pacer.left.seconds(100_000, 1000) == pytest.approx(2000 * (29 + 3) / 30)  # a mean would say 8,600
-    pacer.steps(30, 4.0)
-    assert pacer.left.seconds(100_000, 1000) == pytest.approx(4000.0)  # a lasting change counts
-
-
 SAVES, VALIDATIONS = Interval(21, None), Interval(None, 45.0)
 
 
@@ -223,20 +185,18 @@ def test_how_often_a_pause_is_to_come(step: int, last: int, left_s: float, saves
     assert VALIDATIONS.times(step, last, left_s) == validations
 
 
-def test_pauses_are_no_steps_and_those_to_come_are_added() -> None:
-    pacer = Pacer(0, {"checkpoint": (SAVES, 0.0), "validate": (VALIDATIONS, 250.0)})
-    pacer.steps(11, 1.0)
-    # 100 tokens a second: a validation takes 2.5 s, of which one comes after 45 s and one at the end.
-    assert pacer.left.seconds(6000, 60) == pytest.approx(60 + 2 * 2.5)
-    pacer.steps(10, 1.0)
-    pacer.pause("checkpoint", 5.0)
-    assert pacer.left.seconds(5000, 50) == pytest.approx(50 + 3 * 5 + 2 * 2.5)  # after 42, 63 and 71
-    pacer.steps(21, 1.0)
-    pacer.pause("checkpoint", 7.0)
-    pacer.pause("validate", 10.0)
-    assert pacer.left.seconds(2900, 29) == pytest.approx(29 + 2 * 6 + 1 * 10)
-    pacer.steps(29, 1.0)
-    assert pacer.left.seconds(0, 0) == 0
+def test_the_time_left_is_that_of_the_mean_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step does not count; a pause does."""
+    now, shown = [0.0], []
+    monkeypatch.setattr(run_console.time, "perf_counter", lambda: now[0])
+    console = RunConsole(None, 1000, 0, 0, [])
+    console._extent = PlanSize(None, False, ((0, 100.0),))
+    monkeypatch.setattr(console, "update", lambda done, text: shown.append(text))
+    for seconds in (60.0, 2.0, 2.0, 11.0):
+        now[0] += seconds
+        console.count(100)
+        console.report({})
+    assert [text.rpartition(" | ")[2] for text in shown] == ["10.0 %", "0:16 left", "0:14 left", "0:30 left"]
 
 
 def test_texts_need_no_torch() -> None:

@@ -35,7 +35,7 @@ from zymogen.trainer.step import InFlightSteps, StepResult
 
 LATE, AT_ONCE = "run.read_late=always", "run.read_late=never"
 OFTEN = ("run.log_every=1", "run.checkpoint_every=5", "run.evaluate_every=7")
-TIMES = {"time", "tokens_per_s", "loader_wait", "flops_per_s", "mfu"}
+TIMES = {"time", "tokens_per_s", "loader_wait", "flops_per_s", "mfu", "memory_bytes"}
 OF_SAVES = {"failed_saves", "skipped_saves"}
 """When a save ends is a matter of time, too."""
 
