@@ -46,9 +46,8 @@ from zymogen.trainer.checkpoint.object_store.bucket import CheckpointBucket, pre
 from zymogen.trainer.checkpoint.writer import StagedState
 
 _FOLDER = "receipts"
-_LOOK_S = 0.005
-"""Between two looks for receipts at first; later ones are rarer, up to `_RARELY_S`."""
-_RARELY_S = 0.1
+_LOOK_S = 0.02
+"""Between two looks for receipts."""
 
 
 class SaveAbandoned(Exception):
@@ -84,7 +83,7 @@ def collect(temporary: Path, own: RankReceipt, ranks: int, is_given_up: Callable
     Raises:
         SaveAbandoned: `is_given_up` said so before all were there.
     """
-    receipts, pause = [own], _LOOK_S
+    receipts = [own]
     while len(receipts) < ranks:
         path = temporary / _FOLDER / f"rank-{len(receipts):05d}.json"
         try:
@@ -92,8 +91,7 @@ def collect(temporary: Path, own: RankReceipt, ranks: int, is_given_up: Callable
         except FileNotFoundError:
             if is_given_up():
                 raise SaveAbandoned from None
-            time.sleep(pause)
-            pause = min(_RARELY_S, 1.5 * pause)
+            time.sleep(_LOOK_S)
             continue
         receipts.append(parsed(RankReceipt, raw, "receipt"))
     if ranks > 1:

@@ -1,7 +1,7 @@
 """The saves of an attempt: a checkpoint each, written while training continues, and what happens if a disk stores none.
 
 In: where the run stands at a step. Out: a checkpoint, some steps later; or, on every rank, the reason why there is
-none. Kept: the newest checkpoint; in faults.jsonl, for how long saves have failed, which a restart does not forget.
+none. Kept: the newest checkpoint, and since when saves have failed.
 
 Training waits while the state is copied; a thread of each rank writes it (`checkpoint.writer`).
 One save is written at a time. With each step the ranks tell each other what has become of it (`flags`), so that all of
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
+from time import monotonic
 
 from zymogen.console.progress import clock_time
 from zymogen.console.safe_text import log
@@ -32,7 +33,7 @@ from zymogen.trainer.checkpoint.load import VerifiedCheckpoint
 from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology, TrainerState, checkpoint_name
 from zymogen.trainer.checkpoint.object_store.bucket import CheckpointBucket
 from zymogen.trainer.checkpoint.retention import retain_everywhere
-from zymogen.trainer.checkpoint.writer import BackgroundWrite, SaveFailures, StagingBuffer
+from zymogen.trainer.checkpoint.writer import BackgroundWrite, StagingBuffer
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.named_state import NamedState
 from zymogen.trainer.flags import NO_FLAGS, StepFlags
@@ -105,8 +106,9 @@ class CheckpointSaver:
         self.newest = newest.path if newest else None
         """The newest checkpoint that this attempt knows of, on every rank."""
         self._step = newest.manifest.step if newest else -1
-        self._failures = SaveFailures(run, attempt, newest.manifest if newest else None)
         self._fails = False
+        self._failing_since: float | None = None  # these two on rank 0, whose clock decides for all
+        self._failed_at = 0.0
         self._grace = GracePeriod(settings.grace_s, engine.gather)
         self._staging, self._number = StagingBuffer(), 0
         self._copies = ReplicaCheck(named, engine, settings.compare_copies_every, run.root)
@@ -151,7 +153,7 @@ class CheckpointSaver:
         """
         if self.is_writing:
             return False
-        return self.schedule.due_by_clock() or (self._fails and self._failures.latest_s >= self._most_s / _TRIES)
+        return self.schedule.due_by_clock() or (self._fails and monotonic() - self._failed_at >= self._most_s / _TRIES)
 
     @property
     def usual_s(self) -> float:
@@ -168,8 +170,7 @@ class CheckpointSaver:
         if self._begun is None:
             return NO_FLAGS
         write = self._begun.write
-        most_s = max(self._most_s - self._failures.before_s, self._most_s / _TRIES)  # a disk that was mended gets some
-        is_late = not write.has_ended and write.seconds >= most_s
+        is_late = not write.has_ended and write.seconds >= self._most_s
         return StepFlags(
             writing=not write.has_ended,
             failed=write.error is not None,
@@ -229,8 +230,6 @@ class CheckpointSaver:
         wait = wait or final
         if self._begun and not self.wait(patiently=wait or self._settings.stays(state.step)):
             self.skipped += 1
-            if self._engine.is_main:
-                self._failures.record(self._begun.state.step, self._begun.write.seconds)
             return False
         if self._step == state.step and not overwrite:
             return False
@@ -340,13 +339,13 @@ class CheckpointSaver:
             self._parent = begun.write.result.self_sha256
             self._seconds.append(begun.write.seconds)
         self._fails = False
-        self._failures.succeeded()
+        self._failing_since = None
         self.newest, self._step = self._run.checkpoints / checkpoint_name(begun.state.step), begun.state.step
         self._note(begun.state, {"checkpoint_s": begun.write.seconds, "stall_s": begun.stall_s})
 
     def _tell_failure(self, begun: _PendingSave, reason: str) -> None:
         """Say what failed and what follows; collective."""
-        for_s = self._engine.on_main(lambda: self._failures.failed(begun.state.step))
+        for_s = self._engine.on_main(self._count_failure)
         self._fails = True
         self.failed += 1
         so_far, left = f"saves have failed for {clock_time(for_s)}", begun.tries_left
@@ -366,6 +365,13 @@ class CheckpointSaver:
         self._note(begun.state, {"save_error": f"{reason}{follows}", "failed_saves": self.failed})
         if not follows:
             self._give_up(f"{ends}: {reason}")
+
+    def _count_failure(self) -> float:
+        """Note that a save has failed; for how many seconds saves have failed now."""
+        self._failed_at = monotonic()
+        if self._failing_since is None:
+            self._failing_since = self._failed_at
+        return self._failed_at - self._failing_since
 
     def _newest_at_the_end(self) -> str:
         self.wait(patiently=True)

@@ -3,7 +3,7 @@
 run.json             resolved recipe, versions, corpus; written before anything else
 attempts.jsonl       a line when an attempt starts and a line when it ends by itself
 metrics.jsonl        a line per logged step and validation
-ranks/rank-00003.jsonl, faults.jsonl   errors of each rank; numerical faults that stopped the run, failed saves
+ranks/rank-00003.jsonl, faults.jsonl   errors of each rank; numerical faults that stopped the run
 recipe.toml          the recipe that was chosen, for a run that was started without one; written with the first step
 checkpoints/ export/
 predictions.json     a few held-out proteins as the finished model predicts them

@@ -30,7 +30,7 @@ from support.launching import bit_equal, end_of, lines
 from support.places import ROOT
 from support.rank_pool import ENDED, PROGRAM, RankPool
 from zymogen.processes.errors import CheckpointError, StorageError
-from zymogen.trainer.checkpoint import writer
+from zymogen.trainer.checkpoint import saver
 from zymogen.trainer.checkpoint.load import find, verify
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.named_state import TorchState
@@ -49,7 +49,7 @@ class Run:
 
     def start(self, *more: str, failing: Container[int] = ()) -> int:
         """The exit status of the program; saves of these numbers fail, from 1, tries included."""
-        clock = mock.patch.object(writer, "monotonic", clock_of(LOOK_S))
+        clock = mock.patch.object(saver, "monotonic", clock_of(LOOK_S))
         with full_disk(failing), clock, written_at_once(), redirect_stderr(io.StringIO()) as said:
             status = main([str(self.recipe), *EACH_OF_SEVEN_STEPS, *more])
         self.said = said.getvalue()

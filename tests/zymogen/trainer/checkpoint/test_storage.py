@@ -24,15 +24,13 @@ from support.launching import lines
 from support.places import ROOT
 from support.rank_pool import ENDED, PROGRAM, RankPool
 from zymogen.processes.errors import StorageError
-from zymogen.trainer.checkpoint import writer
+from zymogen.trainer.checkpoint import saver
 from zymogen.trainer.checkpoint.free_space import require_room
 from zymogen.trainer.checkpoint.load import find, verify
-from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology
-from zymogen.trainer.checkpoint.writer import SaveFailures
+from zymogen.trainer.checkpoint.manifest import Topology
 from zymogen.trainer.engine.named_state import TorchState
 from zymogen.trainer.optimizer.kinds import ParameterGroup, build_optimizer, num_stored
 from zymogen.trainer.optimizer.settings import OptimizerSettings
-from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.step import train_step
 
 FINE_TUNING = fine_tuning_job.__name__
@@ -122,7 +120,7 @@ def test_a_disk_that_fails_is_trained_past_and_ends_the_run_in_the_end(
             mount_small_disk(root, "8m")
         zymogen.trainer.loop.train_step = step  # in this process alone
         words = [str(recipe), "run.checkpoint_every=1", "run.saves_may_fail_for=10 min"]
-        clock = mock.patch.object(writer, "monotonic", clock_of(600))
+        clock = mock.patch.object(saver, "monotonic", clock_of(600))
         with clock, written_at_once(), redirect_stderr(io.StringIO()) as heard:
             status = program(words)
         said = heard.getvalue()
@@ -211,30 +209,3 @@ def test_no_rank_begins_where_there_is_no_room(program: str, pool: RankPool, rec
 MANIFEST = {"created": "2026-11-27T12:00:00Z", "versions": {}, "files": (), "parent": None}
 MANIFEST |= {"fingerprints": dict.fromkeys(("identity", "schedule", "corpus", "split"), "0"), "digest": "0" * 64}
 MANIFEST |= {"topology": Topology(world_size=1, engine="single", precision="no")}
-
-
-def test_time_without_a_save_adds_up_over_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill after 59 minutes, again and again; the time between two starts is none, and a checkpoint ends it."""
-    run, now = RunDirectory(tmp_path), [0.0]
-    monkeypatch.setattr(writer, "monotonic", lambda: now[0])
-    newest = CheckpointManifest(step=5, attempt=1, **MANIFEST)
-
-    def fails(attempt: int, *minutes: float, newest: CheckpointManifest | None = newest) -> float:
-        """Hours for which saves have failed after they did at these minutes of an attempt."""
-        failures = SaveFailures(run, attempt, newest)
-        now[0] += 1e6  # the machine was gone for long
-        began = now[0]
-        for minute in minutes:
-            now[0] = began + 60 * minute
-            for_s = failures.failed(step=10)
-        return for_s / 3600
-
-    assert [fails(1, 10, 20, 40), fails(2, 10, 40), fails(3, 1, 31)] == [0.5, 1.0, 1.5]
-    long = SaveFailures(run, 4, newest)
-    assert [long.before_s, long.record(12, 600.0), SaveFailures(run, 5, newest).before_s] == [5400.0, 6000.0, 6000.0]
-    for later in ({"step": 13, "attempt": 4}, {"step": 3, "attempt": 5}):  # saved in that start, or in a later one
-        assert fails(6, 5, newest=CheckpointManifest(**later, **MANIFEST)) == 0.0
-        assert fails(4, 5, 65, newest=newest) == 1.0
-    failures = SaveFailures(run, 6, newest)
-    failures.succeeded()
-    assert failures.failed(14) == 0.0
