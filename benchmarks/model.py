@@ -77,7 +77,7 @@ def rows_of(case: Case, bars: Bars, speeds: Speeds | None) -> list[Row]:
     name = f"{case.preset} {case.precision}, crop {case.crop}"
     found: tuple[float | None, ...] = (None,) * 4
     if speeds:
-        shares = speeds.flops / speeds.peak.flops, speeds.flops / speeds.own_products
+        shares = speeds.flops / speeds.peak, speeds.flops / speeds.own_products
         found = ratio(speeds.random), ratio(speeds.grouped), *shares
     rows = [
         Row(f"{name}: tokens/s", "HF, random batches", found[0], bars.random, "higher"),
@@ -103,7 +103,7 @@ def print_speeds(case: Case, speeds: Speeds) -> None:
     padding = 1 - sum(turn.tokens for turn in both) / sum(turn.our_slots for turn in both)
     print(f"    ours       {rate:12,.0f} real tokens/s, {padding:.1%} padding")
     print(
-        f"    needed {speeds.flops / 1e9:,.1f} of {speeds.peak.flops / 1e9:,.1f} GFLOP/s, a {speeds.peak.origin} peak; "
+        f"    needed {speeds.flops / 1e9:,.1f} of {speeds.peak / 1e9:,.1f} GFLOP/s; "
         f"its own products alone reach {speeds.own_products / 1e9:,.1f}",
         flush=True,
     )

@@ -26,7 +26,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from zymogen import onednn
 from zymogen.onednn import EMULATES_BFLOAT16
-from zymogen.trainer.telemetry.peak import PeakFlops, peak
+from zymogen.trainer.telemetry.peak import peak
 
 Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -166,7 +166,7 @@ class Speeds(NamedTuple):
     """Theirs in batches as they come."""
     grouped: list[Turn]
     """Theirs in batches grouped by length."""
-    peak: PeakFlops
+    peak: float
     """The highest of all rounds, of `torch.mm`."""
     own_products: float
     """FLOPs per second of the model's own products, each by itself through `torch.mm`: median over rounds."""

@@ -43,7 +43,7 @@ from zymogen.console.progress import ProgressBar
 from zymogen.trainer.checkpoint.best import best_valid
 from zymogen.trainer.checkpoint.reader import read_tensors
 from zymogen.trainer.engine.engine import Engine
-from zymogen.trainer.job import BestModelSelection, Job, LossTerm, ModelBundle
+from zymogen.trainer.job import Job, LossTerm, ModelBundle
 from zymogen.trainer.optimizer.kinds import ParameterGroup
 from zymogen.trainer.run import records
 from zymogen.trainer.run.directory import RunDirectory
@@ -87,10 +87,12 @@ class FineTuneJob(Job[FineTuneScores]):
         """One for each table `[[tasks]]` of the recipe."""
         return [LossTerm(task.settings.name, task.settings.weight) for task in self.tasks]
 
+    keeps_best = True  # what the run publishes is made of it
+
     @property
-    def selection(self) -> BestModelSelection:
-        """The best checkpoint is kept, and what the run publishes is made of it."""
-        return BestModelSelection(self.recipe.run.patience)
+    def patience(self) -> int | None:
+        """As the recipe says."""
+        return self.recipe.run.patience
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of proteins with labels, and of the parts."""
@@ -279,10 +281,6 @@ class FineTuneJob(Job[FineTuneScores]):
             records = self.assays.records(VALIDATION)
             return records[~self.assays.calibrates[records]]
         return self.assays.drawn_of_training(self.recipe.run.seed, _SCORED_OF_TRAINING)
-
-    def validation_tokens(self) -> float:
-        """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
-        return sum(bin_.num_tokens for bin_ in self.assays.bins(self._scored)) / 3
 
     def require_entries(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
         """Nothing to check: a table is whole before the first step, and its fingerprint covers it."""

@@ -22,7 +22,7 @@ from data.order.settings import forward_bins
 from data.store.growing import GrowingStore
 from pretrain.corpora import open_on_every_rank
 from pretrain.evaluate.predictions import predict
-from pretrain.evaluate.scores import CORRUPTIONS, HeldOutUnit, MaskedLanguageScores, Prediction, ProteinPredictions
+from pretrain.evaluate.scores import HeldOutUnit, MaskedLanguageScores, Prediction, ProteinPredictions
 from pretrain.evaluate.validation import (
     evaluate,
     require_targets,
@@ -45,12 +45,12 @@ from pretrain.recipe import Recipe
 from pretrain.summary import launch_command
 from zymogen.processes.launcher import command_line
 from zymogen.settings import json_file
-from zymogen.trainer.console import gigabytes
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.job import Job, LossTerm, ModelBundle
 from zymogen.trainer.optimizer.kinds import ParameterGroup, parameter_groups
 from zymogen.trainer.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run_console import gigabytes
 from zymogen.trainer.step import StepResult
 from zymogen.trainer.telemetry.memory import free_bytes
 
@@ -178,10 +178,6 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     @cached_property
     def _scored_set(self) -> str:
         return self.scored.fingerprint()
-
-    def validation_tokens(self) -> float:
-        """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
-        return len(CORRUPTIONS) * int(self.scored.lengths.sum()) / 3
 
     def publish(self, run: RunDirectory) -> None:
         """The export that transformers loads, and the predictions that the report shows."""

@@ -21,11 +21,11 @@ from pretrain.proposal import rules
 from zymogen.console.format import count, format_number
 from zymogen.console.progress import in_columns
 from zymogen.trainer.attempt import TrainingResult
-from zymogen.trainer.console import format_epochs
 from zymogen.trainer.optimizer.settings import ScheduleSettings
 from zymogen.trainer.run.attempts import AttemptRecords, attempts
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.records import read_metrics
+from zymogen.trainer.run_console import format_epochs
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""

@@ -141,7 +141,7 @@ def show_at_once(line: ProgressBar) -> None:
         line._bar.update(line._task, description=line._text)
         line._show()
     else:
-        line.say(f"{line._text} ...")
+        line.print(f"{line._text} ...")
 
 
 @pytest.mark.slow

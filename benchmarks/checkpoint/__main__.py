@@ -33,11 +33,9 @@ from zymogen.trainer.checkpoint.commit import SavePlan, commit
 from zymogen.trainer.checkpoint.load import unreadable, verify
 from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology, TrainerState
 from zymogen.trainer.checkpoint.restore import restore
-from zymogen.trainer.checkpoint.save_schedule import optimal_interval
 from zymogen.trainer.checkpoint.writer import BackgroundWrite, StagingBuffer
 from zymogen.trainer.engine.named_state import TorchState
 from zymogen.trainer.engine.ranks import Ranks
-from zymogen.trainer.run.settings import RunSettings
 
 CPU = torch.device("cpu")
 BARS = {"8m": 0.03, "35m": 0.1}
@@ -150,15 +148,13 @@ def main(arguments: list[str] | None = None) -> None:
     for preset, bar in list(BARS.items())[: 1 if quick else None]:
         with tempfile.TemporaryDirectory() as folder:
             found = measure(preset, 3 if quick else 20, Path(folder))
-        slower = max(0.0, found.beside - 1)
-        chosen = optimal_interval(found.stall, found.save, found.num_bytes, 1, RunSettings(directory="-"), slower)
         print(
             f"{preset}: stall {found.stall:.4f} s (first {found.first_stall:.4f}), published after {found.save:.3f} s "
             f"beside {found.steps:.0f} steps, verified in {found.verify:.3f} s, verified and loaded in "
             f"{found.load:.3f} s, {found.num_bytes / 1e6:.1f} MB; save_state: stall {found.their_stall:.4f} s, "
             f"loaded in {found.their_load:.3f} s, {found.their_bytes / 1e6:.1f} MB"
         )
-        shares = {"60 s": 60.0, "600 s": 600.0, f"auto ({chosen.seconds:.0f} s)": chosen.seconds}
+        shares = {"60 s": 60.0, "600 s": 600.0}
         print(f"{preset}: share of the time: " + ", ".join(f"{s}: {found.stall / t:.1e}" for s, t in shares.items()))
         on_a_gpu = found.num_bytes / _BUS_BYTES_PER_S
         print(f"{preset}: on a GPU, computed from 20 GB/s: stall {on_a_gpu:.4f} s, {on_a_gpu / 60:.1e} of 60 s")

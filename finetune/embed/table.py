@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from data.batches.packed import split_by_tokens
 from data.store.token_store import hash_of, new_hash
 from finetune.embed.plan import EmbeddingPlan, id_of
-from zymogen.files.durable import flush, is_locked, replacing_file, write_atomic, write_then_rename
+from zymogen.files.durable import flush, replacing_file, take_lock, write_atomic, write_then_rename
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def held(work: Path, out: Path) -> Iterator[None]:
     descriptor = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
-            is_locked(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
                 f"{out}: another process is writing it; wait until that has ended, or give another name"

@@ -17,7 +17,6 @@ from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.estimates import tokens_per_s
 from zymogen.settings.interval import Interval, interval
-from zymogen.trainer.run.settings import MAY_LOSE, planned_saves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +125,7 @@ def plan_of(
     number = shape.num_parameters
     training = 1 - split.held_proteins / corpus.num_records
     distinct = (corpus.distinct or corpus.num_records) / corpus.num_records
-    intervals = {**rules.INTERVALS, "run.may_lose": MAY_LOSE, **given}
-    checkpoint_every = planned_saves(intervals["run.checkpoint_every"], intervals["run.may_lose"])
+    checkpoint_every = interval("run.checkpoint_every", {**rules.INTERVALS, **given}["run.checkpoint_every"])
     ends_s = rules.START_S + rules.END_S + (rules.COMPILE_S if machine.kind == "cuda" else 0.0)
     save_s = rules.SAVED_BYTES * number / rules.DISK_BYTES_PER_S
 

@@ -4,6 +4,7 @@ In: how much is done, and a text. Out: text on standard error. Kept: the line on
 which the rate is computed.
 """
 
+import builtins
 import sys
 import threading
 import time
@@ -38,9 +39,14 @@ class ProgressLine:
         self._task = self._bar and self._bar.add_task("starting", total=total)
 
     def __enter__(self) -> Self:
+        self._opened = time.monotonic()
         if self._bar:
             self._show()
         return self
+
+    @property
+    def _took_s(self) -> float:
+        return time.monotonic() - self._opened
 
     def __exit__(self, *error: object) -> None:
         if self._bar:
@@ -63,15 +69,15 @@ class ProgressLine:
                 del parts[2]  # the first two and the last ones are looked for first
             self._bar.update(self._task, completed=done, total=self._total, description=" | ".join(parts))
         else:
-            self.say(f"{self._title}{text}")
+            self.print(f"{self._title}{text}")
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Write a line that stays."""
         text = printable(text)
         if self._bar:
             self._bar.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
         elif self._speaks:
-            print(text, file=self._stream, flush=True)
+            builtins.print(text, file=self._stream, flush=True)
 
 
 class BuildProgress(ProgressLine):
@@ -91,17 +97,16 @@ class BuildProgress(ProgressLine):
     def __init__(self, stream: TextIO | None = None, every_s: float = 10.0) -> None:
         super().__init__(stream=stream)
         self._every_s = 0.2 if self._bar else every_s
-        self._opened = self._last = time.monotonic()
+        self._last = time.monotonic()
         self._reports: list[tuple[float, int, int]] = []
         """The first and the latest report: time, residues, bytes read."""
         self._records = 0
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        took_s = time.monotonic() - self._opened
-        if error[0] is None and self._reports and took_s >= self.told_from_s:
-            records, residues = self._records, self._reports[-1][1]
-            self.say(f"built the token store: {records:,} records, {residues:,} residues, in {clock_time(took_s)}")
+        if error[0] is None and self._reports and self._took_s >= self.told_from_s:
+            amount = f"{self._records:,} records, {self._reports[-1][1]:,} residues"
+            self.print(f"built the token store: {amount}, in {clock_time(self._took_s)}")
 
     def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
         """Report progress; bytes are stored bytes of the sources."""
@@ -127,11 +132,10 @@ class BuildProgress(ProgressLine):
         """How long the build of `num_residues` took, and how fast it was."""
         if not self._reports:
             return "none: it was there already"
-        took_s = time.monotonic() - self._opened
         (first_s, first, _), (last_s, last, _) = self._reports[0], self._reports[-1]
         # From report to report, as a build that was continued did not begin with 0 residues.
-        rate = (last - first) / (last_s - first_s) if last_s > first_s else num_residues / took_s
-        return f"{took_s:,.1f} s, {rate / 1e6:,.1f} M residues/s"
+        rate = (last - first) / (last_s - first_s) if last_s > first_s else num_residues / self._took_s
+        return f"{self._took_s:,.1f} s, {rate / 1e6:,.1f} M residues/s"
 
 
 class ProgressBar(ProgressLine):
@@ -174,12 +178,12 @@ class ProgressBar(ProgressLine):
     def __exit__(self, *error: object) -> None:
         if not self._speaks:
             return
-        took_s = time.monotonic() - self._opened
+        took_s = self._took_s
         self._ended.set()
         self._thread.join()
         super().__exit__(*error)
         if error[0] is None and took_s >= self._after_s:
-            self.say(f"{self._text}: took {clock_time(took_s)}")
+            self.print(f"{self._text}: took {clock_time(took_s)}")
 
     def _tell(self) -> None:
         """Run in a thread of its own, so that the work need not report."""
@@ -189,9 +193,9 @@ class ProgressBar(ProgressLine):
             self._bar.update(self._task, description=self._text)
             self._show()  # rich updates the time by itself
             return
-        self.say(f"{self._text} ...")
+        self.print(f"{self._text} ...")
         while not self._ended.wait(self._every_s):
-            self.say(f"{self._text}: {clock_time(time.monotonic() - self._opened)} so far")
+            self.print(f"{self._text}: {clock_time(self._took_s)} so far")
 
 
 def clock_time(seconds: float) -> str:

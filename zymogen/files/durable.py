@@ -189,12 +189,12 @@ def flush(path: Path) -> None:
 
 def _describe(descriptor: int, name: str) -> None:
     """Lock the file of a workspace, if the file system can, and then write into it which process holds it."""
-    locked = is_locked(descriptor, fcntl.LOCK_EX)  # waits for a process that is just reading it
+    locked = take_lock(descriptor, fcntl.LOCK_EX)  # waits for a process that is just reading it
     holder = {"machine": machine(), "host": socket.gethostname(), "pid": os.getpid(), "locked": locked}
     os.write(descriptor, json.dumps({"format": FORMAT, "folder": name, **holder}).encode())
 
 
-def is_locked(descriptor: int, how: int) -> bool:
+def take_lock(descriptor: int, how: int) -> bool:
     """Lock a file; False where its file system has no locks.
 
     Raises:
@@ -218,7 +218,7 @@ def is_held(lock: Path) -> bool | None:
     with lock.open() as file:
         try:
             # Shared, so that two that ask do not see each other.
-            return False if is_locked(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB) else None
+            return False if take_lock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB) else None
         except BlockingIOError:
             return True
 
@@ -244,7 +244,7 @@ def _sweep_one(lock: Path) -> None:
     descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
     try:
         # If not, that is not known: locks do not work here, but may work where its holder runs.
-        is_free = is_locked(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_free = take_lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         folder = lock.with_suffix("")
         if _is_abandoned(os.read(descriptor, 4096), folder, lock, is_free=is_free):
             shutil.rmtree(folder, ignore_errors=True)

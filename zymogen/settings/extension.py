@@ -1,7 +1,8 @@
 """Classes that a recipe names: one of ours by a word, one of the user's as `package.module:Class`.
 
 In: the name, the base class, and ours by their words. Out: the class. Kept: nothing; modules stay imported. Modules of
-the user's are looked for in the folder of the recipe, after all other places, on every rank and in every worker.
+the user's are looked for in the folder of the recipe and then in the current one, after all other places, on every
+rank and in every worker.
 """
 
 import hashlib
@@ -9,15 +10,16 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from zymogen.settings.section import fields_of, unknown_word
+from zymogen.settings.section import OPERATIONAL, fields_of, settings_of, unknown_word
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 FORM = "package.module:Class"
@@ -38,9 +40,14 @@ def require_name(setting: str, name: str, own: Collection[str]) -> None:
         raise ValueError(f"{unknown_word(setting, name, own)}, or {FORM} for a class of your own")
 
 
-def external_names(recipe: Any) -> dict[str, str]:
-    """Return the classes of the user's that a recipe names, by the settings that name them."""
-    return {name: value for name, f, value in fields_of(recipe) if f.metadata["extends"] and is_external(value)}
+def external_names(recipe: Any) -> dict[str, list[str]]:
+    """Return the classes and functions of the user's that a recipe names, by the settings that name them."""
+    named = {
+        name: list(filter(is_external, value if isinstance(value, tuple) else (value,)))
+        for name, f, value in fields_of(recipe)
+        if f.metadata["extends"]
+    }
+    return {setting: names for setting, names in named.items() if names}
 
 
 def search_in(folder: Path) -> None:
@@ -65,27 +72,46 @@ def load(setting: str, name: str, base: type[T], own: Mapping[str, type[T]]) -> 
     require_name(setting, name, own)
     if name in own:
         return own[name]
-    module_name, _, attribute = name.partition(":")
-    module = _imported(setting, name)
-    said = f"{setting} is {name!r}"
-    found = getattr(module, attribute, None)
-    if found is None:
-        place = getattr(module, "__file__", None) or module_name
-        raise ValueError(f"{said}: {place} has no {attribute}; correct the name, or write the class")
+    found = _attribute(setting, name)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ValueError(f"{said}: it must be a class derived from {base.__module__}.{base.__qualname__}")
+        kind = f"{base.__module__}.{base.__qualname__}"
+        raise ValueError(f"{setting} is {name!r}: it must be a class derived from {kind}")
     return found
 
 
-def code_of(recipe: Any) -> dict[str, str]:
-    """Return the SHA-256 of the files that define the classes of the user's, by the settings that name them.
+def load_function(setting: str, name: str, own: Mapping[str, Callable[..., R]]) -> Callable[..., R]:
+    """Return the function that a setting names, or an object of the class that it names, which is called like one.
 
-    A file is read once, when the class is first asked for: what is changed later is not what trains.
+    Args and errors are those of `load`.
+    """
+    require_name(setting, name, own)
+    if name in own:
+        return own[name]
+    found = _attribute(setting, name)
+    try:
+        function: Callable[..., R] = found() if isinstance(found, type) else found
+    except Exception as error:  # of a class of the user's: anything
+        raise ValueError(f"{setting} is {name!r}: it cannot be made: {type(error).__name__}: {error}") from error
+    if not callable(function):
+        raise ValueError(f"{setting} is {name!r}: it must be a function, or a class whose objects are called like one")
+    return function
+
+
+def code_of(recipe: Any) -> dict[str, str]:
+    """Return the SHA-256 of the files that define the user's classes, by the settings that name them.
+
+    Those of operational settings are left out, as they decide nothing that is learned. A file is read once, when the
+    class is first asked for: what is changed later is not what trains.
 
     Raises:
         ValueError: a module cannot be imported.
     """
-    return {setting: _hash(setting, name) for setting, name in external_names(recipe).items()}
+    classes = {name: setting_class for name, setting_class, _ in settings_of(recipe)}
+    return {
+        setting: _hash(setting, names[0])
+        for setting, names in external_names(recipe).items()
+        if classes[setting] is not OPERATIONAL
+    }
 
 
 def require_same_code(of_ranks: Sequence[Mapping[str, str]]) -> None:
@@ -114,12 +140,22 @@ def _hash(setting: str, name: str) -> str:
     return hashlib.sha256(Path(place_of(name)).read_bytes()).hexdigest()
 
 
+def _attribute(setting: str, name: str) -> Any:
+    module, attribute = _imported(setting, name), name.partition(":")[2]
+    found = getattr(module, attribute, None)
+    if found is None:
+        place = getattr(module, "__file__", None) or module.__name__
+        raise ValueError(f"{setting} is {name!r}: {place} has no {attribute}; correct the name, or write the class")
+    return found
+
+
 def _imported(setting: str, name: str) -> ModuleType:
     module = name.partition(":")[0]
+    search_in(Path.cwd())
     try:
         return importlib.import_module(module)
     except Exception as error:  # of a module of the user's: anything
         raise ValueError(
             f"{setting} is {name!r}: {module} cannot be imported: {type(error).__name__}: {error}; it must be in the "
-            "folder of the recipe, or installed"
+            "folder of the recipe or the current folder, or installed"
         ) from error

@@ -7,7 +7,7 @@ Kept: nothing.
 import json
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ R = TypeVar("R", bound="DataclassInstance")
 
 def as_json(record: "DataclassInstance", **more: Any) -> str:
     """The text of a file: the fields of `record`, and `more` after them; null for numbers that are not finite."""
-    return json.dumps(_plain({**asdict(record), **more}), indent=1, allow_nan=False) + "\n"
+    return json.dumps(plain({**asdict(record), **more}), indent=1, allow_nan=False) + "\n"
 
 
 def read(kind: type[R], path: Path, what: str, remedy: str) -> R:
@@ -110,11 +110,13 @@ def array(items: Any, dtype: Any) -> "GetPydanticSchema":
     return GetPydanticSchema(lambda _, handler: then(lambda found: np.array(found, dtype), handler(items)))
 
 
-def _plain(value: Any) -> Any:
-    """The same with lists for arrays, and None for numbers that JSON does not have."""
+def plain(value: Any, of_text: Callable[[str], str] = str) -> Any:
+    """The same with lists for arrays, None for numbers that JSON does not have, and `of_text` of each text."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): plain(each, of_text) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [plain(each, of_text) for each in value]
+    if isinstance(value, str):
+        return of_text(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

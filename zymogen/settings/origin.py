@@ -110,6 +110,20 @@ class SettingOrigin:
         return None
 
 
+_RECIPE: list[SettingOrigin] = []
+"""Empty, or one entry: the origin of the recipe that was read last."""
+
+
+def use_origin(origin: SettingOrigin) -> None:
+    """Name this recipe in errors about options of own classes, which are checked when these are loaded."""
+    _RECIPE[:] = [origin]
+
+
+def origin_of_options() -> SettingOrigin:
+    """Return the origin of the recipe that was read last; without any, the command line."""
+    return _RECIPE[0] if _RECIPE else SettingOrigin(COMMAND_LINE)
+
+
 def _of_a_table(given: str, name: str) -> bool:
     """Whether an override gives a setting of one of several tables, as ``tasks.NAME.weight`` gives a tasks.weight."""
     section, _, last = name.rpartition(".")

@@ -11,8 +11,8 @@ import math
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import partial
+from dataclasses import MISSING, Field, fields, is_dataclass, make_dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -22,8 +22,9 @@ from zymogen.files.suggestions import did_you_mean
 from zymogen.settings.extension import external_names, search_in
 from zymogen.settings.interval import Every, no_interval
 from zymogen.settings.json_file import R, adapter
-from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
+from zymogen.settings.origin import COMMAND_LINE, SettingOrigin, origin_of_options, use_origin
 from zymogen.settings.section import (
+    Section,
     allowed_words,
     allowed_words_of_union,
     format_setting,
@@ -84,7 +85,10 @@ def overridden(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
 
 def check(recipe_class: type[R], content: dict[str, Any], origin: str | SettingOrigin) -> R:
     """The recipe that a nested dictionary (TOML or JSON) describes; `origin` is named in errors."""
-    origin = SettingOrigin(origin) if isinstance(origin, str) else origin
+    if isinstance(origin, str):
+        origin = SettingOrigin(origin)
+    else:
+        use_origin(origin)
     valid = {name: hint for name, _, hint in _declared(recipe_class)}
     sections = {name.rpartition(".")[0] for name in valid}
     for name, value in _leaves(content):
@@ -105,6 +109,26 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str | SettingO
     except ValidationError as error:
         raise ValueError(_in_one_line(error, valid, origin)) from None
     return found
+
+
+def check_options(kind: Any, values: Mapping[str, Any]) -> Any:
+    """The options of an own class, checked as the settings of its `section`, such as "optimizer.options".
+
+    Raises:
+        ValueError: as of `read`.
+    """
+    if not values and not fields(kind):
+        return kind()
+    table, _, field = kind.section.rpartition(".")
+    recipe = check(_recipe_of(kind), {table: {field: dict(values)}}, origin_of_options())
+    return getattr(getattr(recipe, table), field)
+
+
+@cache
+def _recipe_of(kind: type[Section]) -> Any:
+    """A recipe that has nothing but the options of an own class."""
+    table, _, field = kind.section.rpartition(".")
+    return make_dataclass("Recipe", [(table, make_dataclass("Table", [(field, kind)]))])
 
 
 def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: SettingOrigin) -> str:

@@ -36,13 +36,6 @@ class LossTerm(NamedTuple):
     """Whether the loss is a mean cross-entropy in nats, so that its exponential is a perplexity."""
 
 
-class BestModelSelection(NamedTuple):
-    """That a run keeps its best checkpoint: the one whose validation had the lowest `ValidationScores.rank_metric`."""
-
-    patience: int | None = None
-    """Validations in a row without a better score after which training ends; None: it ends with its last token."""
-
-
 class ValidationScores(Protocol):
     """What a validation found, the same on every rank."""
 
@@ -97,13 +90,16 @@ class Job(Protocol[S]):
     publishes_with: ClassVar[Sequence[str]] = ()
     """Modules that `publish` imports and nothing imports before."""
 
-    @property
-    def selection(self) -> BestModelSelection | None:
-        """Whether the run keeps its best checkpoint; None: the newest ones alone.
+    keeps_best: ClassVar[bool] = False
+    """Whether the run keeps its best checkpoint, too: that with the lowest `ValidationScores.rank_metric`.
 
-        With one, a step that is validated is validated first and then saved, so that its checkpoint says how good it
-        is; `checkpoint.best.best_valid` finds the best one.
-        """
+    Then a step that is validated is validated first and then saved, so that its checkpoint says how good it is;
+    `checkpoint.best.best_valid` finds the best one.
+    """
+
+    @property
+    def patience(self) -> int | None:
+        """With `keeps_best`, validations in a row without a better score after which training ends; None: never."""
         return None
 
     @property
@@ -167,10 +163,6 @@ class Job(Protocol[S]):
     def scored_part(self) -> str:
         """Name under which metrics.jsonl has what `evaluate` finds: "training" where training records are scored."""
         return "validation"
-
-    def validation_tokens(self) -> float:
-        """About how many tokens are trained on in the time of an evaluation; 0 where that is not known."""
-        return 0.0
 
     def publish(self, run: RunDirectory) -> None:
         """Write what others use of the finished run, from its newest or its best checkpoint; called on rank 0 alone."""

@@ -14,11 +14,8 @@ from torch import Tensor, nn
 from data.batches.loader import Loader, Step
 from zymogen.processes import signals
 from zymogen.processes.signals import Interrupted
-from zymogen.settings.interval import interval
 from zymogen.trainer.checkpoint.manifest import LOSS_SCALE, TrainerState
-from zymogen.trainer.checkpoint.save_schedule import SaveSchedule
 from zymogen.trainer.checkpoint.saver import CheckpointSaver
-from zymogen.trainer.console import Console, loss_of, tracker_rows
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.flags import NO_FLAGS, StepFlags
 from zymogen.trainer.job import Job, TrainingRecipe, ValidationScores
@@ -27,7 +24,7 @@ from zymogen.trainer.optimizer.schedule import learning_rate
 from zymogen.trainer.recovery.loss_monitor import LossMonitor, skips_entry
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.interval_schedule import IntervalSchedule
-from zymogen.trainer.run.settings import planned_saves
+from zymogen.trainer.run_console import RunConsole, loss_of, tracker_rows
 from zymogen.trainer.step import InFlightSteps, StepResult, train_step
 from zymogen.trainer.validation import ValidationHistory
 
@@ -58,12 +55,11 @@ class Trainer(Generic[S]):
     """For the watchdog and the records of attempts, which know them all (`run.attempts`)."""
     seconds: float = 0.0
     """From the first step to the last one."""
-    bound: bool | None = None
+    has_recipe: bool | None = None
     """Whether the run's directory has the recipe; None: not tried yet."""
-    console: Console = field(init=False)
+    console: RunConsole = field(init=False)
     loader: Loader = field(init=False)
     in_flight: InFlightSteps = field(init=False)
-    save_schedule: SaveSchedule = field(init=False)
     validation_schedule: IntervalSchedule = field(init=False)
 
     @property
@@ -130,7 +126,7 @@ class Trainer(Generic[S]):
         )
         self.in_flight.push(step, result, rate)
         number, is_last = self.state.step + len(self.in_flight), tokens_seen >= self.recipe.schedule.total_tokens
-        saves = self.save_schedule.due_at_step(number) or is_last
+        saves = self.saver.due_at_step(number) or is_last
         validates = self.validation_schedule.due_at_step(number)
         flags = self.record(drain=saves or validates)
         signals.raise_if_flagged(flags.interrupt)
@@ -141,14 +137,14 @@ class Trainer(Generic[S]):
         if saves:
             self.save(final=is_last)
         if validates:  # after the save: what ends it costs no step
-            self.console.say(f"step {self.state.step} | {self.validate().line()}")
+            self.console.print(f"step {self.state.step} | {self.validate().line()}")
 
     def flags(self) -> StepFlags:
         """What this rank has for the others: signals, the save that is being written, and on rank 0 what is due."""
         save = signals.save_requested() and not self.saver.is_writing
         flags = self.saver.flags()._replace(interrupt=signals.signal_flag(), save=save)
         if self.engine.is_main:
-            save = save or self.save_schedule.due_by_clock()
+            save = save or self.saver.due_by_clock()
             flags = flags._replace(save=save, validate=self.validation_schedule.due_by_clock())
         return flags
 
@@ -165,7 +161,7 @@ class Trainer(Generic[S]):
             step, result, rate = queued
             self._move_past(step, result)
             with self._in_phase("log"):  # rank 0 writes, and may wait for the disk
-                self.bind()
+                self.write_recipe()
                 self.log.step(self.state, step, result, rate, self.saver, self.console, is_last=self.is_over)
             with self._in_phase("checkpoint"):
                 self.saver.update(result.flags, self.state.step)
@@ -185,7 +181,7 @@ class Trainer(Generic[S]):
             self.state = replace(self.state, entries=entries)
             is_saved = self.saver.save(self.state, wait=overwrite, final=final, overwrite=overwrite)
         if is_saved or overwrite:
-            self.save_schedule.reset()
+            self.saver.schedule.reset()
         return is_saved
 
     def validate(self) -> S:
@@ -199,25 +195,20 @@ class Trainer(Generic[S]):
         """Validate, then save: the checkpoint of a step says how good it is; collective."""
         scores, step = self.validate(), self.state.step
         before = self.history.count(scores, step)
-        self.console.say(f"step {step} | {scores.line()} | {self.history.in_words()}")
+        self.console.print(f"step {step} | {scores.line()} | {self.history.in_words()}")
         if not self.save(final=self.is_over, overwrite=True):
             self.history.best = before  # a step without a checkpoint cannot be the best one
 
     def _begin(self) -> None:
         """Make what lasts for the steps of this attempt, and show the header of the run."""
         settings, state = self.recipe.run, self.state
-        pauses = {
-            "checkpoint": (planned_saves(settings.checkpoint_every, settings.may_lose), 0.0),
-            "validate": (interval("run.evaluate_every", settings.evaluate_every), self.job.validation_tokens()),
-        }
         plan, total_tokens = self.loader.plan if self.engine.is_main else None, self.recipe.schedule.total_tokens
-        self.console = Console(plan, total_tokens, state.tokens_seen, state.step, pauses)
-        self.saver.say = self.console.say
+        self.console = RunConsole(plan, total_tokens, state.tokens_seen, state.step, settings.console)
+        self.saver.log = self.console.print
         facts = (*self.job.facts(), *tracker_rows(settings.trackers, self.run.root))
         self.console.open(facts, self.run.root, self.opening_lines, is_over=self.is_over)
-        late = {"auto": self.engine.device.type == "cuda", "always": True, "never": False}[settings.read_late]
-        self.in_flight = InFlightSteps(int(late))
-        self.save_schedule = SaveSchedule(settings, self.saver, self.engine.world_size, self.console.say)
+        is_late = {"auto": self.engine.device.type == "cuda", "always": True, "never": False}[settings.read_late]
+        self.in_flight = InFlightSteps(depth=int(is_late))
         self.validation_schedule = IntervalSchedule("run.evaluate_every", settings.evaluate_every)
 
     @contextmanager
@@ -229,8 +220,8 @@ class Trainer(Generic[S]):
 
     @contextmanager
     def _between_steps(self, phase: str) -> Iterator[None]:
-        """Context of a phase that neither the speed of steps nor the time that they will take includes."""
-        with self.console.pause(phase), self._in_phase(phase):
+        """Context of a phase that the speed of steps does not include."""
+        with self._in_phase(phase):
             yield
         self.log.restart_timer()
 
@@ -238,13 +229,14 @@ class Trainer(Generic[S]):
         """Move the state past a step that was taken, unless it went wrong; collective."""
         before = self.state
         self.state = before.after(step.num_tokens, step.cursor, result.digests, applied=result.applied)
-        loss = loss_of(self.job.objectives, result.losses) if self.job.bounds_spikes else float("nan")
+        loss = loss_of(self.job.objectives, result.losses) if self.job.bounds_spikes else None
         if fault := self.monitor.check(before, loss, result.applied, result.loss_scale):
             self.saver.wait(patiently=True)
             where = self.recipe, self.run, self.saver.newest, self.loader.plan
             raise self.monitor.make_error(fault, *where, self.job.sample_names, self.engine.on_main)
 
-    def bind(self) -> None:
+    def write_recipe(self) -> None:
         """Write the recipe that later attempts must agree with. If the disk cannot store it, each step tries again."""
-        if not self.bound:
-            self.bound = self.engine.on_main(lambda: self.run.bind(self.recipe, tells=self.bound is None))
+        if not self.has_recipe:
+            is_first = self.has_recipe is None
+            self.has_recipe = self.engine.on_main(lambda: self.run.write_recipe(self.recipe, logs=is_first))

@@ -4,22 +4,48 @@ In: what a step, a save or a validation gave. Out: a line of the file, and one o
 across restarts.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from data.batches.loader import Step
 from zymogen.console.safe_text import log
 from zymogen.settings.section import settings_of
 from zymogen.trainer.checkpoint.manifest import TrainerState
 from zymogen.trainer.checkpoint.saver import CheckpointSaver
-from zymogen.trainer.console import Console, StepMetrics, report_of
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.job import Job, TrainingRecipe, ValidationScores
 from zymogen.trainer.run import records
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.interval_schedule import IntervalSchedule
+from zymogen.trainer.run_console import RunConsole, loss_of, perplexities
 from zymogen.trainer.step import StepResult
 from zymogen.trainer.telemetry.memory import most_bytes
-from zymogen.trainer.telemetry.speed import Throughput, Timer
+
+
+class Timer:
+    """The speed of training between two lines of metrics, measured from its creation on."""
+
+    def __init__(self) -> None:
+        self._since, self._tokens, self._flops, self._waited = time.perf_counter(), 0, 0.0, 0.0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside this block as waiting."""
+        started = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - started
+
+    def count(self, tokens: int, flops: float) -> None:
+        """Count one finished step."""
+        self._tokens += tokens
+        self._flops += flops
+
+    def read(self) -> dict[str, float]:
+        """Return the speed so far, and the share of the time in which steps waited for their batches."""
+        elapsed = time.perf_counter() - self._since
+        sums = {"tokens_per_s": self._tokens, "loader_wait": self._waited, "flops_per_s": self._flops}
+        return {name: value / elapsed for name, value in sums.items()}
 
 
 class MetricsLog:
@@ -58,7 +84,7 @@ class MetricsLog:
         result: StepResult,
         learning_rate: float,
         saver: CheckpointSaver,
-        console: Console,
+        console: RunConsole,
         *,
         is_last: bool,
     ) -> None:
@@ -74,42 +100,42 @@ class MetricsLog:
             is_last: whether it is the last one.
         """
         self.timer.count(step.num_tokens, self._job.flops(step, result))
-        console.count(step.num_tokens, lambda: most_bytes(self._engine.device))
+        console.count(step.num_tokens)
         is_due = self._due.due_at_step(state.step) or self._due.due_by_clock(first=self._is_first, last=is_last)
         if is_due or is_last or self._is_first:
-            speed = self.timer.read()
+            values = self._values(state, step, result, learning_rate, saver)
             self.restart_timer()
-            # A peak that was measured while other programs ran is too low.
-            self._peak_flops = max(self._peak_flops, speed.flops_per_s)
-            metrics = report_of(self._job.objectives, result.losses, learning_rate, speed, self._peak_flops)
             if is_due:
-                self._write(state, step, result, metrics, speed, saver)
+                self.line(state, values)
+                self._engine.track({name: value for name, value in values.items() if value is not None}, state.step)
                 self._due.reset()
-            console.report(metrics, shows_mfu=self._engine.device.type == "cuda")
+            if self._engine.device.type != "cuda":  # a peak that was measured beside other programs is too low
+                values.pop("mfu", None)
+            console.report(values)
         self._is_first = False
 
     def restart_timer(self) -> None:
         """Count the time from now on: something other than a step came between."""
         self.timer = Timer()
 
-    def _write(
-        self,
-        state: TrainerState,
-        step: Step,
-        result: StepResult,
-        metrics: StepMetrics,
-        speed: Throughput,
-        saver: CheckpointSaver,
-    ) -> None:
-        """Write the numbers of a step, and send them to the trackers."""
+    def _values(
+        self, state: TrainerState, step: Step, result: StepResult, learning_rate: float, saver: CheckpointSaver
+    ) -> dict[str, float | None]:
+        """Return the numbers of a step."""
+        speed, objectives = self.timer.read(), self._job.objectives
+        if flops_per_s := speed["flops_per_s"]:
+            self._peak_flops = max(self._peak_flops, flops_per_s)  # one that was measured beside others is too low
+            speed["mfu"] = flops_per_s / self._peak_flops
+        else:
+            del speed["flops_per_s"]  # what a model makes of its tokens was computed before
         values = {
-            "loss": metrics.loss,
-            "learning_rate": metrics.learning_rate,
+            "loss": loss_of(objectives, result.losses),
+            **perplexities(objectives, result.losses),
+            "learning_rate": learning_rate,
             "grad_norm": result.grad_norm,
-            "tokens_per_s": speed.tokens_per_s,
-            "loader_wait": speed.loader_wait,
-            **({} if metrics.mfu is None else {"flops_per_s": speed.flops_per_s, "mfu": metrics.mfu}),
+            **speed,
             **self._job.metrics(result),
+            "memory_bytes": most_bytes(self._engine.device),
             "padding": 1 - step.num_tokens / self._slots,
             "document_tokens": step.squared_lengths / step.num_tokens,
             "imbalance": step.imbalance,
@@ -119,8 +145,7 @@ class MetricsLog:
         }
         if self._engine.precision == "fp16":
             values["loss_scale"] = result.loss_scale
-        self.line(state, values)
-        self._engine.track({name: value for name, value in values.items() if value is not None}, state.step)
+        return values
 
     def line(self, state: TrainerState, values: Mapping[str, object]) -> None:
         """Write a line of the step at which the run stands; one that the disk cannot store is reported and lost."""

@@ -31,11 +31,11 @@ class ValidationHistory(Generic[S]):
     """
 
     def __init__(self, job: Job[S], engine: Engine, log: MetricsLog, run: RunDirectory, state: TrainerState) -> None:
-        self._job, self._engine, self._log, self._selection = job, engine, log, job.selection
+        self._job, self._engine, self._log = job, engine, log
         self._latest: tuple[int, S] | None = None
         kept = BestCheckpoint.of(state)
         self.best: BestCheckpoint | None = (
-            engine.on_main(lambda: drop_if_missing(kept, run.checkpoints)) if job.selection else None
+            engine.on_main(lambda: drop_if_missing(kept, run.checkpoints)) if job.keeps_best else None
         )
         """The best one of the run so far; None of a job that selects no checkpoint."""
 
@@ -86,6 +86,5 @@ class ValidationHistory(Generic[S]):
     @property
     def patience_exhausted(self) -> bool:
         """Whether so many in a row were no better that training ends."""
-        selection, best = self._selection, self.best
-        patience = selection.patience if selection else None
-        return patience is not None and best is not None and best.since >= patience
+        patience = self._job.patience
+        return patience is not None and self.best is not None and self.best.since >= patience

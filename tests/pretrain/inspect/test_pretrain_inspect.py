@@ -1,6 +1,5 @@
 """`python -m pretrain.inspect attempts`: what the starts of a real run ended by, and the status of the last one."""
 
-import errno
 import fcntl
 import itertools
 import os
@@ -25,7 +24,7 @@ from support.kept_runs import STEPS_12
 from support.places import ROOT
 from zymogen.trainer.recovery.restart_limit import SAME
 from zymogen.trainer.run import lock
-from zymogen.trainer.run.lock import LEASE, LOCK, RunLock, is_held
+from zymogen.trainer.run.lock import LOCK, RunLock, is_held
 from zymogen.trainer.run.run_json import FORMAT
 
 
@@ -207,17 +206,3 @@ def test_asking_whether_a_run_trains_takes_nothing_from_it(tmp_path: Path, monke
     assert is_held(tmp_path)
     del held
     assert not is_held(tmp_path)
-
-
-def test_a_lease_is_asked_for_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(lock.fcntl, "flock", no_locks)
-    (tmp_path / LOCK).touch()
-    assert not is_held(tmp_path)
-    holder = RunLock(tmp_path)
-    assert is_held(tmp_path)
-    (tmp_path / LEASE).write_text((tmp_path / LEASE).read_text().replace(f'"pid": {os.getpid()}', '"pid": 4194305'))
-    assert not is_held(tmp_path)  # no process has that number
-    del holder

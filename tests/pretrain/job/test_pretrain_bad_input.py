@@ -126,16 +126,6 @@ def test_a_file_that_does_not_exist_leaves_nothing(command: Command) -> None:
     assert [line.get("exit", line.get("cause")) for line in command.attempts()] == ["fresh", "finished"]
 
 
-def test_letters_outside_the_alphabet_are_counted_where_asked(command: Command) -> None:
-    command.fasta.write_text(GOOD + ">odd 1\nMK1T?1\n>odd 2\nMKT*\n")
-    assert "record 61 ('odd 1') has '1' at residue 3" in command.refused()
-    command.works("data.unknown_letters=count")  # what the error told the user to do
-    description = json.loads((command.run / "run.json").read_text())
-    assert description["corpus"]["unknown_letters"] == {"'1'": 2, "'?'": 1}
-    assert description["corpus"]["records"] == 62
-    assert description["recipe"]["data"]["unknown_letters"] == "count"
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -176,16 +166,6 @@ def test_a_mistake_found_after_the_start_does_not_block_its_correction(
 ) -> None:
     assert said in command.refused(wrong)
     command.works(right)
-
-
-def test_a_table_that_lacks_a_record(command: Command) -> None:
-    table = command.folder / "clusters.tsv"
-    rows = [f"c{i // 2}\tp{i}\n" for i in range(60)]
-    table.write_text("".join(rows[:-1]))
-    error = command.refused(f"data.clusters={table}")
-    assert error.startswith(f"{command.fasta}: record 'p59' is not listed in {table}; add it to that table")
-    table.write_text("".join(rows))
-    command.works(f"data.clusters={table}")
 
 
 @pytest.mark.slow

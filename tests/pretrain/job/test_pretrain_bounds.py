@@ -26,7 +26,7 @@ BOUNDS = {
     "at least 0": "optimizer.weight_decay schedule.warmup_tokens run.compare_copies_every",
     "above 0": """
         optimizer.eps optimizer.clip_norm schedule.peak_lr schedule.total_tokens schedule.passes
-        run.gpu_hours_per_failure run.grace_s run.spike_nats
+        run.grace_s run.spike_nats
     """,
     "in [0, 1)": """
         schedule.warmup model.dropout data.ingest.max_bad_fraction data.validation_fraction optimizer.momentum

@@ -1,5 +1,6 @@
 """Recipes: every mistake is one error that names its setting, and --help tells of every setting."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -32,8 +33,8 @@ SURFACE = {
         schedule.decay_end schedule.final_lr data.skip_bins
     """,
     "operational": """
-        run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
-        run.gpu_hours_per_failure run.may_lose run.keep_checkpoints run.keep_checkpoints_every run.shared
+        run.directory run.log_every run.console run.evaluate_every run.validation_sequences run.checkpoint_every
+        run.keep_checkpoints run.keep_checkpoints_every run.shared
         run.compare_copies_every run.spike_nats run.read_late
         run.saves_may_fail_for run.grace_s run.checkpoint_url run.trackers
         data.sources data.clusters data.bins_per_forward data.store_dir
@@ -353,7 +354,7 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture) -> None:
         said = re.sub(r"\s", "", f.metadata["doc"])
         default = "required" if f.default_factory is MISSING else "defaultnone"
         if f.default is not MISSING:
-            shown = str(list(f.default) if isinstance(f.default, tuple) else f.default)
+            shown = json.dumps(list(f.default)) if isinstance(f.default, tuple) else str(f.default)
             in_toml = {"None": "null", "False": "false", "True": "true"}
             shown = f'"{shown}"' if isinstance(f.default, str) else in_toml.get(shown, shown)
             default = re.sub(r"\s", "", f"default {shown}")

@@ -114,17 +114,6 @@ def test_one_cluster_gives_no_interval_and_no_claim() -> None:
     assert "cannot be told" not in said
 
 
-def test_clusters_are_named_only_where_there_were_clusters() -> None:
-    assert "on 40 proteins of held-out clusters:" in words()
-    said = words(held_out=HeldOutUnit.SEQUENCES)
-    assert "on 40 held-out proteins:" in said
-    assert "Relatives of these proteins may have trained, which makes the model look better than it is." in said
-    assert "cluster" not in said
-    one = words(replace(SCORES, sequences=1), held_out=HeldOutUnit.SEQUENCES)
-    assert "on 1 held-out protein:" in one
-    assert "Perplexity on 40 training proteins, because none is held out:" in words(held_out=HeldOutUnit.NOTHING)
-
-
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
@@ -145,23 +134,6 @@ def test_diverged_perplexities_keep_the_table_readable() -> None:
 
 
 # Commands -----------------------------------------------------------------------------------------
-
-
-def test_commands_repeat_what_was_given() -> None:
-    said = proposed(words(seen=None))
-    given = "go r.toml run.seed=1 'data.sources=['\"'\"'a b.fasta'\"'\"']'"
-    assert said["train the same model for as long again"] == (
-        f"{given} schedule.total_tokens=2_000 --allow-schedule-change"
-    )
-    larger = (
-        "train a larger model, esm2_800k, on 20 tokens for each parameter (some 200,000 times the time of this run)"
-    )
-    assert said[larger] == (
-        f"{given} model.preset=esm2_800k run.directory=runs/x_esm2_800k schedule.total_tokens=16_000_000"
-    )
-    assert "own sequences" not in words()  # these were the user's own
-    embedded = proposed(words(replace(SCORES, floor=7.0)))["train on your own sequences"]
-    assert embedded == "go your.fasta.gz"
 
 
 def test_a_model_that_learned_little_is_not_praised_and_a_published_one_is_offered() -> None:
@@ -284,24 +256,6 @@ def test_no_command_speaks_against_the_verdict(tmp_path: Path) -> None:
     ]
 
     assert "a larger model" not in words(WORSE)
-
-
-@pytest.mark.slow
-def test_a_run_made_worse_on_purpose_is_told_so(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """At 3,000 times the usual learning rate; then as its own words say, until it is worse no longer by that cause."""
-    recipe = recipe_in(tmp_path)
-    given = ["schedule.peak_lr=3.0", "schedule.total_tokens=9_000", "run.checkpoint_every=1000"]
-    assert main([str(recipe), *given]) == 0
-    said = capsys.readouterr().out
-    assert "It is worse than residue frequencies, by " in said
-    assert re.search(r"The training loss is [\d.]+ nats, above that of a guess: lower schedule\.peak_lr\.", said)
-    assert "beats" not in said
-    assert "train longer" not in said
-    (command,) = [line for what, line in proposed(said).items() if "peak rate" in what]
-    python, *again = shlex.split(command)
-    assert (Path(python).name, again[:3]) == ("python", ["-m", "pretrain", str(recipe)])
-    assert read(Recipe, recipe, again[3:]).schedule.peak_lr == 0.3
-    assert read(Recipe, recipe, again[3:]).run.directory == f"{tmp_path}/run_lower"
 
 
 def test_no_command_is_offered_that_would_end_a_run_before_its_tokens(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from support.places import ROOT
 from support.rank_pool import Ended, RankPool
 from support.wrong_engine import digest, rise
 from zymogen.settings.toml_file import read
-from zymogen.trainer.checkpoint.compatibility import fingerprints_of
+from zymogen.trainer.attempt import fingerprints_of
 from zymogen.trainer.checkpoint.files.blocks import BLOCK_BYTES
 from zymogen.trainer.checkpoint.load import unreadable, verify
 from zymogen.trainer.checkpoint.writer import StagingBuffer

@@ -115,8 +115,7 @@ def test_a_device_that_the_table_does_not_hold_is_not_guessed(name: str) -> None
 
 def test_what_is_not_known_is_measured() -> None:
     found = peak(CPU, torch.float32, 64)
-    assert found.origin == "measured"
-    assert 1e8 < found.flops < 1e14
+    assert 1e8 < found < 1e14
     assert math.isfinite(measured_peak(CPU, torch.bfloat16, 64))
 
 

@@ -15,7 +15,7 @@ from support.forked import status_of
 from support.launching import lines, until
 from zymogen.trainer import attempt
 from zymogen.trainer.checkpoint.load import find, verify
-from zymogen.trainer.checkpoint.saver import CheckpointSaver, SaveCost
+from zymogen.trainer.checkpoint.saver import CheckpointSaver
 from zymogen.trainer.recovery import watchdog
 from zymogen.trainer.run.directory import RunDirectory
 
@@ -108,9 +108,7 @@ def test_sigterm_ends_all_at_one_step_which_is_saved(scheduled: Callable, sends:
 @pytest.mark.slow
 def test_a_save_that_does_not_fit_is_not_begun(scheduled: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what rank 0 has measured, and by the grace that is left since rank 1 alone got the signal."""
-    monkeypatch.setattr(
-        CheckpointSaver, "cost", property(lambda self: SaveCost(0, 50, 1) if self._engine.is_main else None)
-    )
+    monkeypatch.setattr(CheckpointSaver, "usual_s", property(lambda self: 50.0 if self._engine.is_main else 0.0))
     run = scheduled("grace_s = 90")
     pids = run.start()
     run.at(2 * EVERY + 1)

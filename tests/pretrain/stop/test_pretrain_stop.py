@@ -12,11 +12,9 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM, Signals
 
 import pytest
-from accelerate import Accelerator
 
 import pretrain.export.export as ship
 import pretrain.job as job
-import pretrain.report.page
 import zymogen.trainer.loop
 from pretrain.__main__ import main
 from support.checkpoint_run import written_at_once
@@ -147,17 +145,6 @@ def test_while_the_directory_is_claimed(run: Run, when: Callable[..., None]) -> 
     assert not run.root.exists()
 
 
-@pytest.mark.slow
-def test_a_validation_between_saves_costs_no_step(
-    run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    when(Engine, "raise_if_interrupted", SIGTERM, at=3)
-    assert run.start("run.evaluate_every=7") == 75
-    assert run.saved() == [7]
-    assert not any("validation" in line for line in lines(run.root / "metrics.jsonl"))
-    run.assert_goes_on()
-
-
 def test_a_folder_that_was_there_stays(run: Run, when: Callable[..., None], tmp_path: Path) -> None:
     when(Engine, "warm_up", SIGTERM)
     (tmp_path / "run").mkdir()
@@ -170,36 +157,11 @@ def test_a_folder_that_was_there_stays(run: Run, when: Callable[..., None], tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("last_report")
-def test_a_finished_run_is_not_called_stopped(
-    run: Run, when: Callable[..., None], capsys: pytest.CaptureFixture
-) -> None:
-    """A signal while the report is drawn, and one while trackers are closed after it."""
-    when(pretrain.report.page, "write_report", SIGINT)
-    when(Accelerator, "end_training", SIGTERM)
-    assert run.start() == 0
-    out, err = capsys.readouterr()
-    assert "stopped by" not in err
-    assert f"The run in pictures: {run.root}/report.html" in out
-    assert run.attempts() == ["fresh", "finished"]
-
-
-@pytest.mark.slow
-def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Engine, "warm_up", lambda *_: (run.root / "notes.txt").write_text("mine"))
-    when(Engine, "warm_up", SIGTERM)
-    assert run.start() == 75
-    assert (run.root / "notes.txt").read_text() == "mine"
-    assert run.attempts() == ["fresh", "stopped by SIGTERM before the first step"]
-    run.assert_goes_on()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("save_s", "saved"), [pytest.param(0.1, 5, marks=pytest.mark.slow), (100.0, 4)])
 def test_the_last_save_is_begun_if_it_fits(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, save_s: float, saved: int
 ) -> None:
-    monkeypatch.setattr(saver.CheckpointSaver, "cost", saver.SaveCost(0.0, save_s, 1))
+    monkeypatch.setattr(saver.CheckpointSaver, "usual_s", save_s)
     when(zymogen.trainer.loop, "train_step", SIGTERM, at=5)
     with written_at_once():
         assert run.start("run.checkpoint_every=2", "run.grace_s=100") == 75
@@ -228,9 +190,7 @@ def test_a_save_that_does_not_end_gets_what_is_left(
 
     with monkeypatch.context() as patch:
         patch.setattr(saver, "commit", blocked)
-        patch.setattr(
-            saver.CheckpointSaver, "cost", saver.SaveCost(0.0, 0.0, 1)
-        )  # however slow the disk is, the last one fits
+        patch.setattr(saver.CheckpointSaver, "usual_s", 0.0)  # however slow the disk is, the last one fits
         when(zymogen.trainer.loop, "train_step", SIGTERM, at=5)
         began = time.monotonic()
         assert run.start("run.checkpoint_every=2", "run.grace_s=2") == 75

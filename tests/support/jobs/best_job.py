@@ -21,7 +21,6 @@ from zymogen.trainer.attempt import train
 from zymogen.trainer.checkpoint.best import best_valid
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.launch import launch
-from zymogen.trainer.job import BestModelSelection
 from zymogen.trainer.run.directory import RunDirectory
 
 OWN = ("wait", "first", "seeds")
@@ -34,9 +33,11 @@ class BestJob(LengthJob):
         super().__init__(recipe, engine)
         self._patience = patience
 
+    keeps_best = True
+
     @property
-    def selection(self) -> BestModelSelection:
-        return BestModelSelection(self._patience)
+    def patience(self) -> int | None:
+        return self._patience
 
     def evaluate(self, model: nn.Module) -> LengthScores:
         self.engine.raise_if_interrupted()

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from support.checkpoint_run import clock_of, full_disk, written_at_once
-from zymogen.trainer.checkpoint import writer
+from zymogen.trainer.checkpoint import saver
 from zymogen.trainer.checkpoint.files import blocks
 from zymogen.trainer.run.directory import RunDirectory
 
@@ -24,7 +24,7 @@ def full_disk_twice() -> AbstractContextManager[Any]:
     stack.enter_context(full_disk({2, *range(4, 1000)}))
     stack.enter_context(written_at_once())
     clock = clock_of(0.0 if int(os.environ["RANK"]) else 1800.0)
-    stack.enter_context(mock.patch.object(writer, "monotonic", clock))
+    stack.enter_context(mock.patch.object(saver, "monotonic", clock))
     return stack
 
 

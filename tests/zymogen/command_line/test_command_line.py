@@ -1,6 +1,5 @@
 """Mistakes on the command line are called that, those of a recipe are not, and what was probably meant is named."""
 
-import difflib
 import importlib
 import os
 import re
@@ -13,7 +12,6 @@ import pytest
 from pretrain.__main__ import main
 from pretrain.recipe import Recipe
 from support.places import ROOT
-from zymogen.files.suggestions import did_you_mean
 from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.toml_file import read
 
@@ -112,25 +110,6 @@ def test_a_home_that_does_not_exist_is_a_missing_file(said, tmp_path: Path, sett
     assert f"~nosuchuser/pairs.tsv: No such file or directory; check {setting}" in said(*words)
 
 
-def test_few_names_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_into: list[str] = []
-    scandir = os.scandir
-    monkeypatch.setattr("zymogen.files.suggestions.os.scandir", lambda path: looked_into.append(path) or scandir(path))
-    monkeypatch.setattr("zymogen.files.suggestions._MOST", 50)
-    for number in range(50):
-        folder = tmp_path / f"proteome{number:02}"
-        folder.mkdir()
-        for name in range(number % 3):
-            (folder / f"sequences{name}.fasta").touch()
-    compared: list[int] = []
-    close = difflib.get_close_matches
-    monkeypatch.setattr(difflib, "get_close_matches", lambda *of: compared.append(len(of[1])) or close(*of))
-    near = tmp_path / "proteome47/sequences1.fasta"
-    assert did_you_mean(tmp_path / "protome47/sequences1.fasta") == f"; the nearest is {str(near)!r}"
-    assert len(looked_into) <= 21
-    assert max(compared) <= 50
-
-
 @pytest.mark.parametrize("setting", ["data.sources", "data.clusters", "data.exclude"])
 def test_a_missing_file_is_refused_before_torch_and_before_the_run_directory(
     said, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -153,19 +132,6 @@ def test_a_source_whose_name_no_recipe_can_hold(said, tmp_path: Path, monkeypatc
     Path(name).write_text(">a\nMKT\n")
     assert "'caf\\udce9.fasta' is no UTF-8, as a recipe must be; rename the file" in said(name)
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_preset_beside_init_says_what_to_take_out(said) -> None:
-    line = said(str(QUICKSTART), "model.init=facebook/esm2_t6_8M_UR50D")
-    assert line.startswith("recipes/quickstart.toml with model.init=facebook/esm2_t6_8M_UR50D on the command line: ")
-    assert "take the preset out: add model.preset=none model.start=none to the command, or delete the lines " in line
-    assert line.endswith(
-        'preset = "esm2_800k" and start = "neighbours" of the recipe; to train from scratch, take model.init out'
-    )
-    words = ["model.init=facebook/esm2_t6_8M_UR50D", "model.preset=none", "model.start=none"]
-    assert read(Recipe, ROOT / QUICKSTART, words).model.start == "published"  # what it says
-    plain = said("recipes/own_sequences.toml", "model.init=facebook/esm2_t6_8M_UR50D")
-    assert "add model.preset=none to the command, or delete the line preset = " in plain
 
 
 def test_an_origin_blames_what_a_message_names() -> None:
@@ -200,13 +166,6 @@ def test_one_path_is_a_list_of_one(tmp_path: Path) -> None:
         recipe('"a"', "run.trackers=tensorbord")
     with pytest.raises(ValueError, match=r"data\.crop_tokens is '32'"):
         recipe('"a"', 'data.crop_tokens="32"')
-
-
-def test_one_path_of_a_mixture_is_a_list_of_one(tmp_path: Path) -> None:
-    path = tmp_path / "r.toml"
-    path.write_text('run.directory = "r"\nmodel.preset = "esm2_8m"\n[[data.mixture]]\nsources = "a"\n[[data.mixture]]\n'
-                    'sources = ["b", "c"]\n')  # fmt: skip
-    assert [corpus.sources for corpus in read(Recipe, path).data.corpora] == [("a",), ("b", "c")]
 
 
 def test_the_answer_imports_no_torch(tmp_path: Path) -> None:

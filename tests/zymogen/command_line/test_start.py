@@ -30,32 +30,6 @@ def test_what_is_imported_is_not_looked_through() -> None:
     assert gc.get_freeze_count() >= frozen + len(imported)
 
 
-@pytest.mark.usefixtures("without_torch")
-def test_an_import_that_fails_leaves_the_collector_on() -> None:
-    with pytest.raises(ImportError), importing_torch():
-        raise ImportError("libcudart.so.12")
-    assert gc.isenabled()
-
-
-def test_objects_of_another_program_are_collected_as_before() -> None:
-    frozen = gc.get_freeze_count()
-    with importing_torch():
-        assert gc.isenabled()
-    assert gc.isenabled()
-    assert gc.get_freeze_count() <= frozen  # what was frozen before may end meanwhile, as other tests' threads do
-
-
-@pytest.mark.usefixtures("without_torch")
-def test_a_collector_that_was_off_stays_off() -> None:
-    gc.disable()
-    try:
-        with importing_torch():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
 _OF_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _IMPORTS = """
 from zymogen.command_line.command import importing_torch

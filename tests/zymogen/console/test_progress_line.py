@@ -4,7 +4,6 @@ import io
 import itertools
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +12,6 @@ from typing import TextIO
 
 import pytest
 
-from data.homology import mmseqs
 from data.settings import CorpusSettings, IngestSettings
 from data.sources.resolve import resolve
 from data.store.build import open_or_build
@@ -134,31 +132,3 @@ def test_a_build_says_at_its_end_what_it_took(
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1  # the second start found it
     assert re.fullmatch(r"built the token store: 2 records, 11 residues, in 0:\d\d", told[0])
-
-
-def test_a_build_that_fails_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-
-    def build() -> None:
-        with BuildProgress(stream) as line:
-            line(1, 10, 10, 100)
-            raise ValueError("no room")
-
-    monkeypatch.setattr(BuildProgress, "told_from_s", 0.0)
-    with pytest.raises(ValueError, match="no room"):
-        build()
-    assert stream.getvalue() == ""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
-def test_clustering_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.fasta").write_text("".join(f">{n}\n{'MKTAYIAKQR' * n}\n" for n in range(3, 9)))
-    settings = CorpusSettings(sources=(str(tmp_path / "a.fasta"),))
-    found = resolve(settings, "refuse", IngestSettings(), tmp_path)
-    store = open_or_build(found.sources, tmp_path / "stores", "refuse", IngestSettings())
-    capsys.readouterr()  # of a slow machine it has a line on the build
-    mmseqs.cluster_by_identity(store, 0.3)
-    begins, *_, ends = capsys.readouterr().err.splitlines()
-    assert begins == "clustering 6 distinct sequences with MMseqs2, at identity 0.3 ..."
-    assert re.fullmatch(r"clustering 6 distinct sequences with MMseqs2, at identity 0\.3: took \d:\d\d", ends)

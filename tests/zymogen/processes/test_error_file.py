@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.__main__ import main
-from support.launching import DDP, command, launch, run, torchrun_variables
+from support.launching import command, run, torchrun_variables
 from support.places import ROOT
 from zymogen.processes.errors import PeerError
 from zymogen.processes.launcher import VARIABLE, forward_exit_status
@@ -38,23 +38,6 @@ def test_torchrun_reads_the_line_as_its_last_message(error_file: Path) -> None:
     assert last == "error: my.fasta: no such file"
     assert set(border) == {"="}
     assert [path.name for path in error_file.parent.iterdir()] == ["error.json"]
-
-
-def test_nothing_is_written_without_torchrun_or_without_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    forward_exit_status("error: x")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "gone" / "error.json"))
-    forward_exit_status("error: x")  # an error in here would hide the one that is told
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_mistake_is_told(error_file: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["none.toml"]) == 78
-    line = capsys.readouterr().err.rstrip("\n")
-    assert line.startswith("error: on the command line: recipe none.toml: No such file")
-    assert json.loads(error_file.read_text())["message"].splitlines()[-1] == line
 
 
 def test_an_error_of_the_program_is_told_in_its_last_line(
@@ -119,14 +102,3 @@ def test_one_process_under_the_launcher_says_one_line(recipe_in, tmp_path: Path,
     (line,) = done.output.splitlines()
     assert line.startswith(f"error: on the command line, {wrong}: ")
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
-
-
-@pytest.mark.launch
-def test_of_two_processes_the_last_line_is_the_programs(recipe_in, tmp_path: Path) -> None:
-    done = launch([recipe_in(tmp_path), "run.sead=1"], 2, config=DDP)
-    assert done.status == 1
-    first, *_, last, border = done.output.splitlines()
-    assert first == last
-    assert first.startswith("error: on the command line, run.sead=1: there is no setting 'run.sead'")
-    assert set(border) == {"="}
-    assert done.output.count("Traceback (most recent call last)") == 1  # the launcher's

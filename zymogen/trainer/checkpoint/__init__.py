@@ -5,6 +5,6 @@ written, hashed and read), index (which file holds which elements), digests (num
 (written under a temporary name, then published under the final one), load (find and verify), reader (what one or
 several ranks read), restore (into a model and its optimizer; how parameters that are not trained are identified), best
 (which one a job selects), retention (what is kept), free_space (whether the disk has room for that), writer (a copy,
-and a thread that writes it beside training), saver (all of an attempt, and what happens if the disk refuses one),
-save_schedule (how often one is due).
+and a thread that writes it beside training), saver (all of an attempt, when one is due, and what happens if the disk
+refuses one).
 """

@@ -26,15 +26,13 @@ from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError, canonic
 from zymogen.trainer.checkpoint.digests.digest import identity, sums
 from zymogen.trainer.checkpoint.files.blocks import (
     PARTS,
-    PRIVATE,
     FileEntry,
-    FileModes,
     data_file,
     write_file,
     write_tensors,
 )
 from zymogen.trainer.checkpoint.files.index import INDEX_FILE, TensorIndex, index_bytes
-from zymogen.trainer.checkpoint.load import MADE_WAY, quarantine, require_exact_files, supersede, verify
+from zymogen.trainer.checkpoint.load import MADE_WAY, folder_mode, quarantine, require_exact_files, supersede, verify
 from zymogen.trainer.checkpoint.manifest import (
     FROZEN,
     MANIFEST_FILE,
@@ -48,9 +46,8 @@ from zymogen.trainer.checkpoint.object_store.bucket import CheckpointBucket, pre
 from zymogen.trainer.checkpoint.writer import StagedState
 
 _FOLDER = "receipts"
-_LOOK_S = 0.005
-"""Between two looks for receipts at first; later ones are rarer, up to `_RARELY_S`."""
-_RARELY_S = 0.1
+_LOOK_S = 0.02
+"""Between two looks for receipts."""
 
 
 class SaveAbandoned(Exception):
@@ -86,7 +83,7 @@ def collect(temporary: Path, own: RankReceipt, ranks: int, is_given_up: Callable
     Raises:
         SaveAbandoned: `is_given_up` said so before all were there.
     """
-    receipts, pause = [own], _LOOK_S
+    receipts = [own]
     while len(receipts) < ranks:
         path = temporary / _FOLDER / f"rank-{len(receipts):05d}.json"
         try:
@@ -94,8 +91,7 @@ def collect(temporary: Path, own: RankReceipt, ranks: int, is_given_up: Callable
         except FileNotFoundError:
             if is_given_up():
                 raise SaveAbandoned from None
-            time.sleep(pause)
-            pause = min(_RARELY_S, 1.5 * pause)
+            time.sleep(_LOOK_S)
             continue
         receipts.append(parsed(RankReceipt, raw, "receipt"))
     if ranks > 1:
@@ -120,8 +116,8 @@ class SavePlan:
     versions: Mapping[str, str]
     number: int = 0
     """The number of the save in this attempt: no two have one folder, also where a step is saved again."""
-    modes: FileModes = PRIVATE
-    """Permissions of what is written."""
+    shared: bool = False
+    """Whether others may read the folder of all checkpoints, as far as the umask lets them."""
     bucket: CheckpointBucket | None = None
     """Where the checkpoint is stored, too: the save succeeds in both places or fails."""
 
@@ -231,11 +227,11 @@ def _sweep(plan: SavePlan) -> None:
 def _make_folders(plan: SavePlan) -> None:
     """The folders of the save, which any rank may be the first to need."""
     if not plan.checkpoints_dir.is_dir():
-        plan.checkpoints_dir.mkdir(parents=True, exist_ok=True)
+        plan.checkpoints_dir.mkdir(folder_mode(plan.shared), parents=True, exist_ok=True)
         flush(plan.checkpoints_dir.parent)
-    plan.temporary.mkdir(mode=plan.modes.folder, exist_ok=True)
+    plan.temporary.mkdir(exist_ok=True)
     for part in PARTS:
-        (plan.temporary / part).mkdir(mode=plan.modes.folder, exist_ok=True)
+        (plan.temporary / part).mkdir(exist_ok=True)
 
 
 def _write_own(plan: SavePlan, staged: StagedState, rank: int) -> RankReceipt:
@@ -246,7 +242,7 @@ def _write_own(plan: SavePlan, staged: StagedState, rank: int) -> RankReceipt:
         own = {name: piece for name, piece in sorted(staged.pieces[part].items()) if piece.start < piece.stop}
         if own:  # no moments before the first step; and there may be more ranks than tensors
             tensors = {name: piece.live for name, piece in own.items()}
-            files.append(write_tensors(plan.temporary, f"{part}/{data_file(rank)}", tensors, plan.modes))
+            files.append(write_tensors(plan.temporary, f"{part}/{data_file(rank)}", tensors))
         rows = [
             (places[name], rank, piece.start, piece.stop, *sums(piece.live, piece.start).tolist())
             for name, piece in own.items()
@@ -266,10 +262,10 @@ def _publish(plan: SavePlan, staged: StagedState, receipts: Sequence[RankReceipt
         raw, of_part = index_bytes(part, staged.shapes[part], stored, extra[part])
         TensorIndex(part, raw, listed)  # nothing is published that no reader would take
         digests |= {f"{part}/{name}": digest for name, digest in of_part.items()}
-        files.append(write_file(plan.temporary, f"{part}/{INDEX_FILE}", [raw], plan.modes))
+        files.append(write_file(plan.temporary, f"{part}/{INDEX_FILE}", [raw]))
         flush(plan.temporary / part)
     shapes = {f"{part}/{name}": shape for part, of_part in staged.shapes.items() for name, shape in of_part.items()}
-    files.append(write_file(plan.temporary, TRAINER_FILE, [plan.trainer.to_bytes()], plan.modes))
+    files.append(write_file(plan.temporary, TRAINER_FILE, [plan.trainer.to_bytes()]))
     manifest = plan.manifest(files, identity(shapes, digests))
     require_exact_files(plan.temporary, manifest)
     _write_manifest(plan, manifest)
@@ -290,7 +286,7 @@ def _publish(plan: SavePlan, staged: StagedState, receipts: Sequence[RankReceipt
 def _write_manifest(plan: SavePlan, manifest: CheckpointManifest) -> None:
     """Write the manifest, which gets its name when complete, and make every name in the folder durable."""
     temporary = plan.temporary
-    write_file(temporary, f"{MANIFEST_FILE}.tmp", [manifest.to_bytes()], plan.modes)
+    write_file(temporary, f"{MANIFEST_FILE}.tmp", [manifest.to_bytes()])
     os.rename(temporary / f"{MANIFEST_FILE}.tmp", temporary / MANIFEST_FILE)
     flush(temporary)
 

@@ -74,11 +74,21 @@ Check = Callable[[VerifiedCheckpoint], dict[str, Tensor] | None]
 """Reads the data files of a checkpoint, as far as they are needed; the tensors of it that are wanted."""
 
 
+def folder_mode(shared: bool) -> int:
+    """Permissions of the folder of all checkpoints, which the umask reduces; those in it have the umask's."""
+    return 0o777 if shared else 0o700
+
+
 def find(checkpoints_dir: Path) -> list[Path]:
-    """Paths named like a checkpoint, newest step first; says nothing about what is in them."""
+    """Paths named like a checkpoint, newest step first; says nothing about what is in them.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
     if not checkpoints_dir.is_dir():
         return []
-    steps = {path: step_of_name(path.name) for path in checkpoints_dir.iterdir()}
+    with storage_errors(checkpoints_dir):
+        steps = {path: step_of_name(path.name) for path in checkpoints_dir.iterdir()}
     named = [(step, path) for path, step in steps.items() if step is not None]
     return [path for _, path in sorted(named, reverse=True)]
 
@@ -207,10 +217,9 @@ def open_checkpoint(path: Path, manifest_sha256: str) -> VerifiedCheckpoint:
 
 
 def quarantine(path: Path, reason: str) -> Path:
-    """Move a checkpoint out of the way, for inspection; those who may read it may read the quarantine, too."""
+    """Move a checkpoint out of the way, for inspection."""
     folder = path.parent / QUARANTINE
-    found = path.lstat().st_mode
-    folder.mkdir(mode=stat.S_IMODE(found) | 0o700 if stat.S_ISDIR(found) else 0o700, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     target = _unused(folder / f"{path.name}-{reason}")
     os.rename(path, target)
     flush(folder)

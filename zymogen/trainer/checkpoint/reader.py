@@ -99,19 +99,19 @@ class TensorReader:
         self._parts = {part: _Part(checkpoint.index[part], of_part) for part, of_part in wanted.items()}
         self._reader = BlockReader(checkpoint.path)
 
-    def needed(self) -> list[FileBlock]:
-        """The blocks that hold some of it, in order."""
+    def blocks(self, *, needed: bool) -> list[FileBlock]:
+        """The blocks of these parts, in order; only those that hold some of it if `needed`."""
         return [
             FileBlock(part, file, number, block_bytes(entry.size, number))
             for part, of_part in self._parts.items()
             for file, entry in sorted(of_part.index.files.items())
-            for number in of_part.numbers(file)
+            for number in (of_part.numbers(file) if needed else range(len(entry.sha256)))
         ]
 
     def shares(self, ranks: int) -> list[list[FileBlock]]:
         """All blocks of these parts, dealt to ranks: those of a rank follow each other, as many bytes for each."""
         dealt: list[list[FileBlock]] = [[] for _ in range(ranks)]
-        whole = self.num_bytes(every := self._all())
+        whole = self.num_bytes(every := self.blocks(needed=False))
         done = 0
         for block in every:
             dealt[done * ranks // whole].append(block)
@@ -150,7 +150,7 @@ class TensorReader:
             InvalidCheckpointError: on every rank, bytes that some rank read are not what was written.
             StorageError: on every rank, some rank could not read.
         """
-        own, every = self.needed(), self._all()
+        own, every = self.blocks(needed=True), self.blocks(needed=False)
         if sum(ranks.gather(self.num_bytes(own))) <= MOST_READ * self.num_bytes(every):
             self._agree(ranks, own, moves=True)
             return
@@ -189,14 +189,6 @@ class TensorReader:
             return ranks.send(mine.to(ranks.device), rank)
         return ranks.send(torch.empty(block.num_bytes, dtype=torch.uint8, device=ranks.device), rank)
 
-    def _all(self) -> list[FileBlock]:
-        files = [(name, file, entry) for name, part in self._parts.items() for file, entry in part.index.files.items()]
-        return [
-            FileBlock(part, file, n, block_bytes(entry.size, n))
-            for part, file, entry in files
-            for n in range(len(entry.sha256))
-        ]
-
 
 def read_tensors(checkpoint: VerifiedCheckpoint, part: str, names: Collection[str] | None = None) -> dict[str, Tensor]:
     """Whole tensors of one part, float32 on the host, in the order of their names.
@@ -214,5 +206,5 @@ def read_tensors(checkpoint: VerifiedCheckpoint, part: str, names: Collection[st
     whole = {name: torch.empty(shape) for name, shape in shapes.items() if names is None or name in names}
     wanted = {name: TensorRange(0, tensor.numel(), tensor.view(-1)) for name, tensor in whole.items()}
     reads = TensorReader(checkpoint, {part: wanted})
-    reads.read(reads.needed())
+    reads.read(reads.blocks(needed=True))
     return whole

@@ -1,7 +1,7 @@
 """The saves of an attempt: a checkpoint each, written while training continues, and what happens if a disk stores none.
 
 In: where the run stands at a step. Out: a checkpoint, some steps later; or, on every rank, the reason why there is
-none. Kept: the newest checkpoint; in faults.jsonl, for how long saves have failed, which a restart does not forget.
+none. Kept: the newest checkpoint, and since when saves have failed.
 
 Training waits while the state is copied; a thread of each rank writes it (`checkpoint.writer`).
 One save is written at a time. With each step the ranks tell each other what has become of it (`flags`), so that all of
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from time import monotonic
 
 from zymogen.console.progress import clock_time
 from zymogen.console.safe_text import log
@@ -28,18 +28,18 @@ from zymogen.processes.errors import PeerError, StorageError
 from zymogen.settings.interval import seconds
 from zymogen.trainer.checkpoint.commit import SaveAbandoned, SavePlan, commit
 from zymogen.trainer.checkpoint.digests.replicas import ReplicaCheck
-from zymogen.trainer.checkpoint.files.blocks import PRIVATE, SHARED
 from zymogen.trainer.checkpoint.free_space import require_room
 from zymogen.trainer.checkpoint.load import VerifiedCheckpoint
 from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology, TrainerState, checkpoint_name
 from zymogen.trainer.checkpoint.object_store.bucket import CheckpointBucket
 from zymogen.trainer.checkpoint.retention import retain_everywhere
-from zymogen.trainer.checkpoint.writer import BackgroundWrite, SaveFailures, StagingBuffer
+from zymogen.trainer.checkpoint.writer import BackgroundWrite, StagingBuffer
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.named_state import NamedState
 from zymogen.trainer.flags import NO_FLAGS, StepFlags
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.grace_period import GracePeriod
+from zymogen.trainer.run.interval_schedule import IntervalSchedule
 from zymogen.trainer.run.settings import RunSettings
 from zymogen.trainer.run.versions import versions
 
@@ -54,23 +54,12 @@ _PATIENCE_S = 2.0
 _MARGIN = 2.0
 """The last save of a run that a signal stops is begun if so many times what saves take is left of `run.grace_s`."""
 _LATEST = 5
-"""Saves whose cost counts."""
+"""Saves whose time counts."""
 _LOOK_S = 1.0
 """How often the ranks tell each other of the last save."""
 
 Note = Callable[[TrainerState, Mapping[str, object]], None]
 """Writes down what became of the save of a state."""
-
-
-class SaveCost(NamedTuple):
-    """What a save costs."""
-
-    stall_s: float
-    """How long training waited for it."""
-    save_s: float
-    """How long it took until it was published."""
-    num_bytes: int
-    """Size of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +106,9 @@ class CheckpointSaver:
         self.newest = newest.path if newest else None
         """The newest checkpoint that this attempt knows of, on every rank."""
         self._step = newest.manifest.step if newest else -1
-        self._failures = SaveFailures(run, attempt, newest.manifest if newest else None)
         self._fails = False
+        self._failing_since: float | None = None  # these two on rank 0, whose clock decides for all
+        self._failed_at = 0.0
         self._grace = GracePeriod(settings.grace_s, engine.gather)
         self._staging, self._number = StagingBuffer(), 0
         self._copies = ReplicaCheck(named, engine, settings.compare_copies_every, run.root)
@@ -126,9 +116,11 @@ class CheckpointSaver:
         self._touching: threading.Thread | None = None
         self._begun: _PendingSave | None = None
         self._has_waited = False  # for the save that is being written
-        self.say: Callable[[str], None] = log
-        """Tells the user of what failed."""
-        self._costs: deque[SaveCost] = deque(maxlen=_LATEST)
+        self.log: Callable[[str], None] = log
+        """Prints what failed."""
+        self.schedule = IntervalSchedule("run.checkpoint_every", settings.checkpoint_every)
+        """When a save is due, apart from steps whose checkpoint is kept for good."""
+        self._seconds: deque[float] = deque(maxlen=_LATEST)
         self.failed = 0
         """Saves of this attempt that failed, tries included."""
         self.skipped = 0
@@ -150,15 +142,23 @@ class CheckpointSaver:
         size = 4 * num_stored if self._bytes is None else self._bytes
         self._engine.on_main(lambda: require_room(self._run.checkpoints, kept=kept, checkpoint_bytes=size))
 
-    @property
-    def retry_due(self) -> bool:
-        """Whether a save that failed is to be tried again, by this rank's clock, so that one rank decides for all."""
-        return self._fails and self._failures.latest_s >= self._most_s / _TRIES
+    def due_at_step(self, step: int) -> bool:
+        """Whether a save is due with this step, on every rank: also of one that is kept for good."""
+        return self.schedule.due_at_step(step) or self._settings.stays(step)
+
+    def due_by_clock(self) -> bool:
+        """Whether the interval has passed by this rank's clock, or a save that failed is to be tried again.
+
+        While another save is being written, none is due.
+        """
+        if self.is_writing:
+            return False
+        return self.schedule.due_by_clock() or (self._fails and monotonic() - self._failed_at >= self._most_s / _TRIES)
 
     @property
-    def cost(self) -> SaveCost | None:
-        """What a save costs, as the latest ones did in the median; None before the first one, and but on rank 0."""
-        return SaveCost(*(median(each) for each in zip(*self._costs, strict=True))) if self._costs else None
+    def usual_s(self) -> float:
+        """Median seconds of the latest saves; 0 before the first one, and on ranks other than 0."""
+        return median(self._seconds) if self._seconds else 0.0
 
     @property
     def is_writing(self) -> bool:
@@ -170,8 +170,7 @@ class CheckpointSaver:
         if self._begun is None:
             return NO_FLAGS
         write = self._begun.write
-        most_s = max(self._most_s - self._failures.before_s, self._most_s / _TRIES)  # a disk that was mended gets some
-        is_late = not write.has_ended and write.seconds >= most_s
+        is_late = not write.has_ended and write.seconds >= self._most_s
         return StepFlags(
             writing=not write.has_ended,
             failed=write.error is not None,
@@ -231,14 +230,12 @@ class CheckpointSaver:
         wait = wait or final
         if self._begun and not self.wait(patiently=wait or self._settings.stays(state.step)):
             self.skipped += 1
-            if self._engine.is_main:
-                self._failures.record(self._begun.state.step, self._begun.write.seconds)
             return False
         if self._step == state.step and not overwrite:
             return False
         for left in range(LAST_TRIES - 1 if final else 0, -1, -1):
             if final:
-                needs_s = _MARGIN * (self.cost.stall_s + self.cost.save_s) if self.cost else 0.0
+                needs_s = _MARGIN * self.usual_s
                 self._grace.require(needs_s, f"a save takes up to {needs_s:.2g} s")
             self._begin(state, left if final else None)
             if not wait:
@@ -273,7 +270,7 @@ class CheckpointSaver:
                 self._grace.require(0.0, f"the save of step {step} had not ended")
             if self._begun and not patiently:
                 if may_wait:
-                    self.say(f"save skipped: the checkpoint of step {step} is still being written; training continues")
+                    self.log(f"save skipped: the checkpoint of step {step} is still being written; training continues")
                 self._has_waited = True
                 return False
         return True
@@ -302,7 +299,7 @@ class CheckpointSaver:
             topology=Topology(world_size=engine.world_size, engine=engine.name, precision=engine.precision),
             versions=versions(),
             number=self._number,
-            modes=SHARED if self._settings.shared else PRIVATE,
+            shared=self._settings.shared,
             bucket=self._bucket,
         )
         rank, keep, stays = engine.rank, self._settings.keep_checkpoints, self._settings.stays
@@ -340,16 +337,15 @@ class CheckpointSaver:
         if self._engine.is_main:
             assert begun.write.result is not None, "rank 0 publishes"
             self._parent = begun.write.result.self_sha256
-            size = sum(file.size for file in begun.write.result.files)
-            self._costs.append(SaveCost(begun.stall_s, begun.write.seconds, size))
+            self._seconds.append(begun.write.seconds)
         self._fails = False
-        self._failures.succeeded()
+        self._failing_since = None
         self.newest, self._step = self._run.checkpoints / checkpoint_name(begun.state.step), begun.state.step
         self._note(begun.state, {"checkpoint_s": begun.write.seconds, "stall_s": begun.stall_s})
 
     def _tell_failure(self, begun: _PendingSave, reason: str) -> None:
         """Say what failed and what follows; collective."""
-        for_s = self._engine.on_main(lambda: self._failures.failed(begun.state.step))
+        for_s = self._engine.on_main(self._count_failure)
         self._fails = True
         self.failed += 1
         so_far, left = f"saves have failed for {clock_time(for_s)}", begun.tries_left
@@ -365,10 +361,17 @@ class CheckpointSaver:
                 f"; training continues, {self._newest_in_words()}; {so_far}, and the run ends if they do for {setting} "
                 "(run.saves_may_fail_for)"
             )
-        self.say(f"save failed: {reason}{follows}")
+        self.log(f"save failed: {reason}{follows}")
         self._note(begun.state, {"save_error": f"{reason}{follows}", "failed_saves": self.failed})
         if not follows:
             self._give_up(f"{ends}: {reason}")
+
+    def _count_failure(self) -> float:
+        """Note that a save has failed; for how many seconds saves have failed now."""
+        self._failed_at = monotonic()
+        if self._failing_since is None:
+            self._failing_since = self._failed_at
+        return self._failed_at - self._failing_since
 
     def _newest_at_the_end(self) -> str:
         self.wait(patiently=True)

@@ -1,9 +1,7 @@
 """The writer: a copy of what this rank stores, and a thread that writes it while training continues.
 
-In: the live state between two steps; what is to be done. Out: its result or its error, once the main thread asks, and
-for how long saves have failed. Kept: the staging buffer, because the first use of a buffer costs ten times the copy
-(the system finds its pages one by one); since when saves have failed, over all starts: a line of faults.jsonl for each,
-by which the next start continues to count. Time between two starts is not counted, and clocks are not compared.
+In: the live state between two steps; what is to be done. Out: its result or its error, once the main thread asks. Kept:
+the staging buffer, because the first use of a buffer costs ten times the copy (the system finds its pages one by one).
 
 Nobody joins the thread without a limit: one that waits for a disk that does not answer cannot be ended, and must keep
 neither a step nor the end of the process waiting.
@@ -22,17 +20,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from zymogen.trainer.checkpoint.manifest import CheckpointManifest
 from zymogen.trainer.engine.named_state import NamedState
 from zymogen.trainer.engine.spans import StoredPiece
-from zymogen.trainer.run import records
-from zymogen.trainer.run.directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,9 +121,6 @@ _SMALL = 16 << 20
 """Bytes of a save that takes as many turns as it needs: some hundredths of a second."""
 
 
-_SECONDS = "saves_failed_for_s"
-
-
 class BackgroundWrite(Generic[T]):
     """What one thread does, from now on.
 
@@ -178,44 +169,3 @@ class BackgroundWrite(Generic[T]):
             self.error = error
         self._took = time.perf_counter() - self._began
         self._has_ended.set()
-
-
-class SaveFailures:
-    """The failed saves since the newest checkpoint; rank 0's clock decides for all.
-
-    Args:
-        run: where they are written down.
-        attempt: number of the attempt.
-        newest: the checkpoint that the attempt begins with.
-    """
-
-    def __init__(self, run: RunDirectory, attempt: int, newest: CheckpointManifest | None) -> None:
-        self._run, self._attempt = run, attempt
-        lines = [line for line in records.read(run.faults) if _SECONDS in line]
-        is_over = lines and newest and (newest.attempt, newest.step) > (lines[-1]["attempt"], lines[-1]["step"])
-        self.before_s = float(lines[-1][_SECONDS]) if lines and not is_over else 0.0
-        """Seconds in which earlier starts saw them fail."""
-        self._first: float | None = None
-        self._latest = 0.0
-
-    @property
-    def latest_s(self) -> float:
-        """For how many seconds the latest one has failed."""
-        return monotonic() - self._latest
-
-    def failed(self, step: int) -> float:
-        """Note that the save of a step failed; for how many seconds saves have failed now."""
-        self._latest = monotonic()
-        self._first = self._latest if self._first is None else self._first
-        return self.record(step, self._latest - self._first)
-
-    def record(self, step: int, for_s: float) -> float:
-        """Write down that in this start saves have failed for some seconds; for how many they have in all."""
-        line = {"attempt": self._attempt, "time": records.now(), "step": step, _SECONDS: self.before_s + for_s}
-        with suppress(OSError):  # a disk that refuses this, too: the next start counts from its own first failure
-            records.append(self._run.faults, line)
-        return self.before_s + for_s
-
-    def succeeded(self) -> None:
-        """Forget them: there is a checkpoint."""
-        self.before_s, self._first = 0.0, None

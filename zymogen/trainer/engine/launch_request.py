@@ -23,6 +23,7 @@ from zymogen.processes.launcher import launched_world, launches
 from zymogen.trainer.engine.ranks import require_divides
 from zymogen.trainer.engine.settings import PRECISION, LaunchSettings
 from zymogen.trainer.optimizer.kinds import optimizer_kind
+from zymogen.trainer.run.console_numbers import console_numbers
 
 _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[LaunchSettings], str]]] = {
     "gradient_accumulation_steps": (1, lambda r: f"data.bins_per_step = {r.data.bins_per_step}, which decides it"),
@@ -119,6 +120,7 @@ class LaunchConfig:
         if self.world_size is not None:
             require_divides(recipe.parallel.context, self.world_size)
             require_enough_bins(recipe.data.bins_per_step, self.world_size // recipe.parallel.context)
+        console_numbers(recipe.run.console)
         name, kind = recipe.optimizer.name, optimizer_kind(recipe.optimizer)
         if self.distributed_type == "DEEPSPEED" and kind.needs_whole_matrices:
             raise ValueError(

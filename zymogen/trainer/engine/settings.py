@@ -4,7 +4,7 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from zymogen.settings.interval import TIME
 from zymogen.settings.section import OPERATIONAL, Section, setting
@@ -39,26 +39,6 @@ class ParallelSettings(Section):
     )
 
 
-class StepSettings(Protocol):
-    """What a launch reads of a recipe's data."""
-
-    @property
-    def bins_per_step(self) -> int:
-        """How many bins the ranks share in a step."""
-
-
-class ComputeSettings(Protocol):
-    """What a launch reads of how the model is computed."""
-
-    @property
-    def checkpointing(self) -> str:
-        """What the backward pass computes again instead of keeping it."""
-
-    @property
-    def compile(self) -> str:
-        """Whether layers are compiled."""
-
-
 class LaunchSettings(Protocol):
     """The sections that a launch reads of a recipe, whatever job the recipe is for."""
 
@@ -67,16 +47,16 @@ class LaunchSettings(Protocol):
         """Its directory and trackers."""
 
     @property
-    def data(self) -> StepSettings:
-        """Its steps."""
+    def data(self) -> Any:
+        """Its `bins_per_step`, which the ranks share."""
 
     @property
     def optimizer(self) -> OptimizerSettings:
         """Its name, and the norm that gradients are clipped to."""
 
     @property
-    def compute(self) -> ComputeSettings:
-        """How the model is computed; a YAML that sets the same is refused."""
+    def compute(self) -> Any:
+        """Its `checkpointing` and `compile`; a YAML that sets the same is refused."""
 
     @property
     def parallel(self) -> ParallelSettings:
@@ -88,7 +68,7 @@ class InferenceSettings:
     """What a launch reads of a command that trains nothing (a `LaunchSettings`)."""
 
     run: RunSettings
-    data: StepSettings
+    data: Any
     optimizer: OptimizerSettings = field(default=OptimizerSettings())
-    compute: ComputeSettings
+    compute: Any
     parallel: ParallelSettings = field(default=ParallelSettings())

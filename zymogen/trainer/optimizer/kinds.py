@@ -185,9 +185,9 @@ def optimizer_kind(settings: OptimizerSettings) -> OptimizerKind:
     kind = optimizer_class(settings.name)
     if not extension.is_external(settings.name):
         return kind(settings, NoOptions())
-    from zymogen.settings.toml_file import check  # which imports pydantic: a bare GPU machine lacks it
+    from zymogen.settings.toml_file import check_options  # which imports pydantic: a bare GPU machine lacks it
 
-    return kind(settings, check(kind.Options, settings.options, "optimizer.options"))
+    return kind(settings, check_options(kind.Options, settings.options))
 
 
 def parameter_groups(model: "nn.Module", settings: OptimizerSettings) -> list[ParameterGroup]:

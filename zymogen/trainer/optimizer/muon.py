@@ -24,7 +24,7 @@ under DDP too, each of them orthogonalises a share of the blocks (`collectives`)
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Dtypes that the iteration may compute in, by their names in a recipe."""
 RMS = 0.2
 """Root mean square of an update, over the learning rate."""
+Stack = tuple[dict[str, Any], list[nn.Parameter]]
+"""A group, and some of its matrices that can be one batch."""
 LARGEST_ROUND = 2**25
 """Most elements of the matrices that are moved together, unless one alone has more. This bounds temporary memory: about
 ten tensors of this size exist at a time, 1.3 GB in float32."""
@@ -107,24 +109,24 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Move every parameter that has a gradient; `closure` exists for callers that pass None."""
-        stacks: list[_Stack] = []
+        stacks: list[Stack] = []
         for group in self.param_groups:
             moving = [parameter for parameter in group["params"] if parameter.grad is not None]
             if group["blocks"] is None:
                 self._adamw(group, moving)
             else:
-                stacks += [_Stack(group, matrices) for matrices in _alike(moving)]
+                stacks += [(group, matrices) for matrices in _alike(moving)]
         for together in _rounds(stacks):
             self._muon(together)
 
-    def _muon(self, stacks: Sequence["_Stack"]) -> None:
+    def _muon(self, stacks: Sequence[Stack]) -> None:
         """Move all matrices of a round."""
         combined = [self._combined(*stack) for stack in stacks]
         by_block = [
             (whole := _whole(nesterov)).reshape(len(whole) * group["blocks"], -1, whole.shape[2])
             for (group, _), (_, nesterov) in zip(stacks, combined, strict=True)
         ]
-        dtype = DTYPES[stacks[0].group["newton_schulz"]]  # one for all groups
+        dtype = DTYPES[stacks[0][0]["newton_schulz"]]  # one for all groups
         updates = compute_shared(by_block, lambda maps: newton_schulz(maps, dtype), newton_schulz_cost, dtype)
         for (group, matrices), (momentum, nesterov), update in zip(stacks, combined, updates, strict=True):
             own = _cut_as(nesterov, update.reshape(nesterov.shape))
@@ -232,13 +234,6 @@ def _cut_as(pattern: Tensor, whole: Tensor) -> Tensor:
     return distribute_tensor(whole, pattern.device_mesh, pattern.placements, src_data_rank=None)
 
 
-class _Stack(NamedTuple):
-    """Matrices of one group that can be one batch."""
-
-    group: dict[str, Any]
-    matrices: list[nn.Parameter]
-
-
 def _alike(matrices: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     """Matrices of one shape, dtype and device, and not too many elements together."""
     alike: dict[tuple[Any, ...], list[nn.Parameter]] = {}
@@ -249,9 +244,9 @@ def _alike(matrices: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
         yield from (same[start : start + at_a_time] for start in range(0, len(same), at_a_time))
 
 
-def _rounds(stacks: Iterable[_Stack]) -> Iterator[list[_Stack]]:
+def _rounds(stacks: Iterable[Stack]) -> Iterator[list[Stack]]:
     """Stacks that are moved together, in their order."""
-    together: list[_Stack] = []
+    together: list[Stack] = []
     for stack in stacks:
         if together and sum(_elements(each) for each in together) + _elements(stack) > LARGEST_ROUND:
             yield together
@@ -261,8 +256,8 @@ def _rounds(stacks: Iterable[_Stack]) -> Iterator[list[_Stack]]:
         yield together
 
 
-def _elements(stack: _Stack) -> int:
-    return sum(matrix.numel() for matrix in stack.matrices)
+def _elements(stack: Stack) -> int:
+    return sum(matrix.numel() for matrix in stack[1])
 
 
 def _replace(old: Sequence[Tensor], new: Tensor, found_inf: Tensor | None) -> None:

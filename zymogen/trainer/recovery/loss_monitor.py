@@ -86,12 +86,14 @@ class LossMonitor:
         """What a checkpoint of the last step keeps, so that an attempt from there meets a fault at the same step."""
         return {LOSS_MONITOR: {"losses": list(self._losses), "skipped_in_a_row": self._skipped_in_a_row}}
 
-    def check(self, before: TrainerState, loss: float, applied: bool, loss_scale: float) -> FaultDescription | None:
+    def check(
+        self, before: TrainerState, loss: float | None, applied: bool, loss_scale: float
+    ) -> FaultDescription | None:
         """What is wrong with a step, if anything is.
 
         Args:
             before: where the run stood before the step.
-            loss: of the step; NaN without any target.
+            loss: of the step; None without any target, or where it has no bound.
             applied: whether its gradient was finite.
             loss_scale: of the step.
         """
@@ -103,6 +105,8 @@ class LossMonitor:
                 return None
             return FaultDescription(f"the gradient was not finite in {MOST_SKIPPED} steps in a row, up to step {step}")
         self._skipped_in_a_row = 0
+        if loss is None:
+            return None
         rise = loss - median(self._losses) if len(self._losses) >= ENOUGH else 0.0
         if self._spike_nats is not None and rise > self._spike_nats:
             for earlier in list(self._begun)[:-1]:

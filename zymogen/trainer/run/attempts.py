@@ -82,15 +82,9 @@ class AttemptRecords(NamedTuple):
                 records.append(path, line)
 
     def to_bytes(self) -> bytes:
-        """Return the lines in compressed form, of the errors of an attempt only the first cause."""
-        causes = {number: first_cause(errors) for number, errors in failures(self).items()}
-        kept = [
-            line
-            for line in self.errors
-            if (cause := causes.get(line["attempt"]))
-            and (line["rank"], line["time"], line["error"]) == (cause.rank, cause.time, cause.error)
-        ]
-        return gzip.compress(json.dumps(self._replace(errors=kept)).encode(), mtime=0)
+        """Return the lines in compressed form, those of errors without their tracebacks."""
+        errors = [line | {"traceback": ""} for line in self.errors]
+        return gzip.compress(json.dumps(self._replace(errors=errors)).encode(), mtime=0)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:

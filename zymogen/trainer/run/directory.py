@@ -3,7 +3,7 @@
 run.json             resolved recipe, versions, corpus; written before anything else
 attempts.jsonl       a line when an attempt starts and a line when it ends by itself
 metrics.jsonl        a line per logged step and validation
-ranks/rank-00003.jsonl, faults.jsonl   errors of each rank; numerical faults that stopped the run, failed saves
+ranks/rank-00003.jsonl, faults.jsonl   errors of each rank; numerical faults that stopped the run
 recipe.toml          the recipe that was chosen, for a run that was started without one; written with the first step
 checkpoints/ export/
 predictions.json     a few held-out proteins as the finished model predicts them
@@ -29,12 +29,12 @@ from zymogen.processes.errors import with_location
 from zymogen.settings import extension, json_file
 from zymogen.settings.section import Section, SettingClass, flat, settings_of
 from zymogen.trainer.run import records
-from zymogen.trainer.run.lock import LEASE, LOCK, RunLock
+from zymogen.trainer.run.lock import LOCK, RunLock
 from zymogen.trainer.run.run_json import RunRecord, run_record
 from zymogen.trainer.run.versions import versions
 
 _ATTEMPTS, _RANKS, _FORMER_RANKS = "attempts.jsonl", "ranks", ".ranks"
-_OF_A_START = ("run.json", _ATTEMPTS, _RANKS, _FORMER_RANKS, "zymogen", "wandb", LEASE, LOCK)
+_OF_A_START = ("run.json", _ATTEMPTS, _RANKS, _FORMER_RANKS, "zymogen", "wandb", LOCK)
 """What a start may have made before its first step, trackers included, in the order in which it is removed."""
 UNCLAIMED = ".zymogen-"
 """Beginning of the name of a file by which nodes find out whether they see one directory."""
@@ -174,11 +174,11 @@ class RunDirectory:
         """Write the recipe to run.json; once the run has trained, later starts must agree with it."""
         self.describe(recipe=asdict(recipe), versions=versions(), code=extension.code_of(recipe))
 
-    def bind(self, recipe: Any, *, tells: bool = True) -> bool:
+    def write_recipe(self, recipe: Any, *, logs: bool = True) -> bool:
         """Write the recipe, now that the run has trained: to run.json, and as a file if it was chosen for the run.
 
         Returns:
-            Whether the disk could store it; if not, the run continues, and with `tells` the reason is printed.
+            Whether the disk could store it; if not, the run continues, and with `logs` the reason is printed.
         """
         try:
             self.describe_recipe(recipe)
@@ -186,7 +186,7 @@ class RunDirectory:
                 with with_location(self.recipe):
                     write_atomic(self.recipe, self._written)
         except OSError as error:
-            if tells:
+            if logs:
                 log(f"{error.filename}: {describe_os_error(error)}; tried again after each step")
             return False
         return True
@@ -358,7 +358,7 @@ class RunDirectory:
         code, now_code = described.code, extension.code_of(recipe)
         changed = [name for name in now_code if code.get(name, now_code[name]) != now_code[name]]
         if changed and not allow_code_change:
-            place = extension.place_of(extension.external_names(recipe)[changed[0]])
+            place = extension.place_of(extension.external_names(recipe)[changed[0]][0])
             raise ValueError(
                 f"{self.root}: {place}, the file of {changed[0]}, has changed since the run began: its SHA-256 was "
                 f"{code[changed[0]][:12]}..., is {now_code[changed[0]][:12]}...; restore it, choose another "
@@ -381,8 +381,8 @@ def _is_foreign(path: Path) -> bool:
     """Whether a file in a folder without run.json cannot come from a start that died before it wrote run.json."""
     if path.name == LOCK:
         return not path.is_file() or path.stat().st_size > 0
-    unfinished = (write_then_rename(Path(name)).name for name in (LEASE, "run.json"))
-    return path.name not in (LEASE, _RANKS, _FORMER_RANKS, *unfinished) and not path.name.startswith(UNCLAIMED)
+    unfinished = write_then_rename(Path("run.json")).name
+    return path.name not in (_RANKS, _FORMER_RANKS, unfinished) and not path.name.startswith(UNCLAIMED)
 
 
 def _resolved(recipe: Any, content: Mapping[str, Any]) -> dict[str, Any]:

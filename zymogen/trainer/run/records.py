@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zymogen.console.safe_text import redacted
+from zymogen.settings.json_file import plain
 
 
 def now() -> str:
@@ -27,7 +28,7 @@ def seconds(time: str) -> float:
 
 def append(path: Path, record: dict[str, Any]) -> None:
     """Add one line, without secrets; a torn line before it is closed first. Numbers that JSON lacks become null."""
-    line = json.dumps(_safe(record), separators=(", ", ": ")) + "\n"
+    line = json.dumps(plain(record, redacted), separators=(", ", ": ")) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         if file.tell():
@@ -59,13 +60,3 @@ def has_time(line: Mapping[str, Any]) -> bool:
     with suppress(KeyError, TypeError, ValueError):
         return seconds(line["time"]) > 0
     return False
-
-
-def _safe(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _safe(item) for key, item in value.items()}
-    if isinstance(value, str):
-        return redacted(value)
-    if isinstance(value, float) and value - value != 0.0:  # inf and nan are no JSON
-        return None
-    return value

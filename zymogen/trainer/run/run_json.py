@@ -34,8 +34,6 @@ class RunRecord:
     """Bins of a forward pass, where the recipe leaves them to the machine."""
     parameters: int | None = None
     """Parameters of the model."""
-    peak: tuple[str, float] | None = None
-    """Hash of the machines whose matrix products were measured, and FLOPs per second of all of them."""
 
 
 def run_record(content: bytes, where: str) -> RunRecord:

@@ -7,25 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from zymogen.settings.interval import TIME, UNIT, Every, Interval, interval
+from zymogen.settings.extension import FORM, require_name
+from zymogen.settings.interval import TIME, UNIT, Every
 from zymogen.settings.section import OPERATIONAL, SCHEDULE, Section, seed_setting, setting
+from zymogen.trainer.run.console_numbers import DEFAULT, OWN
 
 _URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(/|$))[\w.=+-]+)+")
 """Places in stores that can make an object only if there is none; only S3 was tried."""
-AUTO = "auto"
-"""The value of `checkpoint_every` by which a run chooses the interval itself."""
-_OF_AUTO = ("checkpoint_every", (AUTO,))
-MAY_LOSE = "30 min"
-"""Default of `may_lose`."""
-
-
-def planned_saves(checkpoint_every: Every, may_lose: str) -> Interval:
-    """The interval between saves as far as it is known before there was one: "auto" is at most `may_lose`.
-
-    Raises:
-        ValueError: it is none.
-    """
-    return interval("run.checkpoint_every", may_lose if checkpoint_every == AUTO else checkpoint_every)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +24,12 @@ class RunSettings(Section):
     directory: str = setting(OPERATIONAL, "run directory; the same directory continues the run", unit="path")
     seed: int = seed_setting()
     log_every: Every = setting(OPERATIONAL, "between two lines of metrics", "10 s", UNIT)
+    console: tuple[str, ...] = setting(
+        OPERATIONAL,
+        f"numbers of a line of progress: {', '.join(OWN)}, or {FORM} for a function or class of your own",
+        DEFAULT,
+        extends=True,
+    )
     evaluate_every: Every = setting(
         OPERATIONAL, "between two validations; the last step has one in any case", "10 min", UNIT
     )
@@ -43,24 +37,7 @@ class RunSettings(Section):
         OPERATIONAL, "most validation proteins scored at a time", 2000, "sequences", at_least=1
     )
     checkpoint_every: Every = setting(
-        OPERATIONAL,
-        "between two checkpoints; the last step has one in any case",
-        "10 min",
-        f"{UNIT}; 'auto': what saves cost and how often machines fail",
-    )
-    gpu_hours_per_failure: float = setting(
-        OPERATIONAL,
-        "hours of one GPU (or of one process on CPUs) between two failures, for checkpoint_every = 'auto'",
-        8000.0,
-        only=_OF_AUTO,
-        above=0,
-    )
-    may_lose: str = setting(
-        OPERATIONAL,
-        "most training that a failure may undo, for checkpoint_every = 'auto'",
-        MAY_LOSE,
-        TIME,
-        only=_OF_AUTO,
+        OPERATIONAL, "between two checkpoints; the last step has one in any case", "10 min", UNIT
     )
     compare_copies_every: int = setting(
         OPERATIONAL,
@@ -79,7 +56,8 @@ class RunSettings(Section):
     )
     shared: bool = setting(
         OPERATIONAL,
-        "let others read the run's checkpoints, predictions and report, as far as your umask does; false: you alone",
+        "let others read checkpoints, predictions and report, as far as your umask does when these are made; false: "
+        "you alone",
         False,
     )
     checkpoint_url: str | None = setting(
@@ -120,15 +98,13 @@ class RunSettings(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
+        for name in self.console:
+            require_name("run.console", name, OWN)
         if self.checkpoint_url is not None and not _URL.fullmatch(self.checkpoint_url):
             raise ValueError(
                 f"run.checkpoint_url: got {self.checkpoint_url!r}, allowed is 's3://bucket/name', where name is this "
                 "run's alone; keys and the address of another store than Amazon's are read from the environment (AWS_*)"
             )
-        try:
-            planned_saves(self.checkpoint_every, self.may_lose)
-        except ValueError as error:
-            raise ValueError(f"{error}, or 'auto'") from None
 
     def stays(self, step: int) -> bool:
         """Whether the checkpoint of this step is kept for good."""

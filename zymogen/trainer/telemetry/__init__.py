@@ -1,5 +1,5 @@
-"""What a run measures about itself: how fast it is, and how fast the machine could be.
+"""What a run measures about its machine: memory, how fast products are, and what other programs use.
 
-In: steps, and a device. Out: the speed since the last line of metrics, and the device's peak. Kept: the peak, in
-run.json. Begin with `speed`; `zymogen.trainer.run.records` writes the lines.
+In: a device. Out: bytes, and the device's peak. Kept: nothing. The speed of steps is measured
+by `zymogen.trainer.metrics_log`.
 """

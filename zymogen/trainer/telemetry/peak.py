@@ -1,64 +1,18 @@
 """The most matrix-product FLOPs per second that devices reach: what a model's speed is a share of.
 
-In: a device, a type, a width; the ranks, and the run. Out: `PeakFlops`, and the sum over all ranks' devices. Kept: in
-run.json, the sum, and a hash of what it depends on: each rank's machine, device, threads and torch, the type and the
-width. A start on anything else measures again, which takes 0.4 s.
+In: a device, a type, a width. Out: FLOPs per second. Kept: nothing; each start measures again, which takes 0.4 s.
 
 For a GPU of the table its datasheet's figure is taken, without sparsity; any other device is measured when it is asked
 for. A measured peak depends on the shape and on who else uses the machine, a known one on neither: do not compare them.
 """
 
-import hashlib
-import json
-import platform
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
 from zymogen.onednn import EMULATES_BFLOAT16, ROWS, by_onednn, is_by_onednn
-
-if TYPE_CHECKING:
-    from zymogen.trainer.engine.ranks import Ranks
-    from zymogen.trainer.run.directory import RunDirectory  # which needs packages that a bare GPU machine lacks
-
-
-def peak_of_all(engine: "Ranks", run: "RunDirectory", dtype: torch.dtype, width: int) -> float:
-    """FLOPs per second of all ranks together, for products of `dtype` in a model of that width; collective.
-
-    Where it is measured, the ranks of one CPU share its cores, as they do when they train.
-    """
-    of_ranks = engine.gather([*_machine(engine.device), engine.ranks_per_node, str(dtype), width])
-    machines = hashlib.sha256(json.dumps(of_ranks).encode()).hexdigest()
-    kept = engine.on_main(lambda: run.read().peak)
-    if kept and kept[0] == machines:
-        return kept[1]
-    found = engine.gather(peak(engine.device, dtype, width))
-    flops = sum(each.flops for each in found)
-    if any(each.origin == "measured" for each in found):
-        engine.on_main(lambda: run.describe(peak=(machines, flops)))
-    return flops
-
-
-def _machine(device: torch.device) -> list[object]:
-    """What the peak of a device depends on, as far as a process can see it."""
-    if device.type == "cuda":
-        return [platform.node(), torch.cuda.get_device_name(device), torch.__version__]
-    return [platform.node(), _processor(), torch.get_num_threads(), torch.__version__]
-
-
-def _processor() -> str:
-    """The model of this machine's processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
-
 
 KNOWN: tuple[tuple[str, float], ...] = (
     (r"B200$", 2250e12),  # Blackwell datasheet, by torchtitan (torchtitan/tools/utils.py)
@@ -91,19 +45,8 @@ SECONDS = 0.4
 """Time that measuring takes."""
 
 
-class PeakFlops(NamedTuple):
-    """A device's peak."""
-
-    flops: float
-    """FLOPs per second."""
-    origin: Literal["known", "measured"]
-    """From the table, or measured by this process."""
-
-
-def peak(
-    device: torch.device, dtype: torch.dtype, dim: int, clock: Callable[[], float] = time.perf_counter
-) -> PeakFlops:
-    """The peak of `device` for products of `dtype`: known where the table holds it, else measured.
+def peak(device: torch.device, dtype: torch.dtype, dim: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """The peak of `device` for products of `dtype`, FLOPs per second: known where the table holds it, else measured.
 
     Args:
         device: CPU or CUDA.
@@ -111,11 +54,8 @@ def peak(
         dim: width of the model; used only where the peak is measured.
         clock: gives seconds; used only where the peak is measured.
     """
-    if device.type == "cuda":
-        known = known_peak(torch.cuda.get_device_name(device), dtype)
-        if known is not None:
-            return PeakFlops(known, "known")
-    return PeakFlops(measured_peak(device, dtype, dim, clock), "measured")
+    known = known_peak(torch.cuda.get_device_name(device), dtype) if device.type == "cuda" else None
+    return measured_peak(device, dtype, dim, clock) if known is None else known
 
 
 def known_peak(name: str, dtype: torch.dtype) -> float | None:

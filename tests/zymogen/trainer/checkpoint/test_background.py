@@ -25,7 +25,7 @@ from support.launching import lines
 from support.places import ROOT
 from support.rank_pool import RankPool
 from zymogen.processes.errors import StorageError
-from zymogen.trainer.checkpoint import saver, writer
+from zymogen.trainer.checkpoint import saver
 from zymogen.trainer.checkpoint.commit import commit
 from zymogen.trainer.checkpoint.load import find, verify
 from zymogen.trainer.checkpoint.retention import sweep
@@ -63,21 +63,6 @@ def test_a_large_save_asks_for_few_turns_beside_training(num_bytes: int, nice: i
     write = BackgroundWrite(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), num_bytes)
     assert write.wait(20)
     assert (write.result, os.getpriority(os.PRIO_PROCESS, 0)) == (nice or before, before)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a thread has turns of its own on Linux")
-def test_a_save_ends_where_its_thread_may_not_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def refused(*which: int) -> None:
-        asked.append(which)
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "setpriority", refused)
-    monkeypatch.setattr(writer, "_SMALL", 0)
-    write = BackgroundWrite(lambda _: "written", 1)
-    assert write.wait(20)
-    assert (write.result, write.error, len(asked)) == ("written", None, 1)
 
 
 def test_the_memory_of_a_save_is_there_before_the_first_one(tmp_path: Path) -> None:
@@ -125,18 +110,6 @@ def test_a_save_has_one_buffer_of_exactly_its_bytes(bits: int | None) -> None:
     for piece in pieces:
         part, stored = stored_as(piece)
         assert torch.equal(staged.pieces[part][stored].live.flatten(), piece.live.reshape(-1))
-
-
-def test_a_save_of_another_size_leaves_the_one_that_is_written_as_it_was() -> None:
-    """The optimizer has no moments before the first step."""
-    model, optimizer = build()
-    staging = StagingBuffer()
-    first = staging.stage(TorchState(model, optimizer))
-    before = {name: piece.live.clone() for name, piece in first.pieces["model"].items()}
-    train(model, optimizer, 0, 1)
-    second = staging.stage(TorchState(model, optimizer))
-    assert second.num_bytes > first.num_bytes
-    assert all(torch.equal(first.pieces["model"][name].live, values) for name, values in before.items())
 
 
 class Blocked:
@@ -367,22 +340,3 @@ def test_what_failed_is_told_and_not_what_followed_from_it(pool: RankPool, recip
     assert ended.statuses == (0, 0), ended.output
     (failed,) = (line for line in lines(tmp_path / "run/metrics.jsonl") if "save_error" in line)
     assert failed["save_error"].startswith("step 2 was not saved: No space left on device; training continues")
-
-
-def test_tensors_that_all_ranks_hold_are_dealt_by_bytes(tmp_path: Path) -> None:
-    def rank(index: int) -> None:
-        store = torch.distributed.FileStore(str(tmp_path / "store"), 3)
-        torch.distributed.init_process_group("gloo", store=store, rank=index, world_size=3)
-        model, optimizer = build(width=8)
-        train(model, optimizer, 0, 1)
-        own = [(piece.name, piece.key, piece.stop - piece.start) for piece in TorchState(model, optimizer).pieces()]
-        dealt: list[Any] = [None] * 3
-        torch.distributed.all_gather_object(dealt, own)
-        assert sorted(name for each in dealt for *name, _ in each) == sorted(
-            [name, key] for name, _ in model.named_parameters() for key in ("param", "exp_avg", "exp_avg_sq")
-        )
-        # The embedding alone; a matrix and the bias of the head; the other matrix and both other biases.
-        assert [sum(size for *_, size in each) for each in dealt] == [3 * 88, 3 * (64 + 11), 3 * (64 + 8 + 8)]
-
-    pids = [forked(lambda index=index: rank(index)) for index in range(3)]
-    assert [status_of(pid) for pid in pids] == [0, 0, 0]

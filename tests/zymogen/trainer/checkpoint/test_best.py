@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.checkpoint_run import build, flip, full_disk, save, train, trainer_at
+from support.checkpoint_run import build, flip, save, train, trainer_at
 from support.jobs import best_job
 from support.jobs.best_job import BestJob
 from support.kept_runs import CONSTANT, config
@@ -134,17 +134,6 @@ def test_with_more_patience_it_is_continued(whole: Whole, recipe_in, tmp_path: P
     started(recipe_in(tmp_path), "wait=9")
     assert kept(tmp_path / "run") == [12, 16, 17]
     assert lines(tmp_path / "run/attempts.jsonl")[-2]["base_step"] == 16
-
-
-@pytest.mark.slow
-def test_a_step_that_could_not_be_saved_is_not_the_best(recipe_in, tmp_path: Path) -> None:
-    with full_disk({7}):  # step 12, after 2, 4, 5, 6, 8 and 10
-        started(recipe_in(tmp_path))
-    run = tmp_path / "run"
-    found = scores(run)
-    assert min(found, key=found.__getitem__) == 12
-    assert best_valid(run / "checkpoints").trainer.step == 14
-    assert found[12] < found[14] < found[8]
 
 
 Fault = Callable[[pytest.MonkeyPatch], Any]

@@ -3,11 +3,9 @@
 import errno
 import functools
 import os
-import random
 import resource
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -101,34 +99,6 @@ def assert_sound(folder: Path, attempt: int) -> int:
     assert found.manifest.attempt <= attempt
     assert found.manifest.step in (returned, returned + 1)
     return found.manifest.step
-
-
-@pytest.mark.slow
-def test_killed_at_random_times(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    draw, newest, torn = random.Random(), 0, 0
-    for attempt in range(1, 17):
-        pid = forked(lambda attempt=attempt: commit_on(run, attempt))
-        deadline = time.monotonic() + 20
-        while last_returned(run) == newest and time.monotonic() < deadline:
-            time.sleep(0.002)
-        time.sleep(draw.uniform(0, 0.05))
-        os.kill(pid, signal.SIGKILL)
-        assert status_of(pid) == -signal.SIGKILL
-        torn += any(p.name.startswith(".") for p in run.iterdir())
-        now = assert_sound(run, attempt)
-        assert now > newest
-        newest = now
-        note_returned(run, newest)
-    assert torn, "no kill met a commit: the test proves nothing"
-    uninterrupted, optimizer = build()
-    train(uninterrupted, optimizer, 0, newest)
-    model, restored = build(seed=3)
-    found = newest_valid(run, writer=True)
-    assert found is not None
-    restore(found, TorchState(model, restored))
-    assert_same(everything(model, restored), everything(uninterrupted, optimizer))
 
 
 @pytest.mark.slow

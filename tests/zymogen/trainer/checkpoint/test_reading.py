@@ -1,7 +1,6 @@
 """What a start or an export reads, in simulated worlds: bytes, files opened, exchanges, and work on the index."""
 
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -14,14 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pretrain.model.build import build_meta
-from pretrain.model.presets import PRESETS
 from support.checkpoint_run import CUTS, Cut, by_partitions, by_rows, flip, write_cut
 from zymogen.processes.errors import StorageError
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
 from zymogen.trainer.checkpoint.files import blocks
-from zymogen.trainer.checkpoint.files.blocks import FileEntry
-from zymogen.trainer.checkpoint.files.index import TensorIndex, index_bytes
 from zymogen.trainer.checkpoint.load import VerifiedCheckpoint, unreadable, verify
 from zymogen.trainer.checkpoint.reader import TensorRange, TensorReader, read_tensors
 from zymogen.trainer.checkpoint.writer import StagedState
@@ -108,7 +103,8 @@ def tensors() -> dict[str, torch.Tensor]:
 
 
 WHOLE = tensors()
-SHAPES = {name: tuple(tensor.shape) for name, tensor in WHOLE.items()}
+
+
 MOMENTS = {f"{key}/{name}": tensor + 1 for key in ("exp_avg", "exp_avg_sq") for name, tensor in WHOLE.items()}
 EXPECTED = {"model": WHOLE, "optimizer": MOMENTS}
 
@@ -261,61 +257,6 @@ def test_a_reader_holds_one_block_whatever_the_number_of_files(tmp_path: Path) -
                 }
             },
         )
-        reads.read(reads.needed())
+        reads.read(reads.blocks(needed=True))
         sizes.add(len(reads._reader._buffer))
     assert max(sizes) <= BLOCK
-
-
-def index_of_650m(part: str, world: int) -> tuple[bytes, dict[str, FileEntry]]:
-    """The index that `esm2_650m` has under FSDP2 on so many ranks, and its files."""
-    model = {name: tuple(p.shape) for name, p in build_meta(PRESETS["esm2_650m"]).named_parameters()}
-    keys = [""] if part == "model" else ["exp_avg/", "exp_avg_sq/"]
-    shapes = {f"{key}{name}": shape for key in keys for name, shape in model.items()}
-    rows, sizes = [], np.full(world, 64)  # the header is compared as the file is read
-    for place, name in enumerate(sorted(shapes)):
-        shape, size = shapes[name], int(np.prod(shapes[name]))
-        each, ranks = -(-shape[0] // world) * size // shape[0], np.arange(world)
-        starts, stops = np.minimum(ranks * each, size), np.minimum((ranks + 1) * each, size)
-        sizes += 4 * (stops - starts)
-        own = [np.full(world, place), ranks, starts, stops, 0 * ranks, 0 * ranks]
-        rows.append(np.stack(own, 1)[starts < stops])
-    paths = {f"{part}/{rank:05d}.safetensors": int(size) for rank, size in enumerate(sizes)}
-    listed = {
-        path: FileEntry(path=path, size=size, sha256=("0" * 64,) * blocks.num_blocks(size))
-        for path, size in paths.items()
-    }
-    extra = {} if part == "model" else dict.fromkeys(model, 4)
-    return index_bytes(part, shapes, np.concatenate(rows), extra)[0], listed
-
-
-def events(work: Callable[[], T]) -> tuple[int, T]:
-    """How many functions are called, Python's and C's."""
-    count = 0
-
-    def each(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(each)
-    try:
-        result = work()
-    finally:
-        sys.setprofile(None)
-    return count, result
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", ["model", "optimizer"])
-def test_an_index_is_as_large_and_as_quick_as_its_tensors_and_files(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 16 << 20)
-    sizes, counts = dict[int, int](), dict[int, int]()
-    for world in (8, 64, 256, 1024):
-        raw, listed = index_of_650m(part, world)
-        sizes[world] = len(raw)
-        counts[world], index = events(lambda raw=raw, listed=listed: TensorIndex(part, raw, listed))
-        tensors = len(index.names)
-        assert tensors == (1 if part == "model" else 2) * 404
-        assert len(index.files) == world
-        assert counts[world] <= 60 * tensors + 40 * world
-    assert max(sizes.values()) <= 1.05 * min(sizes.values()), "no piece is listed"
-    assert max(sizes.values()) < 300 * tensors

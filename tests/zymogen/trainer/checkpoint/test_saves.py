@@ -2,9 +2,7 @@
 
 import errno
 import io
-import itertools
 import os
-import shutil
 from collections.abc import Container
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -14,35 +12,28 @@ from unittest import mock
 import pytest
 from accelerate import Accelerator
 
-import pretrain.job
 import zymogen.trainer.checkpoint.saver
 import zymogen.trainer.loop
 from pretrain.__main__ import main
-from pretrain.export.__main__ import main as export_main
 from support.assays.small_run import write
 from support.checkpoint_run import (
     build,
     clock_of,
-    fill,
     full_disk,
-    mount_small_disk,
     saves_of,
     train,
     trainer_at,
     written_at_once,
 )
-from support.forked import forked, status_of
 from support.jobs import fine_tuning_job
 from support.launching import bit_equal, end_of, lines
 from support.places import ROOT
 from support.rank_pool import ENDED, PROGRAM, RankPool
 from zymogen.processes.errors import CheckpointError, StorageError
-from zymogen.trainer.checkpoint import writer
+from zymogen.trainer.checkpoint import saver
 from zymogen.trainer.checkpoint.load import find, verify
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.named_state import TorchState
-from zymogen.trainer.run.directory import RunDirectory
-from zymogen.trainer.step import train_step
 
 EACH_OF_SEVEN_STEPS = ("schedule.total_tokens=5_000", "run.checkpoint_every=1", "run.keep_checkpoints=20")
 NO_SPACE = "No space left on device"
@@ -58,7 +49,7 @@ class Run:
 
     def start(self, *more: str, failing: Container[int] = ()) -> int:
         """The exit status of the program; saves of these numbers fail, from 1, tries included."""
-        clock = mock.patch.object(writer, "monotonic", clock_of(LOOK_S))
+        clock = mock.patch.object(saver, "monotonic", clock_of(LOOK_S))
         with full_disk(failing), clock, written_at_once(), redirect_stderr(io.StringIO()) as said:
             status = main([str(self.recipe), *EACH_OF_SEVEN_STEPS, *more])
         self.said = said.getvalue()
@@ -156,18 +147,6 @@ def test_saves_that_fail_for_too_long_or_the_last_one_end_the_run(bumpy: Run, re
     assert end_of(run.root).chain == end_of(bumpy.root).chain
 
 
-def test_what_ends_an_evaluation_costs_no_step(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_memory(*_: object) -> None:
-        raise RuntimeError("out of memory")
-
-    run = Run(recipe_in(tmp_path))
-    monkeypatch.setattr(pretrain.job, "evaluate", no_memory)
-    assert run.start("run.evaluate_every=2") == 70
-    (of_rank,) = lines(run.root / "ranks/rank-00000.jsonl")
-    assert (of_rank["phase"], of_rank["step"], of_rank["message"]) == ("validate", 2, "out of memory")
-    assert run.steps == [1, 2]
-
-
 def test_a_process_that_was_replaced_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is no disk that is full, and trying again would not help."""
     model, optimizer = build()
@@ -179,129 +158,6 @@ def test_a_process_that_was_replaced_ends_at_once(tmp_path: Path, capsys: pytest
         saves_of(tmp_path, state, 1).save(trainer_at(1), final=True)
     assert not isinstance(caught.value, StorageError)
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_for_a_while(recipe_in, tmp_path: Path) -> None:
-    """A real one: 3 MB that belong to the run alone; what it left, but for tensors, is looked at afterwards."""
-    recipe, out, root = recipe_in(tmp_path), tmp_path / "left", tmp_path / "run"
-    root.mkdir()
-
-    numbers = itertools.count(1)
-
-    def step(*arguments: Any, **how: Any) -> Any:
-        number = next(numbers)
-        if number == 3:
-            fill(root)
-            os.rename(root / "metrics.jsonl", root / "kept")
-            os.mkdir(root / "metrics.jsonl")  # the last page of the file would take a few lines more
-        elif number == 5:
-            (root / "filler").unlink()
-            os.rmdir(root / "metrics.jsonl")
-            os.rename(root / "kept", root / "metrics.jsonl")
-        return train_step(*arguments, **how)
-
-    def work() -> None:
-        mount_small_disk(root, "3m")
-        zymogen.trainer.loop.train_step = step  # in this process alone
-        with written_at_once():
-            status = main([str(recipe), *EACH_OF_SEVEN_STEPS, "run.keep_checkpoints=1"])
-        shutil.copytree(root, out, ignore=shutil.ignore_patterns("*.safetensors"))
-        (out / "status").write_text(str(status))
-
-    end = status_of(forked(work))
-    if end == 77:
-        pytest.skip("no right to mount a tmpfs here")
-    assert end == 0
-    assert (out / "status").read_text() == "0"
-    assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-000000007"]
-    steps = [line for line in lines(out / "metrics.jsonl") if "loss" in line]
-    assert [line["step"] for line in steps] == [1, 2, 5, 6, 7]  # the disk took no line of 3 and 4
-    assert [line["failed_saves"] for line in steps] == [0, 0, 1, 2, 2]
-    assert [line["exit"] for line in lines(out / "attempts.jsonl") if "exit" in line] == ["finished"]
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_at_a_start_and_ends_no_run_at_its_first_step(
-    recipe_in, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """What run.json says is written at a start, and once more after the first step."""
-    recipe, root = recipe_in(tmp_path), tmp_path / "run"
-    root.mkdir()
-    longer = [str(recipe), *EACH_OF_SEVEN_STEPS, "--allow-schedule-change"]
-
-    def main_of(*words: str) -> tuple[int, list[str]]:
-        status = main(list(words))
-        return status, capfd.readouterr().err.splitlines()
-
-    def work() -> None:
-        mount_small_disk(root, "24m")  # for as many checkpoints as are kept
-        assert main_of(str(recipe), "schedule.total_tokens=1")[0] == 0
-        fill(root)
-        status, said = main_of(*longer)
-        assert (status, [line for line in said if "Traceback" in line]) == (74, [])
-        assert [line for line in said if line.startswith("error: ")] == [
-            f"error: {root}/run.json: the disk is full, or a quota or size limit reached ({NO_SPACE}); free space "
-            "there, and start again"
-        ]
-        assert [line["exit"] for line in lines(root / "attempts.jsonl") if "exit" in line] == ["finished", "storage"]
-
-        numbers = itertools.count(1)
-
-        def step(*arguments: Any, **how: Any) -> Any:
-            number = next(numbers)
-            if number == 1:
-                fill(root)
-            elif number == 3:
-                assert RunDirectory(root).read().recipe["schedule"]["total_tokens"] == 1
-                (root / "filler").unlink()
-            return train_step(*arguments, **how)
-
-        (root / "filler").unlink()
-        zymogen.trainer.loop.train_step = step  # in this process alone
-        status, said = main_of(*longer)
-        assert status == 0, said
-        told = f"{root}/run.json: the disk is full, or a quota or size limit reached ({NO_SPACE}); tried again after"
-        assert sum(line.startswith(told) for line in said) == 1
-        assert RunDirectory(root).read().recipe["schedule"]["total_tokens"] == 5_000
-
-    end = status_of(forked(work))
-    if end == 77:
-        pytest.skip("no right to mount a tmpfs here")
-    assert end == 0, capfd.readouterr().err
-
-
-@pytest.mark.parametrize("room", [pytest.param(0, marks=pytest.mark.slow), 16 << 10])  # none; for all but the weights
-def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    recipe, root = recipe_in(tmp_path), tmp_path / "run"
-    root.mkdir()
-    evaluate = pretrain.job.evaluate
-
-    def then_full(*arguments: Any, **how: Any) -> Any:
-        fill(root, room)
-        return evaluate(*arguments, **how)
-
-    def work() -> None:
-        mount_small_disk(root, "3m")
-        pretrain.job.evaluate = then_full  # in this process alone
-        words = ("schedule.total_tokens=900", "run.keep_checkpoints=1")
-        status, said = main([str(recipe), *words]), capfd.readouterr().err
-        assert (status, "Traceback" in said) == (74, False), said
-        assert (
-            f"error: {root}/export: the disk is full, or a quota or size limit reached ({NO_SPACE}); the run is "
-            "trained and its newest checkpoint is whole, but it is not exported; free space there, and export it: "
-            f"python -m pretrain.export {root}\n"
-        ) in said
-        assert [line["exit"] for line in lines(root / "attempts.jsonl") if "exit" in line] == ["storage"]
-        assert not list(root.glob(".export*")) + list(root.glob("export*"))
-        (root / "filler").unlink()
-        export_main([str(root)])
-        assert (root / "export/model.safetensors").exists()
-
-    end = status_of(forked(work))
-    if end == 77:
-        pytest.skip("no right to mount a tmpfs here")
-    assert end == 0, capfd.readouterr().err
 
 
 class Tracker:
@@ -324,30 +180,6 @@ def test_a_tracker_that_fails_is_told_of_once_and_the_others_go_on(capsys: pytes
     assert (full.got, roomy.got) == ([1, 2], [1, 2, 3, 4, 5])
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("run.trackers: full gets nothing from step 3 on, and training continues: [Errno 28]")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of tensorboard's thread
-def test_a_tracker_without_room_ends_no_run(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, numbers = Run(recipe_in(tmp_path)), itertools.count(1)
-
-    def step(*arguments: Any, **how: Any) -> Any:
-        if next(numbers) == 3:
-            (events,) = (run.root / "zymogen").glob("events.*")
-            events.unlink()
-            events.symlink_to("/dev/full")
-        return train_step(*arguments, **how)
-
-    monkeypatch.setattr(zymogen.trainer.loop, "train_step", step)
-    assert run.start('run.trackers=["tensorboard"]', "run.log_every=1") == 0, run.said
-    look, *told = [line for line in run.said.splitlines() if "tensorboard" in line]
-    assert look == f"tensorboard   tensorboard --logdir {run.root}"
-    assert len(told) == 1
-    assert told[0].startswith(
-        "run.trackers: tensorboard gets nothing from step 3 on, and training continues: [Errno 28]"
-    )
-    assert run.exits == ["finished"]
-    assert run.steps == [1, 2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.slow

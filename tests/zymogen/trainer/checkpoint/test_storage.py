@@ -17,22 +17,20 @@ from torch import nn
 import zymogen.trainer.loop
 from pretrain.__main__ import main
 from support.assays.small_run import write
-from support.checkpoint_run import build, clock_of, fill, full_disk, mount_small_disk, save, train, written_at_once
+from support.checkpoint_run import build, clock_of, fill, mount_small_disk, save, train, written_at_once
 from support.forked import NO_FILTER, RefusedFlushes, forked, refuse, status_of
 from support.jobs import fine_tuning_job
 from support.launching import lines
 from support.places import ROOT
 from support.rank_pool import ENDED, PROGRAM, RankPool
 from zymogen.processes.errors import StorageError
-from zymogen.trainer.checkpoint import writer
+from zymogen.trainer.checkpoint import saver
 from zymogen.trainer.checkpoint.free_space import require_room
 from zymogen.trainer.checkpoint.load import find, verify
-from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology
-from zymogen.trainer.checkpoint.writer import SaveFailures
+from zymogen.trainer.checkpoint.manifest import Topology
 from zymogen.trainer.engine.named_state import TorchState
 from zymogen.trainer.optimizer.kinds import ParameterGroup, build_optimizer, num_stored
 from zymogen.trainer.optimizer.settings import OptimizerSettings
-from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.step import train_step
 
 FINE_TUNING = fine_tuning_job.__name__
@@ -122,7 +120,7 @@ def test_a_disk_that_fails_is_trained_past_and_ends_the_run_in_the_end(
             mount_small_disk(root, "8m")
         zymogen.trainer.loop.train_step = step  # in this process alone
         words = [str(recipe), "run.checkpoint_every=1", "run.saves_may_fail_for=10 min"]
-        clock = mock.patch.object(writer, "monotonic", clock_of(600))
+        clock = mock.patch.object(saver, "monotonic", clock_of(600))
         with clock, written_at_once(), redirect_stderr(io.StringIO()) as heard:
             status = program(words)
         said = heard.getvalue()
@@ -186,43 +184,6 @@ def test_the_size_of_a_checkpoint_is_known_before_its_moments_exist(name: str) -
 
 
 @pytest.mark.slow
-def test_a_run_that_the_disk_has_no_room_for_does_not_begin(recipe_in, tmp_path: Path) -> None:
-    """Of a real disk of 3 MB; a checkpoint has 0.7 MB, and two stay."""
-    recipe, root = recipe_in(tmp_path), tmp_path / "run"
-    root.mkdir()
-
-    def main_of(tokens: int) -> tuple[int, str]:
-        with redirect_stderr(io.StringIO()) as said:
-            words = (f"schedule.total_tokens={tokens}", "run.checkpoint_every=1", "run.validation_sequences=4")
-            status = main([str(recipe), *words, "--allow-schedule-change"])
-        return status, said.getvalue()
-
-    def work() -> None:
-        mount_small_disk(root, "4m")
-        assert main_of(1)[0] == 0
-        (one,) = find(root / "checkpoints")
-        size = sum(file.size for file in verify(one).manifest.files)
-        fill(root, 1_200_000)
-        status, said = main_of(1_500)
-        assert status == 74, said
-        (error,) = (line for line in said.splitlines() if line.startswith("error: "))
-        assert error.startswith(f"error: {root / 'checkpoints'}: 1.2 MB are free, and {3 * size / 1e6:.1f} MB are ")
-        assert (
-            f"{size / 1e6:.1f} MB for each of 2 that stay, the one that is being written and 1 in quarantine; 1 "
-            in error
-        )
-        assert "Traceback" not in said
-        assert find(root / "checkpoints") == [one]
-        (root / "filler").unlink()
-        assert main_of(1_500)[0] == 0
-        assert len(find(root / "checkpoints")) == 2
-        fill(root, 1_600_000)  # for two checkpoints instead of three
-        assert main_of(3_000)[0] == 0
-
-    child(work)
-
-
-@pytest.mark.slow
 def test_a_first_start_without_room_leaves_nothing(recipe_in, tmp_path: Path) -> None:
     with redirect_stderr(io.StringIO()) as said:
         assert main([str(recipe_in(tmp_path)), f"run.keep_checkpoints={ENDLESS}"]) == 74
@@ -248,54 +209,3 @@ def test_no_rank_begins_where_there_is_no_room(program: str, pool: RankPool, rec
 MANIFEST = {"created": "2026-11-27T12:00:00Z", "versions": {}, "files": (), "parent": None}
 MANIFEST |= {"fingerprints": dict.fromkeys(("identity", "schedule", "corpus", "split"), "0"), "digest": "0" * 64}
 MANIFEST |= {"topology": Topology(world_size=1, engine="single", precision="no")}
-
-
-def test_time_without_a_save_adds_up_over_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill after 59 minutes, again and again; the time between two starts is none, and a checkpoint ends it."""
-    run, now = RunDirectory(tmp_path), [0.0]
-    monkeypatch.setattr(writer, "monotonic", lambda: now[0])
-    newest = CheckpointManifest(step=5, attempt=1, **MANIFEST)
-
-    def fails(attempt: int, *minutes: float, newest: CheckpointManifest | None = newest) -> float:
-        """Hours for which saves have failed after they did at these minutes of an attempt."""
-        failures = SaveFailures(run, attempt, newest)
-        now[0] += 1e6  # the machine was gone for long
-        began = now[0]
-        for minute in minutes:
-            now[0] = began + 60 * minute
-            for_s = failures.failed(step=10)
-        return for_s / 3600
-
-    assert [fails(1, 10, 20, 40), fails(2, 10, 40), fails(3, 1, 31)] == [0.5, 1.0, 1.5]
-    long = SaveFailures(run, 4, newest)
-    assert [long.before_s, long.record(12, 600.0), SaveFailures(run, 5, newest).before_s] == [5400.0, 6000.0, 6000.0]
-    for later in ({"step": 13, "attempt": 4}, {"step": 3, "attempt": 5}):  # saved in that start, or in a later one
-        assert fails(6, 5, newest=CheckpointManifest(**later, **MANIFEST)) == 0.0
-        assert fails(4, 5, 65, newest=newest) == 1.0
-    failures = SaveFailures(run, 6, newest)
-    failures.succeeded()
-    assert failures.failed(14) == 0.0
-
-
-@pytest.mark.slow
-def test_a_run_that_is_ended_again_and_again_ends_as_its_disk_failed(
-    recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each start has saves fail for 20 minutes, and then ends by an error of its own."""
-    words, taken = [str(recipe_in(tmp_path)), "run.checkpoint_every=1", "run.saves_may_fail_for=50 min"], [0]
-
-    def ended(*arguments: Any, **how: Any) -> Any:
-        taken[0] += 1
-        if taken[0] % 5 == 0:
-            raise RuntimeError(f"error {taken[0]}")
-        return train_step(*arguments, **how)
-
-    monkeypatch.setattr(zymogen.trainer.loop, "train_step", ended)
-    statuses = []
-    for _ in range(3):
-        with mock.patch.object(writer, "monotonic", clock_of(600)), full_disk(range(1000)), written_at_once():
-            statuses.append(main(words))
-    assert statuses == [70, 70, 74]
-    exits = [line["exit"] for line in lines(tmp_path / "run/attempts.jsonl") if "exit" in line]
-    assert exits == ["error", "error", "storage"]
-    assert "as saves have failed for 50:00 (run.saves_may_fail_for = '50 min')" in capsys.readouterr().err

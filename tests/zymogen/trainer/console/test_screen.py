@@ -4,8 +4,8 @@ import math
 import shlex
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,20 +13,18 @@ from data.order.plan_size import PlanSize
 from zymogen.console.format import aligned
 from zymogen.console.progress import clock_time
 from zymogen.settings.interval import Interval
-from zymogen.trainer.console import (
-    Pauses,
-    StepMetrics,
-    TimeLeft,
+from zymogen.trainer import run_console
+from zymogen.trainer.job import LossTerm
+from zymogen.trainer.run.console_numbers import DEFAULT, console_numbers, format_numbers
+from zymogen.trainer.run_console import (
+    RunConsole,
     format_epochs,
-    format_estimate,
     format_header,
-    perplexity_of,
-    progress,
-    report_of,
+    format_progress,
+    loss_of,
+    perplexities,
     tracker_rows,
 )
-from zymogen.trainer.job import LossTerm
-from zymogen.trainer.telemetry.speed import Throughput
 
 RUN = Path("runs/own")
 FACTS = [
@@ -34,41 +32,48 @@ FACTS = [
     ("proteins", "5,577 for training, 28 for validation"),
     ("split", "by equal sequences only: relatives of a validation protein may train, so that this line is long"),
 ]
-SMALL = PlanSize(1_950_000, True, ((0, 8100.0),))
 
 
-def test_the_start() -> None:
-    lines = format_header(FACTS, SMALL, total_tokens=1_600_000, seen=0, step=0, directory=RUN)
-    assert lines == [
-        "model         esm2_8m, 7,512,474 parameters: ESM-2, 6 layers, width 320",
-        "proteins      5,577 for training, 28 for validation",
-        "split         by equal sequences only: relatives of a validation protein may",
-        "              train, so that this line is long",
-        "one pass      1,950,000 tokens",
-        "training      1,600,000 tokens, about 198 steps of 8,081, 0.82 passes",
-        "run directory runs/own",
-    ]
-
-
-def test_the_start_of_a_run_that_is_continued() -> None:
-    estimated = PlanSize(1_950_000, False, ((0, 8100.0),))
-    lines = format_header([], estimated, total_tokens=10**12, seen=810_000, step=100, directory=RUN)
-    assert lines == [
-        "one pass      about 1,950,000 tokens",
-        "training      1,000,000,000,000 tokens, about 123,456,791 steps of 8,100,",
-        "              513,000 passes",
-        "done before   810,000 tokens, 100 steps",
-        "run directory runs/own",
-    ]
-
-
-def test_the_start_of_a_run_without_passes() -> None:
-    lines = format_header([], PlanSize(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=0, step=0, directory=RUN)
-    assert lines == ["training      8,000 tokens, about 1 step", "run directory runs/own"]
-    done = format_header(
-        [], PlanSize(None, False, ((0, 8100.0),)), total_tokens=8_000, seen=8_100, step=1, directory=RUN
-    )
-    assert done[0] == "training      8,000 tokens, about 1 step"
+@pytest.mark.parametrize(
+    ("facts", "size", "total", "seen", "step", "lines"),
+    [
+        (
+            FACTS,
+            (1_950_000, True),
+            1_600_000,
+            0,
+            0,
+            [
+                "model         esm2_8m, 7,512,474 parameters: ESM-2, 6 layers, width 320",
+                "proteins      5,577 for training, 28 for validation",
+                "split         by equal sequences only: relatives of a validation protein may",
+                "              train, so that this line is long",
+                "one pass      1,950,000 tokens",
+                "training      1,600,000 tokens, about 198 steps of 8,081, 0.82 passes",
+            ],
+        ),
+        (
+            [],
+            (1_950_000, False),
+            10**12,
+            810_000,
+            100,
+            [
+                "one pass      about 1,950,000 tokens",
+                "training      1,000,000,000,000 tokens, about 123,456,791 steps of 8,100,",
+                "              513,000 passes",
+                "done before   810,000 tokens, 100 steps",
+            ],
+        ),
+        ([], (None, False), 8_000, 0, 0, ["training      8,000 tokens, about 1 step"]),
+    ],
+)
+def test_the_start(
+    facts: list[tuple[str, str]], size: tuple[int | None, bool], total: int, seen: int, step: int, lines: list[str]
+) -> None:
+    extent = PlanSize(*size, ((0, 8100.0),))
+    found = format_header(facts, extent, total_tokens=total, seen=seen, step=step, directory=RUN)
+    assert found == [*lines, "run directory runs/own"]
 
 
 def test_a_long_word_is_not_broken() -> None:
@@ -86,21 +91,6 @@ def test_passes(passes: float, words: str) -> None:
     assert format_epochs(passes) == words
 
 
-def test_the_expected_time() -> None:
-    now = datetime(2026, 11, 22, 14, 30)
-    assert format_estimate(151.4, 193, 850_000_000, now) == [
-        "expected time about 2:31 for 193 more steps, until 14:32",
-        "memory so far 0.85 GB at its peak",
-    ]
-    assert format_estimate(3 * 86_400 + 4 * 3600, 1_930_000, 12_345_678_901, now) == [
-        "expected time about 3 d 4 h for 1,930,000 more steps, until 25 Nov 2026",
-        "memory so far 12 GB at its peak",
-    ]
-    assert (
-        format_estimate(1e13, 10**9, 0, now)[0] == "expected time about 115,740,740 d 17 h for 1,000,000,000 more steps"
-    )
-
-
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0.4, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00"), (172_799, "47:59:59"), (180_000, "2 d 2 h")],
@@ -109,67 +99,54 @@ def test_durations(seconds: float, words: str) -> None:
     assert clock_time(seconds) == words
 
 
-REPORT = StepMetrics(2.8961, [("", 18.104)], 1.31e-3, 4321.0, 0.314)
+LINE = {"loss": 2.8961, "perplexity": 18.104, "tokens_per_s": 4321.0, "flops_per_s": 1.0, "mfu": 0.314}
+NUMBERS = console_numbers(DEFAULT)
 
 
-def test_a_line_of_progress() -> None:
-    assert progress(REPORT, step=10, steps=198, share=0.0506, left_s=83.2) == (
-        "step 10 of about 198 | loss 2.896 | perplexity 18.10 | 4.3k tokens/s | MFU 31 % | 5.0 % | 1:23 left"
-    )
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "loss 2.896 | perplexity 18.10 | 4.3k tokens/s | MFU 31 %"),
+        ({"loss": 600.0, "perplexity": math.exp(600)}, "loss 600.000 | perplexity 4e+260 | 4.3k tokens/s | MFU 31 %"),
+        ({"tokens_per_s": 2_345_678.0, "mfu": 0.0}, "loss 2.896 | perplexity 18.10 | 2.35M tokens/s | MFU 0 %"),
+        ({"mfu": None}, "loss 2.896 | perplexity 18.10 | 4.3k tokens/s"),  # on a CPU
+        ({"mfu": None, "flops_per_s": None}, "loss 2.896 | perplexity 18.10"),  # tokens that cost nothing
+        (
+            {"perplexity": None, "perplexity/residue": 7.389, "mfu": None},
+            "loss 2.896 | residue perplexity 7.39 | 4.3k tokens/s",
+        ),
+        ({"loss": "none", "perplexity": None}, "loss - | 4.3k tokens/s | MFU 31 %"),
+    ],
+)
+def test_numbers_of_a_line(changes: dict[str, Any], shown: str) -> None:
+    """A None takes a number out of the line; "none" is a number that a step does not have."""
+    line = {name: None if value == "none" else value for name, value in (LINE | changes).items() if value is not None}
+    assert " | ".join(format_numbers(NUMBERS, line)) == shown
 
 
-def test_a_line_of_progress_on_a_cpu_is_short_and_has_no_mfu() -> None:
-    said = progress(REPORT, step=1_000, steps=3_784, share=0.265, left_s=567.0, shows_mfu=False)
-    assert said == "step 1,000 of about 3,784 | loss 2.896 | perplexity 18.10 | 4.3k tokens/s | 26.5 % | 9:27 left"
-    assert len(said) < 100
+@pytest.mark.parametrize(
+    ("step", "steps", "share", "left_s", "shown"),
+    [
+        (10, 198, 0.0506, 83.2, "step 10 of about 198 | loss 1 | 5.0 % | 1:23 left"),
+        (1, 198, 0.005, None, "step 1 of about 198 | loss 1 | 0.5 %"),
+        (198, 199, 0.99999, 1.0, "step 198 of about 199 | loss 1 | 99.9 % | 0:01 left"),
+        (199, 198, 1.0, 0.5, "step 199 of 199 | loss 1 | 100 %"),
+        (1_000, 20_000, 0.05, 7200.0, "step 1,000 of about 20,000 | loss 1 | 5.0 % | 2:00:00 left"),
+    ],
+)
+def test_a_line_of_progress(step: int, steps: int, share: float, left_s: float | None, shown: str) -> None:
+    assert format_progress(["loss 1"], step, steps, share, left_s) == shown
 
 
-def test_a_perplexity_of_hundreds_of_digits_keeps_the_line_readable() -> None:
-    diverged = REPORT._replace(loss=600.0, perplexities=[("", perplexity_of(600.0))])
-    said = progress(diverged, step=10, steps=198, share=0.0506, left_s=83.2)
-    assert " | loss 600.000 | perplexity 4e+260 | " in said
-
-
-def test_the_first_and_the_last_line() -> None:
-    first = progress(REPORT, step=1, steps=198, share=0.005, left_s=None)
-    assert first.startswith("step 1 of about 198 | ")
-    assert first.endswith(" | MFU 31 % | 0.5 %")
-    last = progress(REPORT, step=199, steps=199, share=1.0, left_s=0.5)
-    assert last.startswith("step 199 of 199 | ")
-    assert last.endswith(" | 100 %")
-    assert " | 99.9 % | " in progress(REPORT, step=198, steps=199, share=0.99999, left_s=1.0)
-    fast = StepMetrics(1.0, [], 1e-4, 2_345_678.0, 0.0)
-    assert progress(fast, step=1_000, steps=20_000, share=0.05, left_s=7200.0) == (
-        "step 1,000 of about 20,000 | loss 1.000 | 2.35M tokens/s | MFU 0 % | 5.0 % | 2:00:00 left"
-    )
-
-
-def test_no_speed_is_told_where_tokens_cost_no_flops() -> None:
-    found = report_of([LossTerm("length", 1.0)], [2.0], 1e-3, Throughput(1000.0, 0.0, 0.0), 1e10)
-    assert found.mfu is None
-    assert progress(found, step=1, steps=2, share=0.5, left_s=9.0) == (
-        "step 1 of about 2 | loss 2.000 | 50.0 % | 0:09 left"
-    )
-
-
-def test_only_a_cross_entropy_has_a_perplexity() -> None:
-    speed = Throughput(1000.0, 0.0, 3e9)
+def test_loss_and_perplexities_of_a_step() -> None:
     one = [LossTerm("masked_language", 1.0, has_perplexity=True)]
-    assert report_of(one, [2.0], 1e-3, speed, 1e10) == StepMetrics(2.0, [("", math.exp(2.0))], 1e-3, 1000.0, 0.3)
     two = [LossTerm("residue", 1.0, has_perplexity=True), LossTerm("length", 0.5)]
-    found = report_of(two, [2.0, 8.0], 1e-3, speed, 1e10)
-    assert (found.loss, found.perplexities) == (6.0, [("residue", math.exp(2.0))])
-    assert " | residue perplexity 7.39 | " in progress(found, step=1, steps=2, share=0.5, left_s=None)
-    assert report_of([LossTerm("length", 1.0)], [2.0], 1e-3, speed, 1e10).perplexities == []
-    assert report_of(two, [None, 8.0], 1e-3, speed, 1e10)[:2] == (4.0, [])
-    assert report_of(two, [2.0, None], 1e-3, speed, 1e10)[:2] == (2.0, [("residue", math.exp(2.0))])
-    without_targets = report_of(two, [None, None], 1e-3, speed, 1e10)
-    assert without_targets.loss is None
-    line = progress(without_targets, step=1, steps=2, share=0.5, left_s=None)
-    assert line == "step 1 of about 2 | loss - | 1.0k tokens/s | MFU 30 % | 50.0 %"
-    assert math.isnan(report_of(two, [math.nan, None], 1e-3, speed, 1e10).loss or 0.0)  # not finite: shown as it is
-    assert math.isinf(perplexity_of(1e4))
-    assert math.isnan(perplexity_of(math.nan))
+    assert (loss_of(one, [2.0]), perplexities(one, [2.0])) == (2.0, {"perplexity": math.exp(2.0)})
+    assert (loss_of(two, [2.0, 8.0]), perplexities(two, [2.0, 8.0])) == (6.0, {"perplexity/residue": math.exp(2.0)})
+    assert (loss_of(two, [None, 8.0]), perplexities(two, [None, 8.0])) == (4.0, {})
+    assert loss_of(two, [None, None]) is None
+    assert math.isnan(loss_of(two, [math.nan, None]) or 0.0)  # not finite: shown as it is
+    assert math.isinf(perplexities(one, [1e4])["perplexity"])
 
 
 def test_where_each_tracker_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,53 +167,6 @@ def test_where_each_tracker_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shlex.split(row)[1] == "TRACKIO_DIR=my $runs"
 
 
-# The time left ------------------------------------------------------------------------------------
-
-
-class Pacer:
-    """A clock, and steps that take what they are told to."""
-
-    def __init__(self, step: int = 0, pauses: Pauses | None = None) -> None:
-        self.now = 0.0
-        self.left = TimeLeft(step, pauses or {}, lambda: self.now)
-
-    def steps(self, count: int, seconds: float, tokens: int = 100) -> None:
-        for _ in range(count):
-            self.now += seconds
-            self.left.count(tokens)
-
-    def pause(self, kind: str, seconds: float) -> None:
-        with self.left.pause(kind):
-            self.now += seconds
-
-
-def test_the_first_step_does_not_count() -> None:
-    pacer = Pacer()
-    pacer.steps(1, 60.0)
-    assert pacer.left.seconds(1000, 10) is None
-    pacer.steps(1, 2.0)
-    assert pacer.left.seconds(1000, 10) == pytest.approx(20.0)
-
-
-def test_a_slow_step_moves_it_little() -> None:
-    pacer = Pacer()
-    pacer.steps(31, 2.0)
-    assert pacer.left.seconds(100_000, 1000) == pytest.approx(2000.0)
-    pacer.steps(1, 200.0)
-    assert pacer.left.seconds(100_000, 1000) == pytest.approx(2000 * (29 + 3) / 30)  # a mean would say 8,600
-    pacer.steps(30, 4.0)
-    assert pacer.left.seconds(100_000, 1000) == pytest.approx(4000.0)  # a lasting change counts
-
-
-def test_short_steps_are_put_together() -> None:
-    pacer = Pacer()
-    pacer.steps(1, 0.01)
-    for _ in range(100):
-        pacer.steps(9, 0.01)
-        pacer.steps(1, 0.11)
-    assert pacer.left.seconds(1000, 10) == pytest.approx(0.2, rel=0.01)  # a median of steps would say 0.1
-
-
 SAVES, VALIDATIONS = Interval(21, None), Interval(None, 45.0)
 
 
@@ -255,44 +185,20 @@ def test_how_often_a_pause_is_to_come(step: int, last: int, left_s: float, saves
     assert VALIDATIONS.times(step, last, left_s) == validations
 
 
-def test_pauses_are_no_steps_and_those_to_come_are_added() -> None:
-    pacer = Pacer(0, {"checkpoint": (SAVES, 0.0), "validate": (VALIDATIONS, 250.0)})
-    pacer.steps(11, 1.0)
-    # 100 tokens a second: a validation takes 2.5 s, of which one comes after 45 s and one at the end.
-    assert pacer.left.seconds(6000, 60) == pytest.approx(60 + 2 * 2.5)
-    pacer.steps(10, 1.0)
-    pacer.pause("checkpoint", 5.0)
-    assert pacer.left.seconds(5000, 50) == pytest.approx(50 + 3 * 5 + 2 * 2.5)  # after 42, 63 and 71
-    pacer.steps(21, 1.0)
-    pacer.pause("checkpoint", 7.0)
-    pacer.pause("validate", 10.0)
-    assert pacer.left.seconds(2900, 29) == pytest.approx(29 + 2 * 6 + 1 * 10)
-    pacer.steps(29, 1.0)
-    assert pacer.left.seconds(0, 0) == 0
-
-
-def test_steps_of_earlier_starts_count_for_pauses() -> None:
-    pacer = Pacer(1000, {"checkpoint": (SAVES, 0.0)})
-    pacer.steps(8, 1.0)
-    pacer.pause("checkpoint", 5.0)  # after 1,008, 48 times 21
-    assert pacer.left.seconds(4000, 40) == pytest.approx(40 + 2 * 5)
-
-
-def test_when_it_is_good_enough() -> None:
-    timed = [
-        (1 + 10, 0.2, False),
-        (1 + 9, 5.0, False),
-        (1 + 10, 0.31, True),
-        (1 + 20, 0.01, True),
-        (1 + 1, 59.0, False),
-        (1 + 1, 61.0, True),
-    ]
-    for count, seconds, enough in timed:
-        pacer = Pacer()
-        pacer.steps(count, seconds)
-        assert pacer.left.is_timed is enough, (count, seconds)
+def test_the_time_left_is_that_of_the_mean_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step does not count; a pause does."""
+    now, shown = [0.0], []
+    monkeypatch.setattr(run_console.time, "perf_counter", lambda: now[0])
+    console = RunConsole(None, 1000, 0, 0, [])
+    console._extent = PlanSize(None, False, ((0, 100.0),))
+    monkeypatch.setattr(console, "update", lambda done, text: shown.append(text))
+    for seconds in (60.0, 2.0, 2.0, 11.0):
+        now[0] += seconds
+        console.count(100)
+        console.report({})
+    assert [text.rpartition(" | ")[2] for text in shown] == ["10.0 %", "0:16 left", "0:14 left", "0:30 left"]
 
 
 def test_texts_need_no_torch() -> None:
-    program = "import sys; import zymogen.trainer.console; sys.exit('torch' in sys.modules)"
+    program = "import sys; import zymogen.trainer.run_console; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -67,30 +67,6 @@ def test_a_run_into_a_file(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixt
         assert float(match["perplexity"]) == pytest.approx(2.718281828 ** line["loss"], abs=6e-3)
         if line["step"] < last:
             assert float(match["share"]) == pytest.approx(line["tokens"] / 220, abs=0.101)
-    (expected,) = (line for line in shown.splitlines() if line.startswith("expected time "))
-    assert re.fullmatch(r"expected time about 0:\d\d for \d+ more steps, until \d\d:\d\d", expected)
-    assert shown.count("memory so far ") == 1
-
-
-@pytest.mark.slow
-def test_the_first_and_the_last_step_are_shown_whatever_the_interval(
-    recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [str(recipe_in(tmp_path)), "run.log_every=10", "schedule.total_tokens=12_000"]
-    assert main(words) == 0
-    steps = [int(match["step"]) for match in told(capsys.readouterr().err)]
-    assert steps[:2] == [1, 10]
-    assert len(steps) == 3
-    logged = [line["step"] for line in lines(tmp_path / "run/metrics.jsonl") if "loss" in line]
-    assert logged[-1] == 10  # metrics keep the interval
-
-    assert main([*words[:2], "schedule.total_tokens=22_000", "--allow-schedule-change"]) == 0
-    shown = capsys.readouterr().err
-    assert f"done before   12,{shown.partition('done before   12,')[2][:3]} tokens, {steps[-1]} steps\n" in shown
-    assert f"continuing {tmp_path}/run at step {steps[-1]}\n" in shown
-    again = told(shown)
-    assert int(again[0]["step"]) == steps[-1] + 1
-    assert again[-1]["share"] == "100"
 
 
 def on_a_terminal(words: Sequence[str], columns: int = 80) -> tuple[int, str]:

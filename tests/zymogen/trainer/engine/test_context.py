@@ -4,7 +4,6 @@ Real processes and real collectives, started once for the file. In float64 losse
 those of one process to 1e-13. In float32 they may be off from float64 by three times what one process is off by.
 """
 
-import copy
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -24,11 +23,10 @@ from data.batches.batch import Batch
 from pretrain.model import encoder as encoder_module
 from pretrain.model.attention.choice import Backend
 from pretrain.model.attention.exchange import scatter_sum
-from pretrain.model.attention.layout import Layout, layout_of, rotation
+from pretrain.model.attention.layout import Layout, layout_of
 from pretrain.model.compilation import compile_layers
 from pretrain.model.context import ContextShard, Exchange
 from pretrain.model.encoder import Checkpointing, Encoder
-from pretrain.model.presets import PRESETS
 from support.context_ranks import BATCHES, WORLD, Case, Ranks, varlen_kernel
 from support.inputs.flat_batches import gradients, saved_bytes
 
@@ -237,26 +235,6 @@ def test_each_of_two_ranks_keeps_half(
     assert ratios["flash_cpu"] < 1.15
 
 
-def _checked_operators(case: Case, context: ContextShard) -> None:
-    batch, group = BATCHES["packed"](), context.name
-    first, end = context.span(960)
-    cos, sin = rotation(batch.positions, PRESETS["esm2_60k"])
-    operators = torch.ops.zymogen
-    # With one head a rank, some tensors are contiguous that are not with more.
-    query, key, value = (torch.randn(end - first, 2, 12, requires_grad=True) for _ in range(3))
-    whole = torch.randn(960, 3, 1, 12, requires_grad=True)
-    torch.library.opcheck(operators.to_heads.default, ([query, key, value], group))
-    torch.library.opcheck(operators.to_slots.default, (whole, group))
-    torch.library.opcheck(operators.of_all_slots.default, (key, value, group))
-    spans = layout_of(batch, "flash_cpu").spans
-    torch.library.opcheck(operators.flash_cpu.default, (query, key, value, cos, sin, spans, group))
-
-
-@pytest.mark.slow
-def test_operators_pass_torch_s_own_checks(context_ranks: Ranks) -> None:
-    context_ranks.run(Case(), _checked_operators)
-
-
 def _summed_halves(case: Case, context: ContextShard) -> Tensor:
     gradient = torch.full((WORLD, 2, 1, 1), 1.0 if context.rank == 0 else 2.0**-9, dtype=torch.bfloat16)
     return scatter_sum(gradient, context.name).float().flatten()
@@ -301,20 +279,3 @@ def test_compiled_layers_are_whole_graphs(
         assert worst < 1e-5
         assert graphs == 2  # the last layer's is another, as it always is
         assert breaks == 0
-
-
-def _contexts(case: Case, context: ContextShard) -> None:
-    assert context.span(960) == (context.rank * 480, context.rank * 480 + 480)
-    model = case.model()
-    model.encoder.context = context
-    assert copy.deepcopy(model).encoder.context is context
-    with pytest.raises(ValueError, match=r"rank 2 of 2, in a group where this is rank [01] of 2"):
-        replace(context, rank=2)
-    with pytest.raises(ValueError, match=r"exchange is 'ring'; allowed are ulysses, all_gather"):
-        replace(context, exchange="ring")
-    with pytest.raises(ValueError, match=r"a batch of 961 slots cannot be shared by 2 ranks"):
-        context.span(961)
-
-
-def test_a_context_knows_its_share_and_its_group(context_ranks: Ranks) -> None:
-    context_ranks.run(Case(), _contexts)

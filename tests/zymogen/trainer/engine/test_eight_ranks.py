@@ -7,10 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from pretrain.export import __main__ as export
 from support.kept_runs import STEPS_12, STEPS_16, Trained, config, distances, yardstick
 from support.launching import bit_equal, end_of, largest_difference
 from support.rank_pool import RankPool
@@ -51,18 +48,3 @@ def test_a_run_saved_by_eight_ranks_continues(
     assert largest_difference(end, whole) <= 3 * yardstick(trained, BINS)[0]
     if (engine, processes) == ("fsdp2", 8):
         assert bit_equal(end, trained("fsdp2", 8, BINS).end)
-
-
-def test_an_export_of_eight_files_holds_the_weights_that_one_process_exports(trained: Trained, tmp_path: Path) -> None:
-    eight, one = trained("fsdp2", 8, BINS), trained("single", 1, BINS)
-    checkpoint = max((eight.folder / "run/checkpoints").glob("step-*"))
-    assert len(list((checkpoint / "model").glob("*.safetensors"))) == 8
-    exported, expected = (load_file(each.folder / "run/export/model.safetensors") for each in (eight, one))
-    assert exported.keys() == expected.keys()
-    difference = max(float((exported[name] - expected[name]).abs().max()) for name in expected)
-    assert 0 < difference <= 3 * yardstick(trained, BINS)[0]
-    copied = shutil.copytree(eight.folder / "run", tmp_path / "run")
-    shutil.rmtree(copied / "export")
-    assert export.main([str(copied)]) == 0
-    for name, tensor in load_file(copied / "export/model.safetensors").items():
-        assert torch.equal(tensor, exported[name]), name

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,12 +49,6 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize("distributed_type", ["NO", "MULTI_GPU", "MULTI_CPU"])
-@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
-def test_what_works_passes(distributed_type: str, precision: str) -> None:
-    asked(distributed_type, precision, mixed_precision=precision, num_processes=2, use_cpu=False).check(RECIPE)
-
-
 @pytest.mark.parametrize("distributed_type", ["FSDP", "DEEPSPEED"])
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_engines_that_shard_pass(distributed_type: str, precision: str, no_launcher: pytest.MonkeyPatch) -> None:
@@ -61,26 +56,64 @@ def test_engines_that_shard_pass(distributed_type: str, precision: str, no_launc
     asked(distributed_type, precision).check(RECIPE)
 
 
-@pytest.mark.parametrize("distributed_type", ["MEGATRON_LM", "TPU"])
-def test_another_engine_is_refused(distributed_type: str) -> None:
-    allowed = r"allowed are NO, MULTI_GPU, MULTI_CPU, FSDP, DEEPSPEED: use one of the files in accelerate_configs/"
-    with pytest.raises(ValueError, match=rf"x\.yaml asks for {distributed_type}; {allowed}"):
-        asked(distributed_type).check(RECIPE)
+MUON = {"optimizer": OptimizerSettings(name="muon")}
+ONE_BIN = {"data": replace(RECIPE.data, bins_per_step=1)}
+OF_3 = {"data": replace(RECIPE.data, bin_tokens=1536), "parallel": ParallelSettings(context=3)}
+FSDP2 = {"FSDP_VERSION": "2"}
+COPIES = {f"PARALLELISM_CONFIG_DP_{what}_SIZE": "2" for what in ("REPLICATE", "SHARD")}
+OFFLOAD = "ACCELERATE_DEEPSPEED_OFFLOAD"
 
 
-@pytest.mark.parametrize("distributed_type", ["FSDP", "DEEPSPEED"])
-def test_fp16_is_refused_where_shards_are_scaled(distributed_type: str, no_launcher: pytest.MonkeyPatch) -> None:
-    no_launcher.setenv("FSDP_VERSION", "2")
-    with pytest.raises(ValueError, match=rf"{distributed_type} in mixed_precision fp16, .*--mixed_precision bf16"):
-        asked(distributed_type, "fp16").check(RECIPE)
+@pytest.mark.parametrize(
+    ("launched", "variables", "changes"),
+    [
+        *((("MULTI_GPU", precision), {}, {}) for precision in ("no", "bf16", "fp16")),
+        *(((engine, "fp16"), {}, {}) for engine in ("NO", "MULTI_CPU")),
+        (("FSDP",), FSDP2 | {"PARALLELISM_CONFIG_DP_SHARD_SIZE": "2"}, {}),
+        (("FSDP",), FSDP2, MUON),
+        (("DEEPSPEED",), {f"{OFFLOAD}_PARAM_DEVICE": "none"}, {}),
+        (("MULTI_GPU",), {}, ONE_BIN | {"parallel": ParallelSettings(context=2)}),
+    ],
+)
+def test_what_works_passes(
+    launched: tuple[str, ...], variables: dict[str, str], changes: dict[str, Any], no_launcher: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        no_launcher.setenv(name, value)
+    asked(*launched, num_processes=2, use_cpu=False).check(replace(RECIPE, **changes))
 
 
-@pytest.mark.parametrize("version", [None, "1"])
-def test_the_first_fsdp_is_refused(version: str | None, no_launcher: pytest.MonkeyPatch) -> None:
-    if version:  # what the launcher sets where nobody says which
-        no_launcher.setenv("FSDP_VERSION", version)
-    with pytest.raises(ValueError, match=r"FSDP in version 1; .*accelerate_configs/fsdp2\.yaml"):
-        asked("FSDP").check(RECIPE)
+@pytest.mark.parametrize(
+    ("launched", "variables", "changes", "said"),
+    [
+        (("TPU",), {}, {}, r"x\.yaml asks for TPU; allowed are NO, MULTI_GPU, MULTI_CPU, FSDP, DEEPSPEED: use one of"),
+        (("FSDP", "fp16"), FSDP2, {}, "FSDP in mixed_precision fp16, .*--mixed_precision bf16"),
+        (("DEEPSPEED", "fp16"), {}, {}, "DEEPSPEED in mixed_precision fp16, .*--mixed_precision bf16"),
+        (("FSDP",), {}, {}, r"FSDP in version 1; .*accelerate_configs/fsdp2\.yaml"),
+        (("FSDP",), {"FSDP_VERSION": "1"}, {}, r"FSDP in version 1; .*accelerate_configs/fsdp2\.yaml"),
+        (("FSDP",), FSDP2 | COPIES, {}, "2 copies of 2 processes each, and for 2 processes; .*_shard_size must be"),
+        (("DEEPSPEED",), {f"{OFFLOAD}_PARAM_DEVICE": "cpu"}, {}, r"offload to the host, .*configs/zero3\.yaml"),
+        (("DEEPSPEED",), {f"{OFFLOAD}_OPTIMIZER_DEVICE": "cpu"}, {}, r"offload to the host, .*configs/zero3\.yaml"),
+        (("DEEPSPEED",), {f"{OFFLOAD}_PARAM_DEVICE": "nvme"}, {}, "offload to nvme; allowed are 'none' and 'cpu'"),
+        (("DEEPSPEED",), {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "4"}, {}, r"zero_stage 4; allowed are 1, 2 and 3: .*ddp"),
+        (("DEEPSPEED",), {}, MUON, r"asks for DEEPSPEED and optimizer\.name is 'muon', .*fsdp2\.yaml.*=adamw"),
+        (("NO",), {}, OF_3, r"parallel\.context is 3, and 2 process.*start 3 with --num_processes, or"),
+        (("NO",), {}, ONE_BIN, r"bins_per_step is 1, but 2 processes train: .*parallel\.context"),
+        (("NO", "fp8"), {}, {}, r"x\.yaml asks for mixed_precision fp8; allowed are 'no', 'bf16' and, on a GPU"),
+    ],
+)
+def test_what_does_not_work_is_refused(
+    launched: tuple[str, ...],
+    variables: dict[str, str],
+    changes: dict[str, Any],
+    said: str,
+    no_launcher: pytest.MonkeyPatch,
+) -> None:
+    no_launcher.setattr(torch.cuda, "is_available", lambda: False)
+    for name, value in variables.items():
+        no_launcher.setenv(name, value)
+    with pytest.raises(ValueError, match=said):
+        asked(*launched).check(replace(RECIPE, **changes))
 
 
 def test_a_tracker_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,67 +136,12 @@ def test_without_deepspeed_zero_is_refused(no_launcher: pytest.MonkeyPatch) -> N
     asked("MULTI_GPU").check(RECIPE)
 
 
-@pytest.mark.parametrize("what", ["OPTIMIZER", "PARAM"])
-def test_offload_is_refused_on_a_cpu(what: str, no_launcher: pytest.MonkeyPatch) -> None:
-    no_launcher.setattr(torch.cuda, "is_available", lambda: False)
-    no_launcher.setenv(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what}_DEVICE", "none")
-    asked("DEEPSPEED").check(RECIPE)
-    no_launcher.setenv(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what}_DEVICE", "cpu")
-    with pytest.raises(ValueError, match=r"offload to the host, .*accelerate_configs/zero3\.yaml"):
-        asked("DEEPSPEED").check(RECIPE)
-    no_launcher.setattr(torch.cuda, "is_available", lambda: True)
-    asked("DEEPSPEED").check(RECIPE)
-
-
-def test_offload_to_a_disk_is_refused(no_launcher: pytest.MonkeyPatch) -> None:
-    no_launcher.setattr(torch.cuda, "is_available", lambda: True)
-    no_launcher.setenv("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "nvme")
-    with pytest.raises(ValueError, match=r"offload to nvme; allowed are 'none' and 'cpu'"):
-        asked("DEEPSPEED").check(RECIPE)
-
-
-@pytest.mark.parametrize("stage", ["0", "4"])
-def test_another_stage_of_zero_is_refused(stage: str, no_launcher: pytest.MonkeyPatch) -> None:
-    no_launcher.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", stage)
-    with pytest.raises(ValueError, match=rf"zero_stage {stage}; allowed are 1, 2 and 3: .*ddp\.yaml"):
-        asked("DEEPSPEED").check(RECIPE)
-
-
-def test_copies_and_shards_must_make_the_world(no_launcher: pytest.MonkeyPatch) -> None:
-    no_launcher.setenv("FSDP_VERSION", "2")
-    no_launcher.setenv("PARALLELISM_CONFIG_DP_SHARD_SIZE", "2")
-    asked("FSDP").check(RECIPE)
-    no_launcher.setenv("PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "2")
-    with pytest.raises(ValueError, match=r"2 copies of 2 processes each, and for 2 processes; .*_shard_size must be"):
-        asked("FSDP").check(RECIPE)
-
-
 def test_clipping_by_flag_is_refused(no_launcher: pytest.MonkeyPatch) -> None:
     no_launcher.setenv("ACCELERATE_GRADIENT_CLIPPING", "none")
     read_launch_config().check(RECIPE)
     no_launcher.setenv("ACCELERATE_GRADIENT_CLIPPING", "0.5")  # what --gradient_clipping 0.5 sets under DeepSpeed
     with pytest.raises(ValueError, match=r"gradient_clipping: 0\.5, the recipe has optimizer\.clip_norm = 1\.0"):
         read_launch_config().check(RECIPE)
-
-
-def test_muon_is_refused_under_zero(no_launcher: pytest.MonkeyPatch) -> None:
-    muon = replace(RECIPE, optimizer=OptimizerSettings(name="muon"))
-    with pytest.raises(ValueError, match=r"asks for DEEPSPEED and optimizer\.name is 'muon', .*fsdp2\.yaml.*=adamw"):
-        asked("DEEPSPEED").check(muon)
-    no_launcher.setenv("FSDP_VERSION", "2")
-    asked("FSDP").check(muon)
-
-
-def test_a_context_must_divide_the_world() -> None:
-    with pytest.raises(ValueError, match=r"parallel\.context is 3, and 2 process.*start 3 with --num_processes, or"):
-        asked().check(replace(RECIPE, data=replace(RECIPE.data, bin_tokens=1536), parallel=ParallelSettings(context=3)))
-
-
-def test_a_step_must_have_a_bin_for_each_rank_but_not_for_those_that_share() -> None:
-    one_bin = replace(RECIPE, data=replace(RECIPE.data, bins_per_step=1))
-    with pytest.raises(ValueError, match=r"bins_per_step is 1, but 2 processes train: .*parallel\.context"):
-        asked().check(one_bin)
-    asked().check(replace(one_bin, parallel=ParallelSettings(context=2)))
 
 
 @pytest.mark.parametrize(
@@ -177,13 +155,6 @@ def test_a_step_must_have_a_bin_for_each_rank_but_not_for_those_that_share() -> 
 def test_a_nested_key_that_accelerate_would_ignore_is_refused(section: str, key: str) -> None:
     with pytest.raises(ValueError, match=rf"x\.yaml sets {section}\.{key}, which is no setting of Accelerate's"):
         asked(**{section: {key: 2}}).check(RECIPE)
-
-
-def test_another_precision_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"x\.yaml asks for mixed_precision fp8; allowed are 'no', 'bf16' and, on a GPU"
-    ):
-        asked(precision="fp8").check(RECIPE)
 
 
 @pytest.mark.parametrize(

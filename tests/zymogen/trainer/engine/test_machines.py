@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ import pytest
 import torch
 
 from pretrain.model import compilation, compute
-from pretrain.model.attention import implementation
 from pretrain.model.attention.choice import choose
 from pretrain.model.compute import configure
 from pretrain.model.encoder import Encoder
@@ -190,16 +188,6 @@ def test_the_commands_are_those_of_the_pages() -> None:
     assert "accelerate_configs/ddp.yaml" in make_pretrain()
 
 
-def test_flash_attention_of_hopper_stands_in_the_first_line(resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(implementation, "_obstacle", lambda *_: None)
-    activated: list[str] = []
-    monkeypatch.setattr(implementation, "_active", activated.append)
-    done = resolve(EVERY_YAML[0], H200)
-    assert done.compute == [done.compute[0].replace("(FA2)", "(FA3)")]
-    assert "attention varlen (FA3), compiled" in done.compute[0]
-    assert activated == ["FA3"]
-
-
 @pytest.mark.parametrize(
     ("command", "machine"),
     [*((command, T4) for command in (*DOCUMENTED, make_pretrain())), *((command, V100) for command in EVERY_YAML)],
@@ -227,11 +215,6 @@ def test_a_gpu_without_bfloat16_stops_with_what_to_type(command: str, machine: M
         assert compiled.startswith("compile: off, because ")
 
 
-def test_make_takes_the_precision_of_an_older_gpu(resolve: Resolve) -> None:
-    done = resolve(make_pretrain("PRECISION=fp16"), replace(T4, gpus=1))
-    assert "Tesla T4), float16, " in done.compute[0]
-
-
 @pytest.mark.parametrize(
     ("lacks", "said"),
     [
@@ -254,31 +237,6 @@ def test_what_a_machine_lacks_for_compiling_is_said(lacks: dict[str, bool], said
 def test_a_first_step_that_fails_is_said(resolve: Resolve) -> None:
     failed = UnsupportedFeature("a first compiled step failed (CalledProcessError)", "compute.compile=off")
     assert resolve(DOCUMENTED[0], replace(A100, first_step=failed)).compute[1:] == [f"compile: off, because {failed}"]
-
-
-@pytest.mark.parametrize("precision", ["fp16", "no"])
-def test_another_precision_on_a_gpu_that_has_bfloat16(precision: str, resolve: Resolve) -> None:
-    command = EVERY_YAML[[path.stem for path in CONFIGS].index("single")]
-    lines = resolve(command.replace("-m", f"--mixed_precision {precision} -m"), A100).compute
-    expected = {
-        "fp16": "float16, attention varlen (FA2), not compiled",
-        "no": "float32 (products in TF32), attention per_document, not compiled",
-    }
-    assert lines[0].endswith(expected[precision])
-    assert all(SOMETHING_TO_TYPE.search(line) for line in lines[1:])
-    assert all("--mixed_precision bf16" in line for line in lines[1:2])
-
-
-@pytest.mark.parametrize("flags", [["--cpu"], []], ids=["told to use the CPU", "not told"])
-def test_what_a_launch_on_the_cpu_asks_of_gpus_is_nothing(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    single = ROOT / "accelerate_configs" / "single.yaml"
-    (variables,) = launch_environments(single, 1, ["--mixed_precision", "bf16", *flags])
-    monkeypatch.setenv("ACCELERATE_USE_CPU", variables["ACCELERATE_USE_CPU"])
-    replace(T4, gpus=1).stand_in(monkeypatch)
-    asked = launch_request.LaunchConfig(1, "NO", "bf16", "accelerate launch", {})
-    for processes, said in ((1, "asks for mixed_precision bf16, and Tesla T4"), (2, "2 processes were started")):
-        with nullcontext() if flags else pytest.raises(ValueError, match=said):
-            launch._check_devices(asked, processes)
 
 
 def test_two_processes_on_one_gpu_say_how_to_start_one(resolve: Resolve) -> None:

@@ -3,7 +3,6 @@
 There is no GPU here, so fp16 runs on the CPU, where a launch refuses it: an `Engine` is built directly.
 """
 
-import gc
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -28,20 +27,15 @@ from data.settings import DataSettings
 from pretrain.job import MaskedLanguageJob
 from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe
-from support.checkpoint_run import trainer_at
 from support.inputs.raw_store import Records, plan_over, write_store
 from support.inputs.whole_models import build_model
 from support.launching import bit_equal, end_of, lines
-from zymogen.processes.errors import RollbackError
 from zymogen.settings.toml_file import read
 from zymogen.trainer.attempt import train
-from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError, canonical
-from zymogen.trainer.checkpoint.manifest import TrainerState
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.launch import launch
 from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
 from zymogen.trainer.optimizer.settings import OptimizerSettings
-from zymogen.trainer.recovery.loss_monitor import NumericalFaultError
 from zymogen.trainer.step import StepResult, train_step
 
 BINS = 7
@@ -151,23 +145,6 @@ def test_a_skipped_first_step_leaves_a_fresh_optimizer(steps, options: dict[str,
     assert same(skipping.everything(), clean.everything())  # moments and step counts started at zero in both
 
 
-def test_the_device_decides_as_the_host_does(steps) -> None:
-    trained = Trained("no")
-    plain = Trained("no").model
-    optimizer, seen = build_optimizer(parameter_groups(plain, OptimizerSettings()), OptimizerSettings()), []
-    trained.optimizer.optimizer.register_step_pre_hook(
-        lambda *_: seen.append([p.grad.clone() for p in trained.model.parameters()])
-    )
-    for step in steps(3):
-        trained.take(step)
-        for parameter, gradient in zip(plain.parameters(), seen[-1], strict=True):
-            parameter.grad = gradient
-        for group in optimizer.param_groups:
-            group["lr"] = 3e-3
-        optimizer.step()  # knows of no `found_inf`
-    assert all(torch.equal(a, b) for a, b in zip(trained.model.parameters(), plain.parameters(), strict=True))
-
-
 class NothingRead(TorchDispatchMode):
     """Fails where a tensor's value is asked for on the host, as `bool`, `float` and `item` do."""
 
@@ -223,17 +200,6 @@ def test_a_step_waits_for_nothing_on_a_gpu(steps, precision: str) -> None:
     assert all(result.to_host().applied for result in results)
 
 
-def test_fp16_learns_as_float32_does(steps) -> None:
-    full, half = Trained("no"), Trained("fp16")
-    pairs = [(full.take(step), half.take(step)) for step in steps(8)]
-    assert [b.loss_scale for _, b in pairs] == [65536.0] * 8
-    for a, b in pairs:
-        assert a.losses != b.losses
-        assert a.losses == [pytest.approx(b.losses[0], abs=2e-3)]
-        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-2)  # the scale is taken out before clipping
-    assert pairs[-1][1].losses[0] < pairs[0][1].losses[0] - 0.3
-
-
 def test_an_overflow_skips_the_step_and_halves_the_scale(steps) -> None:
     trained = Trained("fp16")
     first, second = steps(2)
@@ -251,22 +217,6 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(steps) -> None:
     assert reading.loss_scale == scales[-1] / 2
     assert not same(trained.everything(), before)
     assert trained.engine.scaler_state() == {"scale": reading.loss_scale, "growth_tracker": 1}
-
-
-def test_a_norm_that_overflows_lowers_the_scale_too(steps) -> None:
-    """Each element is finite, and their squares are not: the scaler, which looks at elements, sees nothing."""
-    trained = Trained("fp16")
-    (first, second, third, fourth) = steps(4)
-    trained.take(first)
-    parameter = next(trained.model.parameters())
-    handle = parameter.register_hook(lambda gradient: torch.full_like(gradient, 1e25))
-    for number, step in enumerate((second, third)):
-        reading = trained.take(step)
-        assert (reading.grad_norm, reading.applied) == (math.inf, False)
-        assert trained.engine.scaler_state() == {"scale": 2.0 ** (15 - number), "growth_tracker": 0}
-    handle.remove()
-    assert trained.take(fourth).applied
-    assert trained.engine.scaler_state() == {"scale": 2.0**14, "growth_tracker": 1}
 
 
 def run_fp16(recipe: Path, *overrides: str, precision: str = "fp16", scale: float = 2.0**22) -> None:
@@ -311,78 +261,3 @@ def test_fp16_resumes_bit_equal(recipe_in, tmp_path: Path, monkeypatch: pytest.M
     scales = [line["loss_scale"] for line in lines(whole.parent / "run/metrics.jsonl") if "loss" in line]
     assert scales[:6] == [2.0**n for n in (22, 21, 20, 19, 18, 17)]
     assert max(scales[10:]) > min(scales[:10])  # it grew, too
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [("bf16", "fp16"), *(pytest.param(*each, marks=pytest.mark.prove) for each in (("fp16", "bf16"), ("no", "fp16")))],
-)
-def test_a_run_may_change_its_precision(
-    recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str
-) -> None:
-    recipe = recipe_in(tmp_path)
-    stop_at(monkeypatch, 12)
-    with pytest.raises(KeyboardInterrupt):
-        run_fp16(recipe, precision=first, scale=2.0**12)
-    monkeypatch.undo()
-    assert ("loss_scale" in trainer_of(tmp_path / "run")["entries"]) == (first == "fp16")
-    run_fp16(recipe, precision=then, scale=2.0**13)
-    end = trainer_of(tmp_path / "run")
-    assert end["step"] == 30
-    assert ("loss_scale" in end["entries"]) == (then == "fp16")
-    resumed = [line for line in lines(tmp_path / "run/metrics.jsonl") if line["attempt"] == 2 and "loss" in line]
-    assert [line.get("loss_scale") for line in resumed[:1]] == ([2.0**13] if then == "fp16" else [None])
-    said = json.loads((tmp_path / "run/run.json").read_text())["compute"]
-    assert said[-1] == (
-        f"precision: {then} from here on; up to step 10 it was {first}: to keep that, launch with --mixed_precision "
-        f"{first}"
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "poison",
-    [lambda g: g / 0, lambda g: torch.full_like(g, 1e25)],
-    ids=["elements", "norm"],
-)
-def test_a_run_ends_three_steps_after_its_scale_is_1(
-    poison: Callable[[Tensor], Tensor], recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def poisoned(step: Step, model: nn.Module, *rest: Any, **settings: Any) -> StepResult:
-        handle = next(model.parameters()).register_hook(poison)
-        try:
-            return train_step(step, model, *rest, **settings)
-        finally:
-            handle.remove()
-
-    monkeypatch.setattr(zymogen.trainer.loop, "train_step", poisoned)
-    recipe = recipe_in(tmp_path)
-    with pytest.raises(RollbackError, match=r"not finite in 3 steps in a row, up to step 8; the run rolls back once"):
-        run_fp16(recipe, scale=2.0**5)
-    gc.collect()  # the lock of the run: its process would be another one
-    with pytest.raises(NumericalFaultError, match=r"not finite in 3 steps in a row, up to step 8, where it was met"):
-        run_fp16(recipe, scale=2.0**5)
-    scales = [line["loss_scale"] for line in lines(tmp_path / "run/metrics.jsonl")]
-    assert scales == [32, 16, 8, 4, 2, 1, 0.5] * 2  # the last step is not logged: it ends the attempt
-
-
-def test_the_trainers_record_with_and_without_a_scale() -> None:
-    old = trainer_at(3)
-    assert b"loss_scale" not in old.to_bytes()
-    assert TrainerState.from_bytes(old.to_bytes()) == old
-    fields = json.loads(old.to_bytes())
-    scaled = canonical({**fields, "entries": {"loss_scale": {"scale": 65536.0, "growth_tracker": 7}}})
-    state = TrainerState.from_bytes(scaled)
-    assert state.entries["loss_scale"] == {"scale": 65536.0, "growth_tracker": 7}
-    assert state.to_bytes() == scaled
-    for wrong, message in (
-        (None, r"trainer: entries\.loss_scale: .*, got None"),
-        ({"scale": 1.0}, r"trainer\.entries\.loss_scale: growth_tracker: Field required"),
-        ({"scale": 1, "growth_tracker": 0}, r"trainer\.entries\.loss_scale is not canonical JSON"),
-        ({"scale": 1.0, "growth_tracker": -1}, r"growth_tracker: .*, got -1"),
-        ({"scale": 0.0, "growth_tracker": 0}, r"scale: .*greater than 0, got 0\.0"),
-        ({"scale": 1e39, "growth_tracker": 0}, r"scale: .*less than.*, got 1e\+39"),
-    ):
-        with pytest.raises(InvalidCheckpointError, match=message):
-            TrainerState.from_bytes(canonical({**fields, "entries": {"loss_scale": wrong}}))

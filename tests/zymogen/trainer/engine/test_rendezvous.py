@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from signal import SIGINT, SIGTERM, Signals
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -24,9 +23,8 @@ from support.forked import forked, status_of
 from support.launching import exits, fork_server, started, torchrun_variables, until
 from zymogen.processes import signals
 from zymogen.processes.fresh_process import ROLLBACKS
-from zymogen.processes.launcher import LaunchedWorld
 from zymogen.trainer.engine import launch
-from zymogen.trainer.engine.rendezvous import INIT_METHOD, _agreed
+from zymogen.trainer.engine.rendezvous import INIT_METHOD
 
 LIMIT = timedelta(seconds=8)
 
@@ -146,41 +144,6 @@ def test_a_process_says_for_whom_it_waits_ever_more_rarely(
     seconds = [int(line.split(" ")[-2]) for line in said]
     assert all(0 <= second - due <= 1 for second, due in zip(seconds, (5, 10, 20, 40, 80), strict=True))
     assert len(pauses) < 120  # one message a second, and some more at the beginning
-
-
-def test_a_store_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in torchrun_variables(1, 2, 9).items():  # nobody listens at this port
-        monkeypatch.setenv(name, value)
-    with pytest.raises(dist.DistStoreError, match=r"^waited 0\.2 s at 127\.0\.0\.1:9 for the store of rank 0$"):
-        next(rendezvous(INIT_METHOD, timeout=timedelta(seconds=0.2)))
-
-
-def test_several_ranks_of_a_node_say_it_once(
-    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("zymogen.trainer.engine.rendezvous._SAYS_AFTER_S", 0.0)
-    for name, value in variables(store, 1, LOCAL_WORLD_SIZE="2").items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(dist.DistStoreError, match="waited"):
-        next(rendezvous(INIT_METHOD, timeout=timedelta(seconds=0.1)))
-    assert capfd.readouterr().err == ""
-
-
-def test_rank_0_answers_a_thousand_ranks_in_one_message() -> None:
-    kept, calls = dist.HashStore(), []
-
-    class Counted:
-        def __getattr__(self, name: str) -> Any:
-            calls.append(name)
-            return getattr(kept, name)
-
-    for rank in range(1, 1024):
-        kept.append("words", f"{rank:032}")
-    name, answer = _agreed(Counted(), LaunchedWorld(0, 1024, 8, 128, "127.0.0.1", 29500), LIMIT)
-    answer()
-    answer()
-    assert kept.multi_get([f"answer-{rank:032}" for rank in range(1, 1024)]) == [name.encode()] * 1023
-    assert calls == ["append", "get", "multi_set", "get"]
 
 
 @pytest.mark.parametrize("by", [SIGTERM, SIGINT])

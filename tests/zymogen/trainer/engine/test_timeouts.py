@@ -61,28 +61,6 @@ def test_groups_of_copies_shards_and_contexts_wait_as_long_as_a_recipe_says(reci
     assert [status_of(pid) for pid in pids] == [0] * 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["zero2", "zero3"])
-def test_deepspeeds_clone_of_the_world_waits_as_long(recipe_in, tmp_path: Path, name: str) -> None:
-    recipe = read(Recipe, recipe_in(tmp_path), [MINUTES_7])
-    environments = launch_environments(ROOT / "accelerate_configs" / f"{name}.yaml", 2, FLOAT32)
-
-    def rank(index: int) -> None:
-        with forgotten({}):
-            pass
-        with forgotten(environments[index]), launch(recipe) as engine:
-            model = build_model(recipe.model, seed=1)
-            prepared, _ = engine.prepare(
-                model, build_optimizer(parameter_groups(model, recipe.optimizer), recipe.optimizer)
-            )
-            group = prepared.optimizer.dp_process_group  # what its optimizer reduces and gathers in
-            assert group is not dist.group.WORLD
-            assert patience(group) == TIMEOUT
-
-    pids = [forked(lambda index=index: rank(index)) for index in range(2)]
-    assert [status_of(pid) for pid in pids] == [0] * 2
-
-
 @pytest.mark.launch
 def test_ranks_wait_longer_for_work_of_one_than_for_one_another(recipe_in, tmp_path: Path) -> None:
     recipe = read(Recipe, recipe_in(tmp_path), ["parallel.timeout=1.5 s"])

@@ -112,21 +112,6 @@ def test_a_killed_run_ends_bit_equal(
     assert_ended_as(uninterrupted(processes, *overrides), run, processes)
 
 
-@pytest.mark.slow
-def test_three_starts_in_one_pass_and_another_world(
-    pool: RankPool, trained: Trained, uninterrupted: Uninterrupted, recipe_in, tmp_path: Path
-) -> None:
-    recipe, run = recipe_in(tmp_path), tmp_path / "run"
-    for total, processes in ((5_000, 2), (9_000, 3), (13_000, 1), (22_000, 2)):
-        # Stopping short is a schedule change; the learning rate is held constant so that it changes nothing else.
-        words = [recipe, CONSTANT, f"schedule.total_tokens={total}", "--allow-schedule-change"]
-        done = pool.run(processes, DDP, words)
-        assert done.status == 0, done.output
-    end, reference = end_of(run), uninterrupted(1, CONSTANT).end
-    assert (end.step, end.chain) == (reference.step, reference.chain)
-    assert largest_difference(end, reference) <= 3 * split_noise(trained, CONSTANT)
-
-
 @pytest.mark.parametrize("processes", [pytest.param(processes, marks=pytest.mark.prove) for processes in (1, 2)])
 def test_eight_starts_around_the_ends_of_passes_end_bit_equal(
     pool: RankPool, uninterrupted: Uninterrupted, recipe_in, tmp_path: Path, processes: int

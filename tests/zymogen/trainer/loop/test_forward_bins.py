@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-import zymogen.trainer.loop
 from data.commands.digest import digest_command
 from data.order.settings import forward_bins
 from data.settings import DataSettings
@@ -18,11 +17,11 @@ from pretrain.__main__ import main
 from pretrain.inspect.__main__ import main as inspect
 from pretrain.model.memory import MEMORY_SHARE, bins_that_fit
 from pretrain.recipe import Recipe
-from support.kept_runs import STEPS_12, Trained, as_if_killed
+from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
 from support.rank_pool import RankPool
 from support.wrong_engine import bytes_for
-from zymogen.settings.toml_file import documented, read
+from zymogen.settings.toml_file import documented
 from zymogen.trainer.telemetry.memory import free_bytes
 
 AUTO = "data.bins_per_forward=auto"
@@ -132,45 +131,6 @@ def test_a_run_that_is_continued_keeps_the_number_of_its_first_start(
     assert "as the recipe says, 12 steps" in capfd.readouterr().out
 
 
-@pytest.mark.slow
-def test_a_number_replaces_the_word_and_the_word_a_number(
-    of_bins: Callable[[int], Path], tmp_path: Path, room: Callable[[float], None], capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The first run is stopped at step 10, then goes on with another number."""
-    before = end_of(of_bins(3) / "run")
-    folder = as_if_killed(of_bins(3), tmp_path / "copy")
-    capfd.readouterr()
-    words = [str(folder / "recipe.toml"), *STEPS_12, f"run.directory={folder}/run"]
-    room(7.5)
-    assert main([*words, AUTO]) == 0  # which no start of it had
-    assert len(said(capfd.readouterr().err)) == 1
-    assert described(folder)["bins_per_forward"] == 7
-    with_seven = end_of(folder / "run")
-    assert not bit_equal(with_seven, before)
-    other = as_if_killed(folder, tmp_path / "other")
-    words = [words[0], *STEPS_12, f"run.directory={other}/run"]
-    assert main([*words, "data.bins_per_forward=3"]) == 0
-    assert said(capfd.readouterr().err) == []
-    assert bit_equal(end_of(other / "run"), before)
-    assert described(other)["bins_per_forward"] == 7  # what "auto" is to this run
-
-
-def test_a_start_that_failed_before_its_first_step_chose_nothing(
-    recipe_in, tmp_path: Path, room: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = [str(recipe_in(tmp_path)), "schedule.total_tokens=900", AUTO]
-    room(3.5)
-    with monkeypatch.context() as failing:
-        failing.setattr(
-            zymogen.trainer.loop, "train_step", lambda *_, **__: (_ for _ in ()).throw(MemoryError("none left"))
-        )
-        assert main(words) != 0
-    assert described(tmp_path)["bins_per_forward"] == 3
-    room(2.5)
-    assert main(words) == 0
-    assert described(tmp_path)["bins_per_forward"] == 2
-
-
 def test_on_a_cpu_it_is_one(recipe_in, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([str(recipe_in(tmp_path)), "schedule.total_tokens=900", AUTO]) == 0
     assert described(tmp_path)["bins_per_forward"] == 1
@@ -178,43 +138,9 @@ def test_on_a_cpu_it_is_one(recipe_in, tmp_path: Path, capfd: pytest.CaptureFixt
     assert line.startswith("bins a forward pass: 1, as more gain hardly anything on a CPU; ")
 
 
-@pytest.mark.slow
-def test_weights_that_are_published_have_the_shape_that_counts(
-    of_bins: Callable[[int], Path], recipe_in, tmp_path: Path, room: Callable[[float], None]
-) -> None:
-    export = of_bins(3) / "run/export"
-    room(3.5)
-    words = [str(recipe_in(tmp_path)), "schedule.total_tokens=900", "model.preset=none", f"model.init={export}", AUTO]
-    assert main(words) == 0
-    assert described(tmp_path)["bins_per_forward"] == 3
-
-
 def test_a_digest_is_that_of_any_number(recipe_in, tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path)
     assert list(digest_command(recipe, [AUTO], 0, 3, 2, 0)) == list(digest_command(recipe, [], 0, 3, 2, 0))
-
-
-def test_steps_are_timed_with_the_number(
-    recipe_in, tmp_path: Path, room: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from accelerate import Accelerator
-
-    from pretrain import timing
-    from zymogen.trainer.engine.engine import Engine
-
-    batches: list[int] = []
-    train_step = timing.train_step
-
-    def counting(step: Any, *others: Any, **how: Any) -> Any:
-        batches.append(len(step.batches))
-        return train_step(step, *others, **how)
-
-    monkeypatch.setattr(timing, "train_step", counting)
-    room(3.5)
-    recipe = read(Recipe, recipe_in(tmp_path), [AUTO])
-    assert timing.timed_tokens_per_s(recipe, Engine(Accelerator(cpu=True)), 0.01) > 0
-    assert set(batches) == {3}  # passes over 7 bins
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.launch
@@ -229,15 +155,6 @@ def test_ranks_take_what_the_one_with_the_least_has_memory_for(
     end = end_of(tmp_path / "run")
     assert bit_equal(end, trained("ddp", 2, ["data.bins_per_forward=2"], STEPS_12).end)
     assert not bit_equal(end, trained("ddp", 2, ["data.bins_per_forward=4"], STEPS_12).end)
-
-
-@pytest.mark.launch
-def test_ranks_that_share_a_bin_hold_twice_as_many(pool: RankPool, recipe_in, tmp_path: Path) -> None:
-    """Rank 1 has memory for 5 halves of bins, and 7 bins take two passes of 4 and 3."""
-    words = [recipe_in(tmp_path), "schedule.total_tokens=900", "parallel.context=2", AUTO]
-    done = pool.run(2, DDP, words, fault="uneven_memory")
-    assert done.status == 0, done.output
-    assert described(tmp_path)["bins_per_forward"] == 4
 
 
 def _gb(bins: float) -> str:

@@ -4,7 +4,6 @@ It holds to C4, C5, C8 and C11 of docs/contracts.md: `support.jobs.length_job` e
 and resumed it ends to the bit where it would have.
 """
 
-import json
 import math
 import re
 from collections import Counter
@@ -30,7 +29,7 @@ from support.inputs.raw_store import Records, plan_over, write_store
 from support.jobs import length_job
 from support.jobs.length_job import LONG, LengthContents, LengthModel
 from support.kept_runs import STEP_1, STEPS_16, Trained, config, distances, yardstick
-from support.launching import bit_equal, end_of, largest_difference, lines, whole_tensors
+from support.launching import bit_equal, end_of, largest_difference, lines
 from support.places import ROOT
 from support.rank_pool import RankPool
 from zymogen.trainer.engine.engine import Engine
@@ -206,22 +205,6 @@ def test_killed_and_resumed_it_ends_to_the_bit_where_it_would_have(
     whole, end = job_trained(engine, 2, overrides).end, end_of(run)
     assert (end.step, end.chain, end.cursor) == (whole.step, whole.chain, whole.cursor)
     assert bit_equal(end, whole)
-
-
-@launches
-def test_what_a_run_of_it_leaves(job_trained: Trained) -> None:
-    trained = job_trained("ddp", 2)
-    run = trained.folder / "run"
-    assert set(json.loads((run / "run.json").read_text())["corpus"]) == {"fingerprint", "split"}
-    *others, validation = lines(run / "metrics.jsonl")
-    steps = [line for line in others if "checkpoint_s" not in line]
-    assert len(steps) < len(others)
-    assert all(line["targets"] > 5 for line in steps)
-    for line in steps:
-        assert line["loss"] == line["loss/length"] + 0.5 * line["loss/is_long"]
-    assert set(validation["validation"]["length"]) == {"squared_error", "cross_entropy"}
-    exported = whole_tensors(run / "export")
-    assert all(torch.equal(exported[name], tensor) for name, tensor in trained.end.tensors.items() if "/" not in name)
 
 
 @launches

@@ -22,11 +22,10 @@ from data.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.settings import ModelSettings
-from pretrain.report.__main__ import main as report
 from support.inputs.flat_batches import labels_of
 from support.inputs.raw_store import Records, plan_over, write_store
 from support.inputs.whole_models import build_model
-from support.launching import end_of, lines, with_rollbacks
+from support.launching import end_of, lines
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.optimizer.kinds import build_optimizer, parameter_groups
 from zymogen.trainer.optimizer.schedule import learning_rate
@@ -240,61 +239,6 @@ def test_skipped_steps_are_counted_and_their_tokens_too(recipe_in, tmp_path: Pat
     assert not torch.equal(a.tensors["encoder.embedding.weight"], b.tensors["encoder.embedding.weight"])
 
 
-@pytest.mark.slow
-def test_three_skipped_steps_in_a_row_end_the_run(
-    recipe_in, tmp_path: Path, poisoned: set[int], capsys: pytest.CaptureFixture
-) -> None:
-    poisoned |= {2, 3, 5, 6, 7} | {7 + 5, 7 + 6, 7 + 7}  # in two attempts
-    assert with_rollbacks(main, [str(recipe_in(tmp_path))]) == 78
-    first, error = lines(tmp_path / "run/ranks/rank-00000.jsonl")
-    assert first["message"] == (
-        "the gradient was not finite in 3 steps in a row, up to step 7; the run rolls back once, to its first step, as "
-        "it has no checkpoint"
-    )
-    assert (error["error"], error["class"], error["phase"], error["step"]) == (
-        "NumericalFaultError",
-        "input",
-        "train",
-        7,
-    )
-    begins = "the gradient was not finite in 3 steps in a row, up to step 7, where it was met before; lower schedule."
-    assert error["message"].startswith(begins)
-    assert (
-        "and start again with --allow-schedule-change: the run begins at its first step, as it has no checkpoint. "
-        in (error["message"])
-    )
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert said.splitlines()[-1] == f"error: {error['message']}"
-    assert not list((tmp_path / "run/checkpoints").glob("step-*"))
-    (met,) = lines(tmp_path / "run/faults.jsonl")
-    metrics = [line for line in lines(tmp_path / "run/metrics.jsonl") if "loss" in line]
-    assert [line["skipped_steps"] for line in metrics] == [0, 1, 2, 2, 3, 4, *[0, 0, 0, 0, 1, 2]]
-    first, second = ([line["tokens"] for line in metrics if line["attempt"] == attempt] for attempt in (1, 2))
-    assert first == second  # also of those that were skipped
-    assert (met["attempt"], met["step"], met["bins"]) == (2, 7, list(range(4 * BINS, 7 * BINS)))
-    assert [len(names) > 0 for names in met["sequences"]] == [True] * len(met["bins"])
-
-
-@pytest.mark.slow
-def test_a_run_that_diverged_goes_on_as_its_error_says(
-    recipe_in, tmp_path: Path, poisoned: set[int], capsys: pytest.CaptureFixture
-) -> None:
-    words = [str(recipe_in(tmp_path)), "run.checkpoint_every=4", "schedule.total_tokens=5_900"]
-    poisoned |= {5, 6, 7} | {8, 9, 10}
-    assert with_rollbacks(main, words) == 78
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "start again with --allow-schedule-change: the run continues from step-000000004. The bins " in said
-    assert main([*words, "schedule.peak_lr=1e-4", "--allow-schedule-change"]) == 0
-    assert report([said.rpartition("python -m pretrain.report ")[2]]) == 0
-    starts = [line for line in lines(tmp_path / "run/attempts.jsonl") if "cause" in line]
-    assert [(line["base_step"], line["cause"]) for line in starts] == [
-        (0, "fresh"),
-        (4, "continued: attempt 1 ended as error"),
-        (4, "continued: attempt 2 ended as input"),
-    ]
-
-
 def test_learning_rate_of_esm2_by_hand() -> None:
     schedule = ScheduleSettings()
     warmup = 4_194_304_000  # 2,000 steps of 2**21 tokens
@@ -326,33 +270,3 @@ def test_defaults_are_esm2s() -> None:
     assert optimizer.clip_norm == 1.0
     assert data.bin_tokens * data.bins_per_step == 2_097_152
     assert (data.mask.select_prob, data.mask.mask_prob, data.mask.random_prob) == (0.15, 0.8, 0.1)
-
-
-def test_updates_equal_torchs_adamw(reader: CorpusReader, engine: Engine, model: MaskedLanguageModel) -> None:
-    settings = OptimizerSettings(betas=(0.8, 0.9), eps=1e-7, weight_decay=0.3)
-    reference = build_model(ModelSettings(preset="esm2_60k"), seed=1)
-    named = list(reference.named_parameters())
-    theirs = torch.optim.AdamW(
-        [
-            {"params": [p for _, p in named if p.ndim == 2], "weight_decay": 0.3},
-            {"params": [p for _, p in named if p.ndim == 1], "weight_decay": 0.0},
-        ],
-        betas=(0.8, 0.9),
-        eps=1e-7,
-        foreach=False,
-    )
-    ours = build_optimizer(parameter_groups(model, settings), settings)
-    rates, seen = [1e-3, 4e-3, 2e-3], []
-    ours.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
-    for step, rate in zip(stream(reader, 3), rates, strict=False):
-        train_step(step, model, ours, engine, bins_per_step=BINS, weights=ONE, clip_norm=0.5, learning_rate=rate)
-        for parameter, gradient in zip(reference.parameters(), seen[-1], strict=True):
-            parameter.grad = gradient
-        for group in theirs.param_groups:
-            group["lr"] = rate
-        theirs.step()
-    assert len(seen) == 3
-    start = build_model(ModelSettings(preset="esm2_60k"), seed=1)
-    for (name, a), b, s in zip(model.named_parameters(), reference.parameters(), start.parameters(), strict=True):
-        assert (b - s).abs().max() > 1e-3, name
-        assert torch.allclose(a, b, rtol=1e-6, atol=1e-7), name

@@ -1,14 +1,12 @@
 """Muon's arithmetic, against the papers in float64 and against torch's."""
 
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pretrain.model.build import build_meta
 from pretrain.model.presets import PRESETS
@@ -17,7 +15,7 @@ from zymogen import onednn
 from zymogen.trainer.collectives import balance, compute_shared
 from zymogen.trainer.optimizer import muon
 from zymogen.trainer.optimizer.kinds import parameter_groups
-from zymogen.trainer.optimizer.muon import ITERATIONS, Muon, newton_schulz, newton_schulz_cost
+from zymogen.trainer.optimizer.muon import Muon, newton_schulz, newton_schulz_cost
 from zymogen.trainer.optimizer.settings import OptimizerSettings
 
 
@@ -85,29 +83,6 @@ def test_muon_is_the_papers(blocks: int) -> None:
     assert 1e-3 < error_of("bfloat16", blocks) < 3e-2
 
 
-def test_in_bfloat16_it_is_torchs_muon() -> None:
-    """Torch multiplies one matrix at a time; the order of its sums may differ from a batch's by bfloat16 roundings.
-
-    All of them together are the 1.2 % by which bfloat16 differs from float64 here; half a percent leaves room for
-    another order of sums, and none for another formula. On this CPU there is no difference at all.
-    """
-    generator = torch.Generator().manual_seed(3)
-    ours = [nn.Parameter(torch.randn(shape, generator=generator) * 0.02) for shape in SHAPES]
-    theirs = [nn.Parameter(p.detach().clone()) for p in ours]
-    start = [p.detach().clone() for p in ours]
-    optimizer = muon_over(ours, 1, "bfloat16", decay=0.3)
-    reference = torch.optim.Muon(theirs, lr=4e-3, weight_decay=0.3, momentum=0.95, adjust_lr_fn="match_rms_adamw")
-    optimizer.param_groups[0]["lr"] = 4e-3
-    for now in gradients(ours, 5):
-        for a, b, gradient in zip(ours, theirs, now, strict=True):
-            a.grad, b.grad = gradient.clone(), gradient.clone()
-        optimizer.step()
-        reference.step()
-    for a, b, before in zip(ours, theirs, start, strict=True):
-        assert float((a - b).detach().norm()) < 5e-3 * float((b - before).detach().norm())
-        assert torch.allclose(optimizer.state[a]["momentum_buffer"], reference.state[b]["momentum_buffer"], rtol=1e-6)
-
-
 @pytest.mark.skipif(not onednn.HAS_ONEDNN, reason="torch has no MKL or no oneDNN here")
 @pytest.mark.parametrize("shape", [(2, 160, 320), (2, 320, 160)], ids=["wide", "tall"])
 def test_newton_schulz_by_onednn_is_the_same(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,30 +98,6 @@ def test_newton_schulz_by_onednn_is_the_same(shape: tuple[int, ...], monkeypatch
     own = (by_torch - truth).abs().max()
     assert 0 < own < 1e-5
     assert (by_onednn - truth).abs().max() < 3 * own
-
-
-def test_newton_schulz_keeps_directions_and_levels_lengths() -> None:
-    u, v = (torch.linalg.qr(torch.randn(30, 30, generator=torch.Generator().manual_seed(s)))[0] for s in (1, 2))
-    lengths = torch.logspace(0, -2, 30)
-    for matrix in (u * lengths @ v, (u * lengths)[:, :10], (u * lengths)[:, :10].T):
-        result = newton_schulz(matrix[None] * 1e-3, torch.float32)[0]
-        assert result.shape == matrix.shape
-        assert float(torch.linalg.svdvals(result).min()) > 0.6
-        assert float(torch.linalg.svdvals(result).max()) < 1.3
-    levelled = torch.diag(u.T @ newton_schulz((u * lengths @ v)[None], torch.float32)[0] @ v.T)
-    assert float(levelled.min()) > 0.6
-    assert not newton_schulz(torch.zeros(2, 3, 4), torch.float32).any()
-
-
-def test_an_update_has_the_size_of_adamws() -> None:
-    """0.2 by root mean square, whatever the shape (Liu et al. 2025); of a block, where there are several."""
-    for shape, blocks in product([(64, 64), (256, 64), (64, 256)], [1, 2]):
-        matrix = nn.Parameter(torch.zeros(shape))
-        matrix.grad = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        optimizer = muon_over([matrix], blocks)
-        optimizer.param_groups[0]["lr"] = 1.0
-        optimizer.step()
-        assert float(matrix.detach().square().mean().sqrt()) == pytest.approx(0.2, rel=0.15), (shape, blocks)
 
 
 def test_what_is_no_matrix_of_so_many_blocks_is_refused() -> None:
@@ -177,14 +128,6 @@ def test_the_busiest_rank_has_little_more_than_the_mean(ranks: int) -> None:
     loads = [sum(c for c, owner in zip(costs, owners, strict=True) if owner == rank) for rank in range(ranks)]
     assert sum(loads) == sum(costs)
     assert max(loads) <= 1.15 * sum(costs) / ranks
-
-
-def test_the_cost_of_a_map_is_that_of_its_products() -> None:
-    """Counted by torch, for a wide map and a tall one; a product of (a, b) and (b, c) is a b c multiplications."""
-    for shape in ((24, 64), (64, 24)):
-        with FlopCounterMode(display=False) as counted:
-            newton_schulz(torch.randn(3, *shape), torch.float32)
-        assert counted.get_total_flops() == 2 * 3 * ITERATIONS * newton_schulz_cost(*shape)
 
 
 def test_every_rank_gets_the_result_of_each_map_in_its_place(tmp_path: Path) -> None:

@@ -4,15 +4,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import zymogen.trainer.optimizer.muon
 from pretrain.model.settings import ModelSettings
 from support.checkpoint_run import assert_same, everything, restore, save, train
 from support.inputs.whole_models import build_model
@@ -140,19 +137,6 @@ def test_the_rest_is_torchs_fused_adamw_to_the_bit() -> None:
     assert not any(torch.equal(a[name], b[name]) for name in dict(ours.named_parameters()) if name not in rest)
 
 
-def test_a_parameter_without_a_gradient_stays() -> None:
-    model, optimizer = built(MUON)
-    train(model, optimizer, 0, 1)
-    before = everything(model, optimizer)
-    stays = {"encoder.layers.0.qkv.weight", "head.weight"}
-    model(torch.arange(11)).square().sum().backward()
-    for name in stays:
-        model.get_parameter(name).grad = None
-    optimizer.step()
-    after = everything(model, optimizer)
-    assert {key.rpartition("/")[2] for key in after if torch.equal(after[key], before[key])} == stays
-
-
 class Operations(TorchDispatchMode):
     """Counts what reaches the device, by name."""
 
@@ -184,17 +168,6 @@ def test_a_step_reads_nothing_back_and_multiplies_in_batches(settings: Optimizer
     with Operations() as operations:
         float(optimizer.found_inf)
     assert operations.seen.keys() & READS  # such a read would have been seen
-
-
-def test_how_many_matrices_move_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = []
-    for at_a_time in (1, 2 * 8 * 24, 2**25):
-        monkeypatch.setattr(zymogen.trainer.optimizer.muon, "LARGEST_ROUND", at_a_time)
-        model, optimizer = built(MUON)
-        train(model, optimizer, 0, 3)
-        ends.append(everything(model, optimizer))
-    for end in ends[1:]:
-        assert all(torch.allclose(end[name], ends[0][name], rtol=1e-4, atol=1e-6) for name in ends[0])
 
 
 # Skipping on the device -------------------------------------------------------------------------------------------
@@ -303,25 +276,6 @@ def test_begin_load_allocates_zeros_and_moves_nothing(found_inf: float | None) -
         assert all(tensor.shape == weights[name].shape for key, tensor in cell.items() if key != "step")
 
 
-@EITHER
-def test_loaded_state_lies_where_the_parameters_do(settings: OptimizerSettings) -> None:
-    """AdamW's step counts too, which torch would else leave on the host, for every step to wait for."""
-    model, optimizer = built(settings)
-    train(model, optimizer, 0, 1)
-    elsewhere = build_optimizer(parameter_groups(Small().to("meta"), settings), settings)
-    elsewhere.load_state_dict(optimizer.state_dict())
-    assert {t.device.type for cell in elsewhere.state.values() for t in cell.values()} == {"meta"}
-
-
-def test_accelerates_wrapper_changes_no_step() -> None:
-    model, optimizer = built(MUON)
-    prepared, wrapped = Accelerator(cpu=True).prepare(*built(MUON))
-    assert wrapped.optimizer._step_supports_amp_scaling
-    train(model, optimizer, 0, 3)
-    train(prepared, wrapped, 0, 3)
-    assert_same(everything(prepared, wrapped), everything(model, optimizer))
-
-
 # Learning rate ----------------------------------------------------------------------------------------------------
 
 WSD = ScheduleSettings(peak_lr=1.0, total_tokens=1000, warmup_tokens=100, decay_start=0.8, decay_end=1.0, final_lr=0.0)
@@ -344,25 +298,6 @@ def test_a_decay_does_not_begin_within_the_warm_up() -> None:
     late = ScheduleSettings(peak_lr=1.0, total_tokens=1000, warmup_tokens=300, decay_end=0.5)
     assert [learning_rate(early, t) for t in range(1100)] == [learning_rate(late, t) for t in range(1100)]
     assert learning_rate(early, 300) == 1.0
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        ScheduleSettings(),
-        ScheduleSettings(peak_lr=3e-4, total_tokens=12_345_677, warmup_tokens=0, decay_end=0.7, final_lr=0.3),
-        ScheduleSettings(peak_lr=1e-3, total_tokens=999_983, warmup_tokens=77_777, decay_end=1.0, final_lr=0.0),
-    ],
-)
-def test_without_decay_start_the_rates_are_those_of_before_to_the_bit(schedule: ScheduleSettings) -> None:
-    end = schedule.decay_end * schedule.total_tokens
-    for tokens in np.linspace(0, 1.1 * schedule.total_tokens, 5000, dtype=int).tolist():
-        if tokens < schedule.warmup_length:
-            expected = schedule.peak * tokens / schedule.warmup_length
-        else:
-            left = max(0.0, (end - tokens) / (end - schedule.warmup_length))
-            expected = schedule.peak * (schedule.final_lr + (1.0 - schedule.final_lr) * left)
-        assert learning_rate(schedule, tokens) == expected
 
 
 def test_muon_without_its_groups_is_refused() -> None:

@@ -69,6 +69,11 @@ def test_one_moment_is_kept_and_the_file_is_part_of_the_run(
     assert "--allow-code-change" in said
     assert main([*map(str, longer), "--allow-code-change"]) == 0
     assert end_of(run).step > end.step
+    trained_by = RunDirectory(run).read().code
+    (tmp_path / "lion.py").write_text((tmp_path / "lion.py").read_text() + "\n# again\n")
+    extension._hash.cache_clear()
+    assert main([*map(str, longer), "--allow-code-change"]) == 0  # nothing is left to train
+    assert RunDirectory(run).read().code == trained_by
     said = refusal(capfd, recipe, LION[0], "optimizer.options.beta2=0.9", "schedule.total_tokens=3_000")
     assert "optimizer.options.beta2 was 0.95, is 0.9" in said
     said = refusal(capfd, recipe, LION[0], "schedule.total_tokens=3_000")
@@ -90,9 +95,12 @@ def test_one_moment_is_kept_and_the_file_is_part_of_the_run(
         ),
         (
             [LION[0], "optimizer.options.gamma=1"],
-            "optimizer.options: there is no setting 'gamma'; the nearest is 'beta",
+            "on the command line, optimizer.options.gamma=1: there is no setting 'optimizer.options.gamma'; the ",
         ),
-        ([LION[0], "optimizer.options.beta1=2"], "optimizer.options.beta1 is 2.0; it must lie in [0, 1)"),
+        (
+            [LION[0], "optimizer.options.beta1=2"],
+            "line, optimizer.options.beta1=2: optimizer.options.beta1 is 2.0; it must lie in [0, 1)",
+        ),
         (["optimizer.options.beta1=0.5"], "only a class of your own reads it, and optimizer.name is 'adamw'"),
         (
             ["optimizer.name=adafactor:Adafactor"],

@@ -1,11 +1,7 @@
 """A run whose starts repeat a failure is not started once more, until somebody asks for it by name."""
 
 import gc
-import itertools
-import os
 import shutil
-import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +10,10 @@ import pytest
 
 import zymogen.trainer.loop
 from pretrain.__main__ import main
-from support.forked import in_process
 from support.inputs.written_runs import WrittenStarts
 from support.jobs.numerical_faults import bad_labels, number_of
-from support.kept_runs import STEPS_12, Trained
-from support.launching import DDP, bit_equal, end_of, lines
+from support.kept_runs import STEPS_12
+from support.launching import DDP, lines
 from support.object_store.server import S3Server
 from support.places import ROOT
 from support.rank_pool import RankPool
@@ -152,53 +147,6 @@ def test_counting_begins_again(written: WrittenStarts, kind: str) -> None:
 
 
 # Through the command ------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_deterministic_error_stops_after_three_starts(
-    recipe_in, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    words, run = [str(recipe_in(tmp_path)), *STEPS_12], tmp_path / "run"
-    train_step = zymogen.trainer.loop.train_step
-
-    def start() -> int:
-        steps = itertools.count(1)
-
-        def failing(*arguments: Any, **how: Any) -> Any:
-            if next(steps) == 4:
-                raise RuntimeError("a kernel that this machine does not have")
-            return train_step(*arguments, **how)
-
-        patch.setattr(zymogen.trainer.loop, "train_step", failing)
-        return main(words)
-
-    with monkeypatch.context() as patch:
-        assert [start() for _ in range(SAME)] == [70] * SAME
-        capsys.readouterr()
-        began = time.monotonic()
-        assert main(words) == 78
-        assert time.monotonic() - began < 5
-    (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "the last 3 starts ended at step 3 by the same error: rank 0: RuntimeError: a kernel that this" in error
-    assert len([line for line in lines(run / "attempts.jsonl") if "base_step" in line]) == SAME  # a refusal is no start
-
-    assert main([*words, "--despite-failures"]) == 0
-    begun = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
-    assert [line.get("despite_failures") for line in begun] == [None] * SAME + [True]
-    assert bit_equal(end_of(run), trained("single", 1, length=STEPS_12).end)
-
-
-@pytest.mark.slow
-def test_kills_without_a_checkpoint_stop_after_ten(
-    recipe_in, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words, run = [str(recipe_in(tmp_path)), *STEPS_12], tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(zymogen.trainer.loop, "train_step", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-        assert [in_process(lambda: main(words)) for _ in range(IDLE)] == [-signal.SIGKILL] * IDLE
-    assert main(words) == 78
-    assert main([*words, "--despite-failures"]) == 0
-    assert bit_equal(end_of(run), trained("single", 1, length=STEPS_12).end)
 
 
 @pytest.mark.launch

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from zymogen.trainer.checkpoint import compatibility
-from zymogen.trainer.checkpoint.compatibility import describe_changes
+from zymogen.trainer import attempt
+from zymogen.trainer.attempt import describe_changes
 from zymogen.trainer.checkpoint.load import verify
 
 
@@ -31,7 +31,7 @@ def test_only_what_differs_is_in_the_table(two: Path, monkeypatch: pytest.Monkey
         "order of samples and tokens of a step: as before; gradients: added in another order, which changes last bits; "
         "speeds before step 4 are no measure for those after it",
     ]
-    monkeypatch.setattr(compatibility, "versions", lambda: {"torch": "9.1", "more": "1"})
+    monkeypatch.setattr(attempt, "versions", lambda: {"torch": "9.1", "more": "1"})
     width = max(len("in the checkpoint"), len(torch.__version__))
     assert describe_changes(checkpoint, engine(precision="bf16")) == [
         f"since step 4  {'in the checkpoint':{width}}  in this run",

@@ -15,16 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import zymogen.trainer.loop
-from pretrain import job as masked_language_job
 from pretrain.__main__ import main
 from support.chaos.campaign import Campaign
-from support.checkpoint_run import flip
 from support.jobs import best_job
 from support.kept_runs import CONSTANT, STEPS_12
 from support.launching import End, bit_equal, end_of, lines, until
 from support.object_store.server import S3Server
-from support.wrong_engine import bytes_for
-from zymogen.processes.errors import CheckpointError
 from zymogen.processes.signals import Interrupted
 from zymogen.trainer.checkpoint.load import find, verify
 from zymogen.trainer.checkpoint.object_store.bucket import RECORDS_FILE, CheckpointBucket
@@ -74,38 +70,6 @@ def test_a_run_continues_where_it_never_was(
     assert start(recipe, url) == 0
     assert end_of(run).step == 12
     assert lines(run / "attempts.jsonl")[-2]["base_step"] == 12
-
-
-def test_a_machine_with_more_memory_takes_the_bins_of_the_first(
-    recipe_in, server: S3Server, signalled_at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
-    signalled_at(5)
-    for bins, status in ((3.5, 75), (7.5, 0)):
-        free = bytes_for(bins)
-        monkeypatch.setattr(masked_language_job, "free_bytes", lambda device, free=free: free)
-        shutil.rmtree(run, ignore_errors=True)
-        assert start(recipe, url, "data.bins_per_forward=auto") == status
-        assert json.loads((run / "run.json").read_text())["bins_per_forward"] == 3
-    assert end_of(run).step == 12
-
-
-def test_lost_and_damaged_checkpoints_are_fetched(
-    recipe_in, server: S3Server, signalled_at, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
-    signalled_at(9)
-    assert start(recipe, url) == 75
-    (newest, *_) = find(run / "checkpoints")
-    (newest / "trainer.json").write_text("{}")
-    bucket = CheckpointBucket(url)
-    bucket._objects.write(f"{bucket.saves()[0].prefix}/trainer.json", b"{}")  # the store's newest, too
-    shutil.rmtree(run / "checkpoints/step-000000008")
-    assert start(recipe, url) == 0
-    said = capsys.readouterr().err
-    assert "checkpoint rejected: step-000000009: " in said
-    assert f"checkpoint rejected: {url}/step-000000009-a1-00000003: " in said
-    assert lines(run / "attempts.jsonl")[2]["base_step"] == 8
 
 
 def test_another_run_is_refused(recipe_in, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -224,37 +188,6 @@ def test_the_best_checkpoint_is_fetched_with_the_newest(
     assert stored_steps(url) == [16, 12]
 
 
-def test_a_finished_run_publishes_its_best_wherever_it_is_started(
-    finished: Finished, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    recipe, url, run = recipe_in(tmp_path), finished.url, tmp_path / "run"
-    fetch, calls = CheckpointBucket.fetch, [0]
-
-    def ended_in_the_second(*arguments: Any) -> None:
-        calls[0] += 1
-        if calls[0] == 2:
-            raise KeyboardInterrupt
-        fetch(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CheckpointBucket, "fetch", ended_in_the_second)
-        with pytest.raises(KeyboardInterrupt):
-            selecting(recipe, url)
-    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000000016"]
-    selecting(recipe, url)
-    assert content(run) == finished.content
-    flip(run / "checkpoints/step-000000012/model/00000.safetensors", 100)
-    selecting(recipe, url)
-    assert content(run) == finished.content
-    # What the store does not have whole either is lost, and nothing else is taken for it.
-    bucket = CheckpointBucket(url)
-    bucket._objects.write(f"{bucket.saves()[1].prefix}/trainer.json", b"{}")
-    shutil.rmtree(run)
-    with pytest.raises(CheckpointError, match="the best checkpoint of the run is not whole"):
-        selecting(recipe, url)
-    assert f"checkpoint rejected: {url}/step-000000012-a1-" in capsys.readouterr().err
-
-
 def test_a_start_that_another_machine_forestalled_leaves_no_line(
     recipe_in, server: S3Server, signalled_at, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -315,7 +248,7 @@ def test_a_checkpoint_that_comes_while_a_start_looks_is_continued(
     records["metrics.jsonl"] = "".join(
         line for line in records["metrics.jsonl"].splitlines(keepends=True) if json.loads(line)["step"] <= first.step
     )
-    bucket._objects.write(f"{first.prefix}/{RECORDS_FILE}", gzip.compress(json.dumps(records | {"parts": []}).encode()))
+    bucket._objects.write(f"{first.prefix}/{RECORDS_FILE}", gzip.compress(json.dumps(records).encode()))
     shutil.rmtree(run)
     claim = CheckpointBucket.claim
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +16,7 @@ from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe
 from support.chaos import leaping_loss
 from support.inputs.written_runs import WrittenStarts
-from support.jobs.numerical_faults import BAD_BINS, BINS, bad_bins, bad_labels, damaged_weights, not_finite_once
+from support.jobs.numerical_faults import BAD_BINS, BINS, bad_bins, bad_labels, not_finite_once
 from support.kept_runs import STEPS_12, begun, ends, same
 from support.launching import End, bit_equal, end_of, lines, with_rollbacks
 from zymogen.trainer.checkpoint.load import find, verify
@@ -263,72 +262,6 @@ def test_what_comes_again_is_named_and_left_out(
     (run / "run.json").write_text(json.dumps(described))
     assert inspect(["audit", str(run)]) == 70
     assert "1 of 3 as the recipe says" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_what_is_left_out_stays_out_in_what_is_advised(
-    recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words, left_out = [str(recipe_in(tmp_path)), *STEPS_12, SAVES, "--allow-schedule-change"], [2, 30]
-    numbers = range(4 * BINS, 7 * BINS)
-    with bad_bins():
-        assert with_rollbacks(main, [*words, f"data.skip_bins={left_out}"]) == 78
-        (line,) = lines(tmp_path / "run/faults.jsonl")
-        assert line["bins"] == [number for number in numbers if number not in left_out]
-        assert line["skip_bins"] == [2, *numbers]
-        (advised,) = re.findall(r"data\.skip_bins=\[[\d,]+\]", capsys.readouterr().err.splitlines()[-1])
-        assert main([*words, advised]) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_loss_that_leaps(
-    recipe_in, tmp_path: Path, times: int, clean: End, capsys: pytest.CaptureFixture[str], monkeypatch
-) -> None:
-    """By weights that are damaged, once or each time; the checkpoint before the step is one step older."""
-    monkeypatch.setattr("zymogen.trainer.recovery.loss_monitor.ENOUGH", 5)  # a shorter run
-    words, run = [str(recipe_in(tmp_path)), *STEPS_12, SAVES], tmp_path / "run"
-    with damaged_weights(10, times):
-        assert with_rollbacks(main, words) == (0 if times == 1 else 78)
-    assert begun(run) == [0, 8]
-    if times == 1:
-        assert same(end_of(run), clean)
-        return
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "above the median of the 9 steps before it (run.spike_nats = 2), where it was met before; lower " in said
-    assert "data.skip_bins=[63,64,65,66,67,68,69], and start again with" in said
-    assert "lengthen schedule.warmup, or train through it with run.spike_nats=none, or leave out" in said
-    assert end_of(run).step == 8  # nothing of the step was saved
-
-
-@pytest.mark.slow
-def test_a_bin_that_makes_the_loss_leap_is_left_out(
-    recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("zymogen.trainer.recovery.loss_monitor.ENOUGH", 5)
-    words, run = [str(recipe_in(tmp_path)), *STEPS_12, SAVES], tmp_path / "run"
-    with bad_labels(65):
-        assert with_rollbacks(main, words) == 78
-        assert main([*words, "data.skip_bins=[65]", "--allow-schedule-change"]) == 0
-    assert begun(run) == [0, 8, 8]
-    assert inspect(["audit", str(run)]) == 0
-    assert "data.skip_bins left out 1 bin" in capsys.readouterr().out.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_a_checkpoint_among_the_skipped_steps(recipe_in, tmp_path: Path, clean: End) -> None:
-    """What comes again is met at the same step; what does not has cost the steps before the checkpoint."""
-    every_step = [*STEPS_12, "run.checkpoint_every=1"]
-    again, once = tmp_path / "again", tmp_path / "once"
-    with bad_bins():
-        assert with_rollbacks(main, [str(recipe_in(again)), *every_step]) == 78
-    assert begun(again / "run") == [0, 6]
-    assert lines(again / "run/faults.jsonl")[0]["bins"] == list(range(6 * BINS, 7 * BINS))
-    with not_finite_once():
-        assert with_rollbacks(main, [str(recipe_in(once)), *every_step]) == 0
-    assert begun(once / "run") == [0, 6]
-    end = end_of(once / "run")
-    assert (end.skipped_steps, end.chain, end.step) == (2, clean.chain, 12)
 
 
 @pytest.mark.slow

@@ -8,10 +8,8 @@ import pytest
 from accelerate.utils.other import get_free_port
 
 from pretrain.inspect.__main__ import main as inspect
-from support.assays.small_run import write
 from support.chaos import leaping_loss
-from support.jobs import fine_tuning_job
-from support.jobs.numerical_faults import BAD_BINS, BINS
+from support.jobs.numerical_faults import BAD_BINS
 from support.kept_runs import STEPS_12, Trained, begun, config, distances, ends, same, yardstick
 from support.launching import LIMIT_S, command, end_of, environment, lines, run
 from support.places import ROOT
@@ -51,22 +49,6 @@ def test_any_engine_leaves_out_the_same(engine: str, trained: Trained) -> None:
     by_weights, by_losses = yardstick(trained, [SKIP], STEPS_12)
     assert weights <= 10 * by_weights
     assert losses <= 10 * by_losses
-
-
-@pytest.mark.slow
-def test_fine_tuning_falls_back_and_stops_too(pool: RankPool, tmp_path: Path) -> None:
-    """It has no bins to leave out, and says nothing of them; it checkpoints the step 5, which is skipped."""
-    done = pool.run(1, config("single"), [write(tmp_path)], program=fine_tuning_job.__name__, fault="bad_bins")
-    assert done.status == 78, done.output
-    assert (begun(tmp_path / "run"), ends(tmp_path / "run")) == ([0, 5], ["error", "input"])
-    error = done.output.splitlines()[-1]
-    assert (
-        "up to step 7, where it was met before; lower schedule.peak_lr or lengthen schedule.warmup, and start" in error
-    )
-    (line,) = lines(tmp_path / "run/faults.jsonl")
-    assert line["bins"] == list(range(5 * BINS, 7 * BINS))
-    table = (tmp_path / "assays.csv").read_text()
-    assert all(name in table for of_bin in line["sequences"] for name in of_bin)
 
 
 @pytest.mark.launch

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -53,29 +53,19 @@ class FileEntry:
             raise InvalidCheckpointError("format", text)
 
 
-class FileModes(NamedTuple):
-    """Permissions of a checkpoint's folders and files, which the umask reduces."""
-
-    folder: int
-    file: int
-
-
-PRIVATE, SHARED = FileModes(0o700, 0o600), FileModes(0o777, 0o666)
-
-
 def data_file(rank: int) -> str:
     """Name of the file that a rank writes in the folder of each part."""
     return f"{rank:05d}.safetensors"
 
 
-def write_file(folder: Path, path: str, chunks: Iterable[bytes | memoryview], modes: FileModes = PRIVATE) -> FileEntry:
+def write_file(folder: Path, path: str, chunks: Iterable[bytes | memoryview]) -> FileEntry:
     """Write a new file to the device, and return its hashes and size.
 
     A failed fsync is final: the kernel may have dropped the pages.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     hashes, size = BlockHashes(), 0
-    with os.fdopen(os.open(folder / path, flags, modes.file), "wb") as file:
+    with os.fdopen(os.open(folder / path, flags, 0o666), "wb") as file:
         for chunk in chunks:
             file.write(chunk)
             hashes.update(chunk)
@@ -99,7 +89,7 @@ def safetensors_header(shapes: Mapping[str, Sequence[int]]) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def write_tensors(folder: Path, path: str, tensors: Mapping[str, Tensor], modes: FileModes = PRIVATE) -> FileEntry:
+def write_tensors(folder: Path, path: str, tensors: Mapping[str, Tensor]) -> FileEntry:
     """Write a new safetensors file of fp32 tensors on the host, in their order, and fsync it."""
 
     def chunks() -> Iterator[bytes | memoryview]:
@@ -109,7 +99,7 @@ def write_tensors(folder: Path, path: str, tensors: Mapping[str, Tensor], modes:
             if tensor.numel():
                 yield tensor.contiguous().numpy().data.cast("B")
 
-    return write_file(folder, path, chunks(), modes)
+    return write_file(folder, path, chunks())
 
 
 T = TypeVar("T")

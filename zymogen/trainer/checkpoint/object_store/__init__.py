@@ -5,9 +5,8 @@ machine can fetch. Kept: nothing here; the store keeps the newest checkpoints, a
 
     s3://bucket/run/step-000012000-a3-00000007/     one save: step, attempt, number of the save in it
         model/00000.safetensors ... trainer.json       as in the run directory
-        records.json.gz                                run.json, recipe.toml and the end of metrics.jsonl of then
+        records.json.gz                                run.json, recipe.toml and metrics.jsonl of then
         manifest.json                                  last, and only if there is none: with it the checkpoint exists
-    s3://bucket/run/metrics/000000-0123456789abcdef.gz 4 MiB of metrics.jsonl, and their hash
     s3://bucket/run/attempts/000003                    a start that has claimed its number, with what it knows of all
 
 An object store has no rename, and its objects do not appear in the order of their requests for all readers. So nothing

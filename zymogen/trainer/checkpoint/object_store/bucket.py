@@ -8,31 +8,23 @@ object that the store makes once, and a save that finds a later claim is refused
 
 import gzip
 import json
-import os
 import re
 import secrets
 import zlib
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
 from pathlib import Path
 from socket import gethostname
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zymogen.files.durable import flush
 from zymogen.processes.errors import CheckpointError
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
-from zymogen.trainer.checkpoint.files.blocks import FileModes
 from zymogen.trainer.checkpoint.manifest import MANIFEST_FILE, CheckpointManifest, checkpoint_name, step_of_name
 from zymogen.trainer.checkpoint.object_store.objects import ObjectStore
 
 RECORDS_FILE = "records.json.gz"
-RECORDS = ("run.json", "recipe.toml")
-"""Files of the run directory without which another machine could not continue, beside metrics.jsonl."""
-_METRICS = "metrics.jsonl"
-PART_BYTES = 4 << 20
-"""How much of metrics.jsonl an object has: what a save stores of it does not grow with the run."""
-_PARTS = "metrics/"
-_PART = re.compile(rf"{_PARTS}\d{{6,}}-([0-9a-f]{{16}})\.gz")
+RECORDS = ("run.json", "recipe.toml", "metrics.jsonl")
+"""Files of the run directory without which another machine could not continue."""
 _SAVE = re.compile(r"(step-\d{9,})-a(\d+)-(\d{8})")
 _CLAIMS = "attempts/"
 _CLAIM = re.compile(rf"{_CLAIMS}(\d{{6,}})")
@@ -75,8 +67,6 @@ class CheckpointBucket:
     def __init__(self, url: str) -> None:
         self._objects = ObjectStore(url)
         self.url = self._objects.url
-        self._parts: list[str] = []  # of metrics.jsonl, in order, that this process knows to be stored
-        self._stored: frozenset[str] | None = None
 
     def claim(self, attempt: int) -> None:
         """Say that an attempt has started; every save of an earlier one is refused from now on.
@@ -128,21 +118,20 @@ class CheckpointBucket:
                 found.setdefault(prefix, []).append(rest)
         return sorted((_saved(prefix, names) for prefix, names in found.items()), reverse=True)
 
-    def fetch(self, saved: StoredCheckpoint, into: Path, modes: FileModes) -> None:
+    def fetch(self, saved: StoredCheckpoint, into: Path) -> None:
         """Write a checkpoint into a new folder, which is then what the run directory would have, and durable.
 
         Raises:
             InvalidCheckpointError, UnsupportedVersionError: its manifest is damaged, or of another version.
         """
         raw = self._objects.read(f"{saved.prefix}/{MANIFEST_FILE}")
-        into.mkdir(mode=modes.folder)
+        into.mkdir()
         for path in (
             *(entry.path for entry in CheckpointManifest.from_bytes(raw, Path(saved.prefix)).files),
             MANIFEST_FILE,
         ):
             target = into / path
-            target.parent.mkdir(mode=modes.folder, exist_ok=True)
-            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, modes.file))
+            target.parent.mkdir(exist_ok=True)
             if path not in (*saved.names, MANIFEST_FILE):
                 raise InvalidCheckpointError("missing", f"{saved.prefix}/{path} is not in the object store")
             self._objects.get(f"{saved.prefix}/{path}", target)
@@ -159,9 +148,7 @@ class CheckpointBucket:
         where = f"{saved.prefix}/{RECORDS_FILE}"
         try:
             found = json.loads(gzip.decompress(self._objects.read(where)))
-            content = {name: str(found[name]) for name in RECORDS if name in found}
-            parts = "".join(self._part(where := name) for name in found["parts"])
-            return content | {_METRICS: parts + str(found[_METRICS])}
+            return {name: str(found[name]) for name in RECORDS if name in found}
         except (ValueError, TypeError, KeyError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise InvalidCheckpointError("records", f"{where}: {error}") from error
 
@@ -192,35 +179,11 @@ class CheckpointBucket:
         return gone
 
     def _records_of(self, run_directory: Path) -> bytes:
-        """The records of a run as one object, and the whole parts of metrics.jsonl as others, once each.
-
-        A line that is just being written is left out.
-        """
-        files = [path for name in RECORDS if (path := run_directory / name).is_file()]
-        found: dict[str, Any] = {path.name: path.read_text() for path in files}
-        rest = b""
-        if (metrics := run_directory / _METRICS).is_file():
-            with metrics.open("rb") as file:
-                file.seek(len(self._parts) * PART_BYTES)
-                while len(rest := file.read(PART_BYTES)) == PART_BYTES:
-                    self._store_part(rest)
-        found |= {"parts": self._parts, _METRICS: rest[: rest.rfind(b"\n") + 1].decode()}
+        """The records of a run; a line that is just being written is left out."""
+        paths = [path for name in RECORDS if (path := run_directory / name).is_file()]
+        contents = {path.name: path.read_bytes() for path in paths}
+        found = {name: content[: content.rfind(b"\n") + 1].decode() for name, content in contents.items()}
         return gzip.compress(json.dumps(found).encode(), mtime=0)
-
-    def _store_part(self, part: bytes) -> None:
-        name = f"{_PARTS}{len(self._parts):06d}-{_digest(part)}.gz"
-        if self._stored is None:  # by earlier starts
-            self._stored = frozenset(self._objects.names(_PARTS))
-        if name not in self._stored:
-            self._objects.write(name, gzip.compress(part, mtime=0))
-        self._parts.append(name)
-
-    def _part(self, name: str) -> str:
-        match = _PART.fullmatch(name)
-        part = gzip.decompress(self._objects.read(name)) if match else b""
-        if not match or _digest(part) != match[1]:
-            raise ValueError("not a part of metrics.jsonl as it was stored")
-        return part.decode()
 
     def _claims(self) -> list[int]:
         found = (_CLAIM.fullmatch(name) for name in self._objects.names(_CLAIMS))
@@ -232,10 +195,6 @@ class CheckpointBucket:
             reason,
             f"end this process, attempt {attempt}: the other one continues the run",
         )
-
-
-def _digest(part: bytes) -> str:
-    return blake2b(part, digest_size=8).hexdigest()
 
 
 def _saved(prefix: str, names: Iterable[str]) -> StoredCheckpoint:

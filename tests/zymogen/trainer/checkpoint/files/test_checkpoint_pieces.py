@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from support.checkpoint_run import (
     CUTS,
@@ -20,7 +18,6 @@ from support.checkpoint_run import (
     files_of,
     restore,
     rewrite_manifest,
-    save,
     train,
     write_cut,
 )
@@ -152,28 +149,3 @@ def test_a_header_that_other_readers_would_read_differently_is_refused(two: Path
     save_file(HEADERS[kind](load_file(file)), file)
     with pytest.raises(InvalidCheckpointError, match=r"header|do not hold"):
         resign(two / "step-000000004")
-
-
-def test_odd_shapes_are_readable_by_others(tmp_path: Path) -> None:
-    """A scalar, a transposed parameter, one without elements; bf16 comes back bit for bit."""
-
-    class Odd(nn.Module):
-        def __init__(self, value: float) -> None:
-            super().__init__()
-            self.scalar = nn.Parameter(torch.tensor(value))
-            self.turned = nn.Parameter(torch.arange(6.0).reshape(2, 3).t() * value)
-            self.rounded = nn.Parameter(torch.full((3,), value, dtype=torch.bfloat16))
-            self.empty = nn.Parameter(torch.empty(0, 4))
-
-    model = Odd(1.1)
-    optimizer = torch.optim.AdamW(model.parameters())
-    (model.scalar * (model.turned.sum() + model.rounded.sum() + model.empty.sum())).backward()
-    optimizer.step()
-    path = save(tmp_path, TorchState(model, optimizer), 1)
-    with safe_open(path / "model/00000.safetensors", framework="pt") as file:
-        assert torch.equal(file.get_tensor("turned"), model.turned.detach())
-        assert file.get_slice("scalar").get_shape() == []
-    other = Odd(2.0)
-    restored = torch.optim.AdamW(other.parameters())
-    restore(verify(path), TorchState(other, restored))
-    assert_same(everything(other, restored), everything(model, optimizer))

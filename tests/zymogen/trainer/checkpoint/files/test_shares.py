@@ -1,14 +1,13 @@
 """Ranks that each need all of a checkpoint deal its blocks: each byte is read once, and all find damage together."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from support.checkpoint_run import build, everything, flip, ranks_of, restore, train, write_ranks
+from support.checkpoint_run import build, everything, flip, ranks_of, restore, write_ranks
 from support.forked import forked, status_of
 from zymogen.processes.errors import StorageError
 from zymogen.trainer.checkpoint.digests.digest import identity_of
@@ -57,34 +56,6 @@ def restored(engine: Ranks, run: Path) -> str:
     path, sha256 = engine.on_main(lambda: (found.path, found.manifest.self_sha256) if found else None)
     restore(open_checkpoint(path, sha256), TorchState(model, optimizer), ranks=engine)
     return identity_of(everything(model, optimizer).items())
-
-
-def data_bytes(checkpoint: Path) -> int:
-    return sum(file.stat().st_size for file in checkpoint.glob("*/*.safetensors"))
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_each_byte_is_read_by_one_rank(run: Path, tmp_path: Path, ranks: int) -> None:
-    """Although every rank needs all of them."""
-
-    def work(engine: Ranks) -> tuple[str, int]:
-        preadv, counts = os.preadv, list[int]()
-
-        def counted(descriptor: int, buffers: list[memoryview], offset: int) -> int:
-            count = preadv(descriptor, buffers, offset)
-            counts.append(count)
-            return count
-
-        os.preadv = counted
-        return restored(engine, run), sum(counts)
-
-    hashes, read = zip(*on_ranks(tmp_path, ranks, work), strict=True)
-    model, optimizer = build()
-    train(model, optimizer, 0, 4)
-    assert set(hashes) == {identity_of(everything(model, optimizer).items())}
-    total = data_bytes(run / "step-000000004")
-    assert sum(read) == total
-    assert max(read) <= total / ranks + BLOCK
 
 
 @pytest.mark.parametrize("part", ["model/00000", "model/00002", "optimizer/00000", "optimizer/00002"])

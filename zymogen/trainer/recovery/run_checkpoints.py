@@ -27,9 +27,9 @@ from zymogen.settings import extension
 from zymogen.trainer.checkpoint.best import BestCheckpoint
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
 from zymogen.trainer.checkpoint.commit import TEMPORARY, move_aside, publish
-from zymogen.trainer.checkpoint.files.blocks import PRIVATE, SHARED
 from zymogen.trainer.checkpoint.load import (
     VerifiedCheckpoint,
+    folder_mode,
     newest_step,
     newest_valid,
     open_checkpoint,
@@ -47,7 +47,7 @@ from zymogen.trainer.run.run_json import run_record
 _FETCHED = f"{TEMPORARY}step-fetched"
 
 
-class RemoteCheckpoints:
+class RunCheckpoints:
     """The checkpoints of a run, in its directory and in its store, for one start of it. Rank 0 alone looks there.
 
     Args:
@@ -245,11 +245,12 @@ class RemoteCheckpoints:
         return None, rejected
 
     def _fetched(self, bucket: CheckpointBucket, saved: StoredCheckpoint, *, with_records: bool) -> VerifiedCheckpoint:
-        checkpoints, modes = self._run.checkpoints, SHARED if self._recipe.run.shared else PRIVATE
+        checkpoints = self._run.checkpoints
         folder = checkpoints / _FETCHED / checkpoint_name(saved.step)
         shutil.rmtree(folder.parent, ignore_errors=True)
-        folder.parent.mkdir(mode=modes.folder, parents=True)
-        bucket.fetch(saved, folder, modes)
+        checkpoints.mkdir(folder_mode(self._recipe.run.shared), exist_ok=True)
+        folder.parent.mkdir()
+        bucket.fetch(saved, folder)
         found = verify(folder)
         if with_records:
             self._restore_records(bucket.records(saved))
