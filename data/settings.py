@@ -38,7 +38,6 @@ class IngestSettings(ContentSettings):
         at_least=0,
         below=1,
     )
-    processes: int = setting(OPERATIONAL, "most sources that are read at the same time", 1, "processes", at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

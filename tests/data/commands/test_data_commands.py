@@ -88,7 +88,7 @@ def test_build_says_what_it_built_and_finds_it_again(run, fasta: Path, tmp_path:
 
 def test_a_recipe_finds_the_store_that_was_built(run, fasta: Path, tmp_path: Path) -> None:
     fasta.write_bytes(fasta_text([(b"p%d" % i, b"ACDEFGHIKL"[: i % 10 + 1] * (i + 1)) for i in range(100)]))
-    _, out, _ = run("build", fasta, "--processes", "2")
+    _, out, _ = run("build", fasta)
     proteins = DataSettings(sources=(str(fasta),), store_dir=str(tmp_path / "stores"), validation_fraction=0.3)
     assert prepare_corpora(proteins)[0].folder == folder_printed(out)
 

@@ -183,12 +183,10 @@ def test_every_kind_of_source_is_judged(tmp_path: Path, name: str) -> None:
         open_or_build([source(path)], tmp_path / "stores", "refuse", LIMITS)
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_the_second_of_two_sources(tmp_path: Path, processes: int) -> None:
+def test_the_second_of_two_sources(tmp_path: Path) -> None:
     paths = [written(tmp_path / "a.fasta", fasta(PROTEINS)), written(tmp_path / "b.fasta", fasta(DNA))]
-    ingest = IngestSettings(processes=processes)
     with pytest.raises(ValueError, match=r"b.fasta: holds nucleotides"):
-        build_into(tmp_path / "store", [source(path) for path in paths], "refuse", ingest)
+        build_into(tmp_path / "store", [source(path) for path in paths], "refuse", LIMITS)
     assert not (tmp_path / "store").exists()
 
 

@@ -40,7 +40,7 @@ SURFACE = {
         compute.attention compute.checkpointing compute.compile compute.tf32 parallel.context parallel.exchange
         parallel.timeout
         data.exclude data.workers data.mixture.sources data.mixture.clusters data.mixture.exclude
-        data.ingest.max_bad_fraction data.ingest.content data.ingest.processes
+        data.ingest.max_bad_fraction data.ingest.content
     """,
 }
 """Every setting that a user can write, by class. A new one is a promise to keep: add it here, and to the changelog."""
