@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from data.settings import DataSettings, IngestSettings
+from data.settings import CorpusSettings, DataSettings, IngestSettings
 from zymogen.command_line.parser import PathParser
 from zymogen.settings.origin import use_options
 from zymogen.settings.section import format_setting
@@ -128,6 +128,7 @@ def _reading_options() -> PathParser:
     group = parser.add_argument_group("how sources are read, as data.* and data.ingest.* of a recipe")
     for name in ("store_dir", "unknown_letters"):
         _add_setting(group, DataSettings, name)
+    _add_setting(group, CorpusSettings, "format")
     for field in fields(IngestSettings):
         _add_setting(group, IngestSettings, field.name)
     return parser
@@ -143,6 +144,6 @@ def _add_setting(group: argparse._ActionsContainer, settings: type, name: str, d
         type=Path if unit == "path" else hint if isinstance(hint, type) else str,
         choices=get_args(hint) or None,
         default=field.default,
-        metavar=None if get_args(hint) else unit.upper(),
+        metavar=None if get_args(hint) else unit.upper() or "NAME",
         help=f"{(doc or field.metadata['doc']).replace('%', '%%')}; {bounds and bounds + ', '}default {field.default}",
     )

@@ -22,6 +22,7 @@ from data.order.plan import EMPTY_CHAIN, Cursor, Plan, extend_chain, next_cursor
 from data.settings import DataSettings
 from data.store import derived
 from zymogen.console.progress import ProgressBar
+from zymogen.settings.extension import external_names, search_in
 from zymogen.settings.origin import SettingOrigin
 from zymogen.settings.section import SettingClass, require, seed_setting
 from zymogen.settings.toml_file import check, sections
@@ -85,6 +86,8 @@ def digest_command(
     run = content.get("run", {})
     wanted = {"data": content.get("data", {}) | {"workers": workers}, "run": {k: run[k] for k in ("seed",) if k in run}}
     recipe = check(DataRecipe, wanted, SettingOrigin(str(recipe_path), overrides))
+    if external_names(recipe.data):
+        search_in(recipe_path.parent)
     data = replace(recipe.data, bins_per_forward=1)  # which is no part of a digest, and may be "auto"
     corpora = open_corpora(data, prepare_corpora(data))
     plan = corpora.plan(recipe.run.seed)

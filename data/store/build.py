@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.settings import IngestSettings, LetterPolicy
+from data.settings import AUTO, IngestSettings, LetterPolicy
 from data.sources.block import JUDGED, RecordBlock, Source, num_bad
 from data.sources.protein import BEGINNING_RECORDS, shown, wrong_content
 from data.store.folder import discard, locked, remove_journal
@@ -25,6 +25,7 @@ from data.transport.byte_stream import STANDARD_INPUT
 from data.transport.retries import ConnectionLostError, SourceChangedError
 from zymogen.console.progress import BuildProgress
 from zymogen.console.safe_text import log
+from zymogen.settings.extension import is_external
 from zymogen.settings.origin import format_option
 
 Progress = Callable[[int, int, int, int | None], None]
@@ -68,8 +69,15 @@ class BuildInputs:
     @property
     def key(self) -> str:
         """Hash of everything that decides the bytes of a store and whether it can be built; 20 hexadecimal digits."""
-        content = [FORMAT, *reading(self.unknown_letters, self.ingest), *map(list, self.stamps)]
+        content = [FORMAT, self.unknown_letters, self.ingest.content, *map(list, self.stamps)]
         return hashlib.blake2b(json.dumps(content).encode(), digest_size=10).hexdigest()
+
+    @property
+    def reading(self) -> list[str]:
+        """The settings that decide the bytes of a store: `find_built` compares them."""
+        # A class of the user's stands first in the stamps of its files.
+        own = {str(stamp[0]) for stamp in self.stamps if is_external(stamp[0])}
+        return [self.unknown_letters, self.ingest.content, *sorted(own)]
 
     @property
     def has_standard_input(self) -> bool:
@@ -77,16 +85,11 @@ class BuildInputs:
         return any(source.name == STANDARD_INPUT for source in self.sources)
 
 
-def reading(unknown_letters: LetterPolicy, ingest: IngestSettings) -> list[str | int]:
-    """The settings that decide the bytes of a store."""
-    return [unknown_letters, ingest.content]
-
-
 def find_built(
-    names: Sequence[str], store_dir: Path, unknown_letters: LetterPolicy, ingest: IngestSettings
+    names: Sequence[str], store_dir: Path, unknown_letters: LetterPolicy, ingest: IngestSettings, format: str = AUTO
 ) -> Path | None:
     """Folder of the newest finished store of sources of these names, which are not asked what they hold now."""
-    wanted = list(names), reading(unknown_letters, ingest)
+    wanted = list(names), [unknown_letters, ingest.content, *([] if format == AUTO else [format])]
     for path in sorted(store_dir.glob(f"*/{FACTS}"), key=lambda each: each.stat().st_mtime, reverse=True):
         with suppress(ValueError):  # a store of another version
             facts = read_facts(path.parent)
@@ -210,7 +213,7 @@ def build_exclusively(
         _require_within_budget(folder, num_bad(journal.rejected), journal.num_read, ingest.max_bad_fraction)
         if not journal.counts.records:
             raise UnusableStoreError(f"no record in {', '.join(source.name for source in sources) or 'data.sources'}")
-        writer.publish([source.name for source in sources], reading(inputs.unknown_letters, ingest))
+        writer.publish([source.name for source in sources], inputs.reading)
     except UnusableStoreError as error:
         if is_followed:
             writer.roll_back()

@@ -264,7 +264,7 @@ def test_contigs_without_proteins_are_left_out_and_counted(tmp_path: Path) -> No
         "missing value": 1,
     }
     none = source(tmp_path / "z.gbk", genbank_text(contig("c1"), contig("c2")), ingest)
-    with pytest.raises(ValueError, match=r"z\.gbk: no protein in it: none of its 2 nucleotide records has a CDS with"):
+    with pytest.raises(ValueError, match=r"z\.gbk: .*: no protein in it: none of its 2 nucleotide records has a"):
         build_into(tmp_path / "none", [none], "refuse", ingest)
 
 

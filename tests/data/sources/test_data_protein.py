@@ -206,7 +206,7 @@ def stopped_after(num_records: int, found: Source, folder: Path) -> None:
 
 def test_the_verdict_is_given_once_and_at_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that stops after its first block is continued, although what follows alone would be refused."""
-    monkeypatch.setattr("data.sources.entries.BLOCK_RECORDS", 1000)
+    monkeypatch.setattr("data.sources.record_format.BLOCK_RECORDS", 1000)
     monkeypatch.setattr("data.store.writer.COMMIT_BYTES", 1)
     rows = PROTEINS * 25 + READS * 100
     path = written(tmp_path / "x.csv", f"sequence\n{''.join(f'{s}{chr(10)}' for s in rows)}".encode())
@@ -222,7 +222,7 @@ def test_too_little_at_the_beginning_is_no_verdict(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("data.store.writer.COMMIT_BYTES", 1)
     path = written(tmp_path / "x.csv", f"sequence\n{''.join(f'{s}{chr(10)}' for s in READS)}".encode())
     with monkeypatch.context() as patch:
-        patch.setattr("data.sources.entries.BLOCK_RECORDS", 3)
+        patch.setattr("data.sources.record_format.BLOCK_RECORDS", 3)
         stopped_after(9, source(path), tmp_path / "store")
     with pytest.raises(ValueError, match="holds nucleotides"):
         build_into(tmp_path / "store", [source(path)], "refuse", LIMITS)
