@@ -59,10 +59,8 @@ def parsers() -> tuple[PathParser, dict[str, PathParser]]:
         help="folder of the store, which is empty or does not exist yet; replaces --store-dir",
     )
 
-    stats = command("stats", "count records, lengths, residues and exact duplicates, and draw the lengths", reads=True)
+    stats = command("stats", "count records, lengths, residues and duplicates", reads=True)
     stats.add_argument("sources", nargs="+", metavar="STORE_OR_SOURCE", help=named)
-    stats.add_argument("--png", type=Path, metavar="FILE", help="where to draw; default lengths.png in the store")
-    _add_setting(stats, DataSettings, "crop_tokens", "length of a crop, which the picture marks")
     stats.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
     verify = command(
@@ -134,8 +132,8 @@ def _reading_options() -> PathParser:
     return parser
 
 
-def _add_setting(group: argparse._ActionsContainer, settings: type, name: str, doc: str = "") -> None:
-    """Add a setting of a recipe as an option, with the setting's default and, unless `doc` is given, its text."""
+def _add_setting(group: argparse._ActionsContainer, settings: type, name: str) -> None:
+    """Add a setting of a recipe as an option, with the setting's default and text."""
     field = next(f for f in fields(settings) if f.name == name)
     hint = get_type_hints(settings)[name]
     unit, bounds = field.metadata["unit"], format_setting(field.metadata["bounds"])
@@ -145,5 +143,5 @@ def _add_setting(group: argparse._ActionsContainer, settings: type, name: str, d
         choices=get_args(hint) or None,
         default=field.default,
         metavar=None if get_args(hint) else unit.upper() or "NAME",
-        help=f"{(doc or field.metadata['doc']).replace('%', '%%')}; {bounds and bounds + ', '}default {field.default}",
+        help=f"{field.metadata['doc'].replace('%', '%%')}; {bounds and bounds + ', '}default {field.default}",
     )
