@@ -175,7 +175,7 @@ def planning(corpora: Corpora, settings: DataSettings) -> list[Row]:
     small = replace(settings, bins_per_step=1, window_sequences=4096, crop_tokens=1024)
     many = replace(corpora, settings=small)
     far = many.plan(0)
-    million = cursor_at(many, far, 1_000_000)
+    million = cursor_at(far, 1_000_000)
     print(f"step 1,000,000 of a small step is pass {million.pass_index}, window {million.window}")
 
     def start(cursor: Cursor, step: int) -> Work:

@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from data.batches.settings import MaskSettings
 from data.order.settings import PackingSettings
+from zymogen.settings.extension import FORM, is_external, require_name
 from zymogen.settings.section import IDENTITY, OPERATIONAL, SCHEDULE, Section, require, setting
 
 LetterPolicy = Literal["refuse", "count"]
 SampleBy = Literal["sequence", "cluster"]
 SourceContent = Literal["protein", "any"]
+AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +40,6 @@ class IngestSettings(ContentSettings):
         at_least=0,
         below=1,
     )
-    processes: int = setting(OPERATIONAL, "most sources that are read at the same time", 1, "processes", at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +54,10 @@ class CorpusSettings(Section):
         (),
         "path",
     )
+    format: str = setting(
+        OPERATIONAL, f"'auto': by the suffix of each file, or {FORM} for a class of your own", AUTO, extends=True
+    )
+    format_options: dict[str, Any] = setting(OPERATIONAL, "settings of a class of your own", {})
     clusters: str | None = setting(
         OPERATIONAL,
         "TSV of (cluster, record id) as MMseqs2 writes it, or UniProt's idmapping_selected.tab; without it, only equal "
@@ -82,16 +87,25 @@ class CorpusSettings(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
+        require_name(f"{self.section}.format", self.format, (AUTO,))
+        said = f"only a class of your own reads it, and {self.section}.format is {self.format!r}"
+        own = is_external(self.format) or not self.format_options
+        require(own, f"{self.section}.format_options", self.format_options, said)
         if self.clusters is not None and self.split_identity is not None:
             raise ValueError(
                 f"clusters is {self.clusters!r} and split_identity is {self.split_identity}: two ways to cluster one "
                 "corpus; give one of them"
             )
         if self.streaming:
-            for f in (f for f in fields(CorpusSettings) if f.name not in ("sources", "streaming")):
+            for name in _changed(self, "sources", "streaming", "format", "format_options"):
                 said = "that needs the whole corpus before the first step; leave one of them out"
-                value = getattr(self, f.name)
-                require(value == f.default, f"streaming is true and {f.name}", value, said)
+                require(False, f"streaming is true and {name}", getattr(self, name), said)
+
+
+def _changed(corpus: CorpusSettings, *leave_out: str) -> list[str]:
+    """The settings of a corpus that do not have their default."""
+    default, names = CorpusSettings(), (f.name for f in fields(CorpusSettings) if f.name not in leave_out)
+    return [name for name in names if getattr(corpus, name) != getattr(default, name)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,10 +167,9 @@ class DataSettings(PackingSettings, CorpusSettings):
         if not self.sources and not self.mixture:
             raise ValueError("data.sources is empty; name at least one FASTA file, or 'synthetic:0'")
         if self.mixture:
-            for f in fields(CorpusSettings):
-                said = f"write {f.name} into the tables [[data.mixture]], one for each corpus"
-                value = getattr(self, f.name)
-                require(value == f.default, f"data.mixture is given and data.{f.name}", value, said)
+            for name in _changed(self):
+                said = f"write {name} into the tables [[data.mixture]], one for each corpus"
+                require(False, f"data.mixture is given and data.{name}", getattr(self, name), said)
         skipped = self.skip_bins
         said = "each must be the number of a bin, from 0 on, and stand there once"
         require(min(skipped, default=0) >= 0 and len(set(skipped)) == len(skipped), "data.skip_bins", skipped, said)

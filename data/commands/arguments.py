@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from data.settings import DataSettings, IngestSettings
+from data.settings import CorpusSettings, DataSettings, IngestSettings
 from zymogen.command_line.parser import PathParser
 from zymogen.settings.origin import use_options
 from zymogen.settings.section import format_setting
@@ -59,10 +59,8 @@ def parsers() -> tuple[PathParser, dict[str, PathParser]]:
         help="folder of the store, which is empty or does not exist yet; replaces --store-dir",
     )
 
-    stats = command("stats", "count records, lengths, residues and exact duplicates, and draw the lengths", reads=True)
+    stats = command("stats", "count records, lengths, residues and duplicates", reads=True)
     stats.add_argument("sources", nargs="+", metavar="STORE_OR_SOURCE", help=named)
-    stats.add_argument("--png", type=Path, metavar="FILE", help="where to draw; default lengths.png in the store")
-    _add_setting(stats, DataSettings, "crop_tokens", "length of a crop, which the picture marks")
     stats.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
     verify = command(
@@ -128,13 +126,14 @@ def _reading_options() -> PathParser:
     group = parser.add_argument_group("how sources are read, as data.* and data.ingest.* of a recipe")
     for name in ("store_dir", "unknown_letters"):
         _add_setting(group, DataSettings, name)
+    _add_setting(group, CorpusSettings, "format")
     for field in fields(IngestSettings):
         _add_setting(group, IngestSettings, field.name)
     return parser
 
 
-def _add_setting(group: argparse._ActionsContainer, settings: type, name: str, doc: str = "") -> None:
-    """Add a setting of a recipe as an option, with the setting's default and, unless `doc` is given, its text."""
+def _add_setting(group: argparse._ActionsContainer, settings: type, name: str) -> None:
+    """Add a setting of a recipe as an option, with the setting's default and text."""
     field = next(f for f in fields(settings) if f.name == name)
     hint = get_type_hints(settings)[name]
     unit, bounds = field.metadata["unit"], format_setting(field.metadata["bounds"])
@@ -143,6 +142,6 @@ def _add_setting(group: argparse._ActionsContainer, settings: type, name: str, d
         type=Path if unit == "path" else hint if isinstance(hint, type) else str,
         choices=get_args(hint) or None,
         default=field.default,
-        metavar=None if get_args(hint) else unit.upper(),
-        help=f"{(doc or field.metadata['doc']).replace('%', '%%')}; {bounds and bounds + ', '}default {field.default}",
+        metavar=None if get_args(hint) else unit.upper() or "NAME",
+        help=f"{field.metadata['doc'].replace('%', '%%')}; {bounds and bounds + ', '}default {field.default}",
     )

@@ -13,7 +13,7 @@ from zymogen.console.progress import BuildProgress
 
 def store_of(options: argparse.Namespace) -> TokenStore:
     """The store of a command with the options for reading."""
-    return open_store(options.sources, options.unknown_letters, ingest_of(options), options.store_dir)
+    return open_store(options.sources, options.unknown_letters, ingest_of(options), options.store_dir, options.format)
 
 
 def ingest_of(options: argparse.Namespace) -> IngestSettings:
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     ingest, letters = ingest_of(options), options.unknown_letters
     if options.sources == [STANDARD_INPUT] and options.output is None:
         raise ValueError("standard input has no name by which its store is found; name a folder for it with --output")
-    corpus = CorpusSettings(sources=tuple(options.sources))
+    corpus = CorpusSettings(sources=tuple(options.sources), format=options.format)
     found = resolve(corpus, letters, ingest, options.store_dir, reads_once=True)
     if found.store is not None:
         raise ValueError(f"{found.store} is a finished store; there is nothing to build")

@@ -2,32 +2,26 @@
 
     python -m data digest recipes/quickstart.toml --steps 500:520 --world 8 --workers 2
 
-In: a recipe, a range of steps, a world to simulate. Out: one line a step. Kept: under `data.store_dir`, for each plan,
-where its windows begin, so that a step far into a run is found without planning all steps before it again.
+In: a recipe, a range of steps, a world to simulate. Out: one line a step. Kept: nothing.
 """
 
 import argparse
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from data.batches.loader import Loader
 from data.corpus.corpora import Corpora
 from data.order.plan import EMPTY_CHAIN, Cursor, Plan, extend_chain, next_cursor
 from data.settings import DataSettings
-from data.store import derived
 from zymogen.console.progress import ProgressBar
+from zymogen.settings.extension import external_names, search_in
 from zymogen.settings.origin import SettingOrigin
-from zymogen.settings.section import SettingClass, require, seed_setting
+from zymogen.settings.section import require, seed_setting
 from zymogen.settings.toml_file import check, sections
 
-_ORDER = 2
-"""Number of the rules that decide where windows begin: an index that was written under other rules is not read."""
 _STRETCH = 256
 """How many steps one simulated rank takes before the next one takes them."""
 
@@ -85,11 +79,13 @@ def digest_command(
     run = content.get("run", {})
     wanted = {"data": content.get("data", {}) | {"workers": workers}, "run": {k: run[k] for k in ("seed",) if k in run}}
     recipe = check(DataRecipe, wanted, SettingOrigin(str(recipe_path), overrides))
+    if external_names(recipe.data):
+        search_in(recipe_path.parent)
     data = replace(recipe.data, bins_per_forward=1)  # which is no part of a digest, and may be "auto"
     corpora = open_corpora(data, prepare_corpora(data))
     plan = corpora.plan(recipe.run.seed)
     with ProgressBar(f"planning the steps before {start:,}"):
-        cursor = cursor_at(corpora, plan, start)
+        cursor = cursor_at(plan, start)
     for step, digests, num_tokens, imbalance in digests_of_steps(corpora, plan, cursor, start, stop, world_size):
         yield f"step {step}  {extend_chain(EMPTY_CHAIN, digests)}  {num_tokens} tokens  {imbalance:.4f} slowest/mean"
 
@@ -121,46 +117,14 @@ def digests_of_steps(
         start, cursor = numbers.stop, after
 
 
-def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
-    """The cursor at which a step begins, from the index of windows; missing windows are planned and added to it."""
-    settings = corpora.settings
-    identity = _identity(corpora, plan.seed)
-    key = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=10).hexdigest()
-    path = Path(settings.store_dir) / "plans" / f"{key}.json"
-    index: dict[str, Any] = {"of": identity, "windows": [[0, 0, 0, 0]]}
-    if path.exists():
-        index = derived.read_json(path, index, path)
-        if index["of"] != identity:
-            raise ValueError(f"{path} is not of this plan; delete it, it is written again")
-    windows: list[list[int]] = index["windows"]  # pass, window, tokens before, bins before
-    known, wanted = len(windows), step * settings.bins_per_step
-    while windows[-1][3] <= wanted:
-        pass_index, window, tokens, bins_before = windows[-1]
-        cursor = Cursor(pass_index=pass_index, window=window, tokens_before_window=tokens)
-        bins = plan.window(pass_index, window, tokens)
-        after = (
-            Cursor(pass_index=pass_index + 1, tokens_before_window=tokens)
-            if bins is None
-            else next_cursor(cursor, bins)
-        )
-        windows.append([after.pass_index, after.window, after.tokens_before_window, bins_before + len(bins or ())])
-    if len(windows) > known:
-        derived.write_json(path, json.dumps(index))
-    pass_index, window, tokens, bins_before = next(w for w in reversed(windows) if w[3] <= wanted)
-    return Cursor(pass_index=pass_index, window=window, bin=wanted - bins_before, tokens_before_window=tokens)
-
-
-def _identity(corpora: Corpora, seed: int) -> dict[str, Any]:
-    """Everything that decides where windows begin."""
-    settings = corpora.settings
-    named = {
-        f.name: getattr(settings, f.name)
-        for f in fields(settings)
-        if f.metadata.get("class") is SettingClass.IDENTITY and f.name != "mixture"
-    }
-    mixture = [asdict(corpus) for corpus in settings.mixture]
-    fingerprints = corpora.fingerprint, corpora.split_fingerprint
-    identity: dict[str, Any] = json.loads(
-        json.dumps({"order": _ORDER, "seed": seed, "corpus": fingerprints, "settings": named, "mixture": mixture})
-    )
-    return identity
+def cursor_at(plan: Plan, step: int) -> Cursor:
+    """The cursor at which a step begins; all windows before it are planned."""
+    cursor, left = Cursor(), step * plan.settings.bins_per_step
+    while True:
+        bins = plan.window(cursor.pass_index, cursor.window, cursor.tokens_before_window)
+        if bins is not None and left < len(bins):
+            return replace(cursor, bin=left)
+        if bins is None:
+            cursor = Cursor(pass_index=cursor.pass_index + 1, tokens_before_window=cursor.tokens_before_window)
+        else:
+            cursor, left = next_cursor(cursor, bins), left - len(bins)

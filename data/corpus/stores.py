@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
+from data.settings import AUTO, CorpusSettings, DataSettings, IngestSettings, LetterPolicy
 from data.sources.synthetic import Families
 from data.store.derived import verify_tables
 from data.store.growing import GrowingStore
 from data.store.token_store import FACTS, TokenStore
 from zymogen.console.safe_text import is_redacted
+from zymogen.settings.extension import is_external
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,11 @@ def prepare_stores(settings: DataSettings, *, fetches: bool = True) -> tuple[Pre
 
 
 def open_store(
-    sources: Sequence[str], unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
+    sources: Sequence[str],
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    store_dir: Path,
+    format: str = AUTO,
 ) -> TokenStore:
     """The finished store that is named, or the store of the sources that are named, which is built if necessary.
 
@@ -51,7 +56,8 @@ def open_store(
     from data.sources.resolve import resolve
     from data.store.build import open_or_build
 
-    found = resolve(CorpusSettings(sources=tuple(sources)), unknown_letters, ingest, store_dir)
+    corpus = CorpusSettings(sources=tuple(sources), format=format)
+    found = resolve(corpus, unknown_letters, ingest, store_dir)
     if found.store is not None:
         return TokenStore(found.store, store_dir)
     return open_or_build(found.sources, store_dir, unknown_letters, ingest)
@@ -65,15 +71,17 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> P
     store_dir, remote = Path(settings.store_dir), [s for s in corpus.sources if is_remote(s)]
     if not (fetches or store_dir.is_dir()):
         raise ValueError(f"{store_dir}: no such folder of token stores; name one with --store-dir, or give --data")
-    if any(map(is_redacted, remote)) or (remote and not fetches):
-        kept = find_built(names_of(corpus), store_dir, settings.unknown_letters, settings.ingest)
+    is_own = is_external(corpus.format)  # whose class only a run imports
+    if any(map(is_redacted, remote)) or ((remote or is_own) and not fetches):
+        kept = find_built(names_of(corpus), store_dir, settings.unknown_letters, settings.ingest, corpus.format)
         if kept is not None:
             verify_tables(TokenStore(kept), store_dir)
             return PreparedCorpus(kept, Path(corpus.clusters).expanduser() if corpus.clusters else None, None)
         if not fetches:
             raise ValueError(
-                f"{remote[0]}: not fetched, as the file of a run names it, which may be somebody else's: build its "
-                f"store yourself (python -m data build URL --store-dir {store_dir}), or give proteins with --data"
+                f"{corpus.sources[0]}: not read, as the file of a run names it"
+                f"{' and its class' if is_own else ''}, which may be somebody else's: build its store yourself (python "
+                f"-m data build SOURCE --store-dir {store_dir}), or give proteins with --data"
             )
     if corpus.streaming:
         folder = start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir)

@@ -10,6 +10,7 @@ Ordinary records are parsed by the compiled parser of `data.sources.fasta_kernel
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,8 @@ from data.sources.fasta_text import (
     from_first_record,
     from_record,
     label_lines,
-    lines_below,
     pieces,
+    records_of,
     within_line_cap,
 )
 from data.sources.protein import MAX_HEADER_BYTES, MAX_RESIDUES, WHITESPACE, letters_of, rejection, shown, token_ids
@@ -44,6 +45,8 @@ _MARGIN = 64
 class FastaSource(SingleFileSource):
     """One FASTA file."""
 
+    suffixes: ClassVar = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
+    """Usual suffixes, to find such files in a folder; a file of any other one is read as FASTA too."""
     location: str
     """A path, ``-`` for standard input, or any URL that fsspec opens."""
     unknown_letters: LetterPolicy
@@ -131,10 +134,11 @@ class _FastaReader:
         """Refuse a source whose first records have a line of labels below the sequence."""
         end = min(piece.end, piece.begin + _JUDGED_BYTES)
         last = piece.text.rfind(b"\n>", piece.begin, end) if end < piece.end else end
-        if kinds := label_lines(lines_below(piece.text[piece.begin : max(last, piece.begin)])):
+        lines = piece.text[piece.begin : max(last, piece.begin)].decode("latin-1").split("\n")
+        if kinds := label_lines([below for _, below in records_of(lines)]):
             raise ValueError(
                 f"{self.stream.name}: labels stand below the sequences, a letter for each residue "
-                f"({', '.join(chr(kind) for kind in kinds)}), and would be read as residues; give the file without "
+                f"({', '.join(kinds)}), and would be read as residues; give the file without "
                 "these lines"
             )
 

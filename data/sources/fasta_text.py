@@ -6,7 +6,7 @@ the file. Kept: the beginning of the record that the last chunk holds only in pa
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from data.sources.protein import WHITESPACE, shown
@@ -54,7 +54,7 @@ class TextPiece(NamedTuple):
     """Bytes of these records in the stream; more than ``end - begin`` if line ends were dropped."""
 
 
-def label_lines(records: Sequence[Sequence[bytes]]) -> bytes:
+def label_lines(records: Sequence[Sequence[str]]) -> str:
     """The kinds of letters of the labels, where records have a sequence and below it a line with a label a residue.
 
     SignalP, DeepTMHMM and TMbed write such files. Their labels are letters of amino acids, too.
@@ -63,22 +63,33 @@ def label_lines(records: Sequence[Sequence[bytes]]) -> bytes:
         records: the lines below the header of each, without blank ones.
     """
     pairs = [lines for lines in records if len(lines) == 2 and len(lines[0]) == len(lines[1])]
-    residues, labels = (set(b"".join(lines[at] for lines in pairs)) for at in (0, 1))
+    residues, labels = (set("".join(lines[at] for lines in pairs)) for at in (0, 1))
     is_labelled = (
         len(pairs) >= _LABELLED_SHARE * len(records)
         and sum(len(lines[1]) for lines in pairs) >= _LEAST_LABELS
         and len(labels) <= _LABEL_KINDS
         and len(labels) < len(residues)
     )
-    return bytes(sorted(labels)) if is_labelled else b""
+    return "".join(sorted(labels)) if is_labelled else ""
 
 
-def lines_below(text: bytes) -> list[list[bytes]]:
-    """The lines below the header of each record of a text that begins with one, without blank ones."""
-    records = (text[1:].translate(None, b"\r")).split(b"\n>")
-    return [
-        [line.strip(WHITESPACE) for line in record.split(b"\n")[1:] if line.strip(WHITESPACE)] for record in records
-    ]
+def records_of(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """The header of each record, and the lines below it, without whitespace and without blank ones.
+
+    Tables and the beginning of a source are read by it; `data.sources.fasta` reads whole sources, much faster.
+
+    Args:
+        lines: text that begins with a header.
+    """
+    header, below = "", list[str]()
+    for number, line in enumerate(lines):
+        if line.startswith(">"):
+            if number:
+                yield header, below
+            header, below = line[1:].strip(), []
+        elif bare := "".join(line.split()):
+            below.append(bare)
+    yield header, below
 
 
 def within_line_cap(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ disk.
 
 Object stores are named as fsspec names them (``s3://bucket/key``). Keys and the address of the server come from the
 environment, as their own libraries read it: for S3 and compatible servers, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
-AWS_ENDPOINT_URL.
+AWS_ENDPOINTURL.
 """
 
 import glob
@@ -15,14 +15,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from data.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy, SourceContent
-from data.sources.biopython import SUFFIXES, SeqIOSource
+from data.settings import AUTO, CorpusSettings, DataSettings, IngestSettings, LetterPolicy
 from data.sources.block import Source
+from data.sources.formats import FORMATS, URL, source_of, suffix_of, without_query
 from data.sources.synthetic import Families, write_corpus
-from data.sources.tables import DATASETS, TABLES, TableSource
+from data.sources.tables import DATASETS, TableSource
 from data.transport.byte_stream import STANDARD_INPUT as STANDARD_INPUT
 from data.transport.byte_stream import require_no_pipe
 from data.transport.retries import WEB
@@ -31,15 +31,8 @@ from zymogen.files.suggestions import did_you_mean, format_list
 
 SYNTHETIC = "synthetic:"
 
-_COMPRESSIONS = (".gz", ".bgz", ".bgzf", ".zst", ".zstd")
-_NUCLEOTIDES = (".fna", ".ffn", ".frn")
-_SHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
-_FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
-"""Usual suffixes of FASTA, to find it in a folder; a file that is named is read as FASTA under any other one too."""
 _MOST_LISTED = 10_000
 """How many entries of a folder are looked at for an error's text."""
-_URL = re.compile(r"[a-z][a-z0-9+.-]*(::[a-z0-9+.:-]*)?://")
-"""The beginning of a URL, or of a chain such as ``simplecache::s3://x``; a file's name may have ``::`` too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +78,10 @@ def resolve(
         if not reads_once or (place == STANDARD_INPUT and len(places) > 1):
             require_no_pipe(place, "data.sources")
     for place in places:
-        if not _URL.match(place) and os.path.isdir(place):
-            return ResolvedSources((), clusters, None, _store(place, places))
-    return ResolvedSources(tuple(_source(p, unknown_letters, ingest.content) for p in places), clusters, None, None)
+        if not URL.match(place) and os.path.isdir(place):
+            return ResolvedSources((), clusters, None, _store(place, places, corpus))
+    found = tuple(source_of(place, corpus, unknown_letters, ingest.content) for place in places)
+    return ResolvedSources(found, clusters, None, None)
 
 
 def names_of(corpus: CorpusSettings) -> list[str]:
@@ -97,7 +91,7 @@ def names_of(corpus: CorpusSettings) -> list[str]:
 
 def is_remote(named: str) -> bool:
     """Whether a source lies on another machine, so that reading it asks a server."""
-    return not named.startswith("file://") and _URL.match(named) is not None
+    return not named.startswith("file://") and URL.match(named) is not None
 
 
 def require_files(settings: DataSettings) -> None:
@@ -125,17 +119,17 @@ def require_files(settings: DataSettings) -> None:
 def _embedded(
     named: str, corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
 ) -> ResolvedSources:
-    if len(corpus.sources) > 1 or corpus.clusters:
+    if len(corpus.sources) > 1 or corpus.clusters or corpus.format != AUTO:
         raise ValueError(
-            f"data.sources has {named!r} beside other sources or data.clusters; the embedded corpus brings its "
-            "own clusters and stands alone"
+            f"data.sources has {named!r} beside other sources, data.clusters or data.format; the embedded corpus "
+            "brings its own clusters and stands alone"
         )
     seed = named.removeprefix(SYNTHETIC)
     if not seed.isdecimal():
         raise ValueError(f"data.sources: {named!r} needs a whole number as seed, for example 'synthetic:0'")
     families = Families(seed=int(seed))
     fasta, table = write_corpus(store_dir / f"synthetic-{seed}", families)
-    return ResolvedSources((_source(str(fasta), unknown_letters, ingest.content),), table, families, None)
+    return ResolvedSources((source_of(str(fasta), corpus, unknown_letters, ingest.content),), table, families, None)
 
 
 def _places(named: str) -> Iterable[str]:
@@ -144,9 +138,9 @@ def _places(named: str) -> Iterable[str]:
         return [named]
     if named.startswith("file://"):
         named = unquote(urlsplit(named).path)
-    if _URL.match(named):
+    if URL.match(named):
         return _remote(named)
-    path, query = _without_query(named)
+    path, query = without_query(named)
     if not glob.has_magic(path) or os.path.exists(path):
         return [path + query]
     found = sorted(p for p in glob.glob(path, recursive=True) if not os.path.isdir(p))
@@ -171,7 +165,7 @@ def _require_readable(pattern: str) -> None:
 
 def _remote(url: str) -> list[str]:
     """A URL, or all that a glob among URLs matches."""
-    path, query = _without_query(url)
+    path, query = without_query(url)
     # In a web address a question mark begins the query, where a star is no wildcard; brackets enclose an IP address.
     if not ("*" in urlsplit(path).path if path.startswith(WEB) else glob.has_magic(path)):
         return [url]
@@ -194,19 +188,11 @@ def _remote(url: str) -> list[str]:
     return [redact_later(p, "data.sources") + query for p in found]
 
 
-def _without_query(place: str) -> tuple[str, str]:
-    """A place, and the ``?sequence=...`` after the name of a table."""
-    head, mark, query = place.rpartition("?")
-    if mark and "=" in query and _suffix(head) in TABLES:
-        return head, mark + query
-    return place, ""
-
-
 def _require_distinct(places: list[str]) -> None:
     seen: dict[str, str] = {}
     for place in places:
-        path, query = _without_query(place)
-        same = place if _URL.match(place) else os.path.realpath(path) + query
+        path, query = without_query(place)
+        same = place if URL.match(place) else os.path.realpath(path) + query
         if same in seen:
             raise ValueError(
                 f"data.sources names {place} twice{f' (as {seen[same]})' if seen[same] != place else ''}; its records "
@@ -215,7 +201,7 @@ def _require_distinct(places: list[str]) -> None:
         seen[same] = place
 
 
-def _store(place: str, places: list[str]) -> Path:
+def _store(place: str, places: list[str], corpus: CorpusSettings) -> Path:
     folder = Path(place)
     if not (folder / "store.json").exists():
         raise ValueError(
@@ -226,6 +212,8 @@ def _store(place: str, places: list[str]) -> Path:
             f"data.sources has the token store {place} beside other sources; a finished store stands alone: name the "
             "files that it was built from, or mix the two with [[data.mixture]]"
         )
+    if corpus.format != AUTO:
+        raise ValueError(f"{place} is a finished store, and data.format is {corpus.format!r}, which reads files")
     return folder
 
 
@@ -239,9 +227,9 @@ def _could_be_meant(folder: Path) -> str:
         ("", _entries(folder, os.DirEntry.is_file)),
         ("**/", sorted(os.path.relpath(os.path.join(*each), folder) for each in below)),
     ):
-        for suffixes in ((*_FASTA, *SUFFIXES), TABLES):
-            if found := [name for name in files if _suffix(name) in suffixes]:
-                endings = Counter(name[name.lower().rindex(_suffix(name)) :] for name in found)
+        for suffixes in (FORMATS, TableSource.suffixes):
+            if found := [name for name in files if suffix_of(name) in suffixes]:
+                endings = Counter(name[name.lower().rindex(suffix_of(name)) :] for name in found)
                 pattern = os.path.join(glob.escape(str(folder)), f"{head}*{endings.most_common(1)[0][0]}")
                 return f"it holds {format_list(found)}: name them, for example '{pattern}'"
     return f"name its files, for example '{folder / '*.fasta'}'"
@@ -250,35 +238,3 @@ def _could_be_meant(folder: Path) -> str:
 def _entries(folder: Path, kind: Callable[[os.DirEntry[str]], bool]) -> list[str]:
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in itertools.islice(entries, _MOST_LISTED) if kind(entry))
-
-
-def _suffix(place: str) -> str:
-    """The suffix that gives the format, in lower case: the one before that of a compression; in a URL, of its path."""
-    if _URL.match(place):
-        place = next((part for part in place.split("::") if "://" in part), place)
-        place = urlsplit(place).path if place.startswith(WEB) else place
-    path = PurePosixPath(place)
-    while path.suffix.lower() in _COMPRESSIONS:
-        path = path.with_suffix("")
-    return path.suffix.lower()
-
-
-def _source(place: str, unknown_letters: LetterPolicy, content: SourceContent) -> Source:
-    from data.sources.fasta import FastaSource  # imported here, so that reading a store needs no decompressor
-
-    if place.startswith(DATASETS):
-        return TableSource(place, "", unknown_letters, content)
-    path, _ = _without_query(place)
-    suffix = _suffix(path)
-    if suffix in TABLES:
-        return TableSource(place, suffix, unknown_letters, content)
-    if suffix in SUFFIXES:
-        return SeqIOSource(place, SUFFIXES[suffix], unknown_letters, content)
-    if suffix in _SHEETS:
-        raise ValueError(f"{place}: sheets of {suffix} files are not read as sources; save the sheet as .csv")
-    if suffix in _NUCLEOTIDES:
-        raise ValueError(
-            f"{place}: {suffix} files hold nucleotides, whose letters would all pass for amino acids; give the "
-            "translated proteins (.faa)"
-        )
-    return FastaSource(place, unknown_letters, content)

@@ -17,15 +17,15 @@ from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
 from data.settings import LetterPolicy, SourceContent
 from data.sources.block import START, RecordBlock, SourcePosition
 from data.sources.delimited import DelimitedText, MalformedTableError
-from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta_text import within_line_cap
 from data.sources.protein import RejectionReason, shown
+from data.sources.record_format import Entry, entry_blocks
 from data.transport.byte_stream import ByteStream, SingleFileSource
 from data.transport.remote_file import RemoteFile
 from data.transport.retries import ATTEMPTS, WEB, StreamError
@@ -39,9 +39,6 @@ LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 """Separator of delimited text by its suffix."""
-
-TABLES = (*LOADERS, *SEPARATORS)
-"""Suffixes of tables."""
 
 SEQUENCE_COLUMNS = ("sequence", "seq", "protein", "protein_sequence", "aa_seq", "primary")
 """Columns that are taken for the sequence if none is named; upper or lower case."""
@@ -86,10 +83,11 @@ def _key(part: str) -> str:
 class TableSource(SingleFileSource):
     """One table: a file by its suffix, or a data set by its name."""
 
+    suffixes: ClassVar = (*LOADERS, *SEPARATORS)
     location: str
     """The location as the recipe has it, parameters included."""
     suffix: str
-    """One of `TABLES`; empty for ``datasets://``."""
+    """One of `suffixes`; empty for ``datasets://``."""
     unknown_letters: LetterPolicy
     content: SourceContent = "protein"
 

@@ -9,25 +9,23 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from data.settings import IngestSettings, LetterPolicy
+from data.settings import AUTO, IngestSettings, LetterPolicy
 from data.sources.block import JUDGED, RecordBlock, Source, num_bad
 from data.sources.protein import BEGINNING_RECORDS, shown, wrong_content
-from data.store.builder_process import MessageSender, UnusableStoreError, call
 from data.store.folder import discard, locked, remove_journal
 from data.store.journal import FAILED, BuildJournal
-from data.store.prefetch import PartProgress, Prefetcher, ReadCounts, any_held
-from data.store.token_store import FACTS, FORMAT, REJECTED, StoreCounts, TokenStore, read_facts
+from data.store.token_store import FACTS, FORMAT, REJECTED, TokenStore, read_facts
 from data.store.writer import StoreWriter
 from data.transport.byte_stream import STANDARD_INPUT
 from data.transport.retries import ConnectionLostError, SourceChangedError
 from zymogen.console.progress import BuildProgress
 from zymogen.console.safe_text import log
+from zymogen.settings.extension import is_external
 from zymogen.settings.origin import format_option
 
 Progress = Callable[[int, int, int, int | None], None]
@@ -37,12 +35,25 @@ BUDGET_RECORDS = 10_000
 """`max_bad_fraction` is checked each time so many more records were read, and at the end."""
 
 
+class UnusableStoreError(ValueError):
+    """What was read cannot become a store, so its files are removed, except those that are named.
+
+    Args:
+        message: what is wrong, and what to change.
+        keep: names of the files to keep.
+    """
+
+    def __init__(self, message: str, keep: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.keep = keep
+
+
 @dataclass(frozen=True, slots=True)
 class BuildInputs:
     """What a store is built from, and the settings that decide its bytes."""
 
     sources: Sequence[Source]
-    """They are read one after the other, or `ingest.processes` at a time; the bytes are the same."""
+    """They are read one after the other."""
     stamps: Sequence[list[str | int]]
     """The stamps that the sources had at the beginning."""
     unknown_letters: LetterPolicy
@@ -58,29 +69,27 @@ class BuildInputs:
     @property
     def key(self) -> str:
         """Hash of everything that decides the bytes of a store and whether it can be built; 20 hexadecimal digits."""
-        content = [FORMAT, *reading(self.unknown_letters, self.ingest), *map(list, self.stamps)]
+        content = [FORMAT, self.unknown_letters, self.ingest.content, *map(list, self.stamps)]
         return hashlib.blake2b(json.dumps(content).encode(), digest_size=10).hexdigest()
+
+    @property
+    def reading(self) -> list[str]:
+        """The settings that decide the bytes of a store: `find_built` compares them."""
+        # A class of the user's stands first in the stamps of its files.
+        own = {str(stamp[0]) for stamp in self.stamps if is_external(stamp[0])}
+        return [self.unknown_letters, self.ingest.content, *sorted(own)]
 
     @property
     def has_standard_input(self) -> bool:
         """Whether a source is standard input, which can be read only once."""
         return any(source.name == STANDARD_INPUT for source in self.sources)
 
-    def alone(self, number: int) -> "BuildInputs":
-        """The source of this number alone."""
-        return replace(self, sources=[self.sources[number]], stamps=[self.stamps[number]])
-
-
-def reading(unknown_letters: LetterPolicy, ingest: IngestSettings) -> list[str | int]:
-    """The settings that decide the bytes of a store."""
-    return [unknown_letters, ingest.content]
-
 
 def find_built(
-    names: Sequence[str], store_dir: Path, unknown_letters: LetterPolicy, ingest: IngestSettings
+    names: Sequence[str], store_dir: Path, unknown_letters: LetterPolicy, ingest: IngestSettings, format: str = AUTO
 ) -> Path | None:
     """Folder of the newest finished store of sources of these names, which are not asked what they hold now."""
-    wanted = list(names), reading(unknown_letters, ingest)
+    wanted = list(names), [unknown_letters, ingest.content, *([] if format == AUTO else [format])]
     for path in sorted(store_dir.glob(f"*/{FACTS}"), key=lambda each: each.stat().st_mtime, reverse=True):
         with suppress(ValueError):  # a store of another version
             facts = read_facts(path.parent)
@@ -103,8 +112,7 @@ def open_or_build(
     the same. If another process builds it already, this one waits. A build that was interrupted is continued.
 
     Args:
-        sources: the sources. They are read one after the other, or `ingest.processes` at a time; the bytes are the
-            same.
+        sources: the sources, which are read one after the other.
         store_dir: folder of stores.
         unknown_letters: what to do with letters outside the alphabet.
         ingest: limits and budget.
@@ -180,7 +188,7 @@ def finished(folder: Path, inputs: BuildInputs) -> TokenStore | None:
 
 
 def build_exclusively(
-    folder: Path, inputs: BuildInputs, progress: Progress, *, is_part: bool = False, is_followed: bool = False
+    folder: Path, inputs: BuildInputs, progress: Progress, *, is_followed: bool = False
 ) -> TokenStore:
     """Find, continue or build the store in `folder`, whose lock the caller holds; see `open_or_build`.
 
@@ -188,7 +196,6 @@ def build_exclusively(
         folder: folder of the store.
         inputs: the sources to read, and the settings.
         progress: called after each block.
-        is_part: whether this store will be appended to a larger one, for which the budget is checked.
         is_followed: whether other processes read what was committed. It then stays, even if the rest is unusable.
     """
     if (store := finished(folder, inputs)) is not None:
@@ -197,29 +204,16 @@ def build_exclusively(
     sources, ingest = inputs.sources, inputs.ingest
     writer = StoreWriter(folder, inputs.key, restart=inputs.has_standard_input)
     try:
-        budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
+        if not ingest.max_bad_fraction:
+            _require_none_bad(writer)
         sizes = [source.num_bytes for source in sources]
-        ahead = Prefetcher(
-            folder,
-            sources,
-            sizes,
-            [inputs.alone(number).key for number in range(len(sources))],
-            writer.journal,
-            ingest.processes,
-            lambda process, part, number: call(process, build_part, part, inputs.alone(number)),
-        )
-        if budget == 0.0:
-            _require_none_bad(writer, ahead)
-        with ahead:
-            tell = partial(_tell, progress, sizes)
-            for number in range(writer.journal.source, len(sources)):
-                _read_source(writer, ahead, tell, number, inputs, budget)
+        for number in range(writer.journal.source, len(sources)):
+            _read_source(writer, progress, sizes, number, inputs)
         journal = writer.journal
-        if budget is not None:
-            _require_within_budget(folder, num_bad(journal.rejected), journal.num_read, budget)
-        if not (is_part or journal.counts.records):
+        _require_within_budget(folder, num_bad(journal.rejected), journal.num_read, ingest.max_bad_fraction)
+        if not journal.counts.records:
             raise UnusableStoreError(f"no record in {', '.join(source.name for source in sources) or 'data.sources'}")
-        writer.publish([source.name for source in sources], reading(inputs.unknown_letters, ingest))
+        writer.publish([source.name for source in sources], inputs.reading)
     except UnusableStoreError as error:
         if is_followed:
             writer.roll_back()
@@ -232,48 +226,36 @@ def build_exclusively(
             with suppress(ValueError):
                 writer.commit()
         writer.roll_back()
-        if not (writer.committed.num_read or any_held(folder)):
+        if not writer.committed.num_read:
             discard(folder)
         raise
     return TokenStore(folder)
 
 
-def build_part(send: MessageSender, folder: Path, inputs: BuildInputs) -> None:
-    """Build the store of one source; `Prefetcher` has this called in a separate process."""
-    with locked(folder):
-        build_exclusively(folder, inputs, PartProgress(send), is_part=True)
-
-
 def _read_source(
-    writer: StoreWriter,
-    ahead: Prefetcher,
-    tell: Callable[[int, StoreCounts, int, ReadCounts], None],
-    number: int,
-    inputs: BuildInputs,
-    budget: float | None,
+    writer: StoreWriter, progress: Progress, sizes: Sequence[int | None], number: int, inputs: BuildInputs
 ) -> None:
     """Append what is left of the source of this number."""
-    source, counts = inputs.sources[number], writer.journal.counts
-    reader, is_part = ahead.take(number, lambda: tell(number, counts, 0, ahead.behind(number - 1)))
-    # The process that built a part has checked its beginning; so has an earlier call that read far enough.
-    judged = inputs.ingest.content != "protein" or is_part or writer.journal.position.records >= BEGINNING_RECORDS
+    source = inputs.sources[number]
+    done = sum(filter(None, sizes[:number]))
+    total = None if None in sizes else sum(filter(None, sizes))
+    # An earlier call that read far enough has checked the beginning.
+    judged = inputs.ingest.content != "protein" or writer.journal.position.records >= BEGINNING_RECORDS
     try:
-        for block in reader.blocks(writer.journal.position):
+        for block in source.blocks(writer.journal.position):
             if not judged and (reason := wrong_content(block)):
                 raise UnusableStoreError(f"{source.name}: {reason}")
             judged = True
             before = writer.journal
-            writer.append(block, source.name, of_part=is_part)
-            if budget is not None:
-                _require_good(source, block, before, budget, writer.folder)
-            ahead.check()
-            tell(number, writer.journal.counts, block.bytes_read, ahead.behind(number))
+            writer.append(block, source.name)
+            _require_good(source, block, before, inputs.ingest.max_bad_fraction, writer.folder)
+            counts = writer.journal.counts
+            progress(counts.records, counts.residues, done + block.bytes_read, total)
     except SourceChangedError as error:
         raise UnusableStoreError(str(error)) from error
     if not _is_pipe(source) and source.stamp() != inputs.stamps[number]:
         raise UnusableStoreError(f"{source.name} was changed while it was read; the same command reads it again")
     writer.end_source()
-    ahead.appended(number)
 
 
 def _is_pipe(source: Source) -> bool:
@@ -305,12 +287,12 @@ def _require_good(source: Source, block: RecordBlock, before: BuildJournal, budg
             _require_within_budget(folder, count, limit, budget)
 
 
-def _require_none_bad(writer: StoreWriter, ahead: Prefetcher) -> None:
+def _require_none_bad(writer: StoreWriter) -> None:
     """Refuse to continue, without a budget, a build that had one and has bad records; before anything is removed."""
-    count = num_bad(writer.journal.rejected) + ahead.num_bad
+    count = num_bad(writer.journal.rejected)
     if count:
         raise ValueError(
-            f"{writer.folder} holds an unfinished store: {count} of {writer.journal.num_read + ahead.num_read} "
+            f"{writer.folder} holds an unfinished store: {count} of {writer.journal.num_read} "
             f"records are bad, where {format_option('data.ingest.max_bad_fraction')} allows 0; give the "
             "max_bad_fraction that it was begun with to continue it, or delete the folder to begin again"
         )
@@ -331,21 +313,3 @@ def format_rejected(rejected: Mapping[str, int]) -> str:
     count = sum(rejected.values())
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in rejected.items())
     return f"{count:,} record{'' if count == 1 else 's'}: {kinds}"
-
-
-def _tell(
-    progress: Progress,
-    sizes: Sequence[int | None],
-    number: int,
-    counts: StoreCounts,
-    bytes_read: int,
-    others: ReadCounts,
-) -> None:
-    """Report what this process and the others have read, while the source of this number is read or awaited."""
-    done = sum(filter(None, sizes[:number]))
-    progress(
-        counts.records + others.records,
-        counts.residues + others.residues,
-        done + bytes_read + others.bytes_read,
-        None if None in sizes else sum(filter(None, sizes)),
-    )

@@ -1,7 +1,6 @@
 """A separate process that builds, reports to its parent, and ends when the parent ends, even if that one is killed.
 
-In: functions with their arguments, pickled by the parent, one after the other. Out: messages, as lines of JSON. Kept:
-nothing.
+In: a function with its arguments, pickled by the parent. Out: messages, as lines of JSON. Kept: nothing.
 
 It is not made by multiprocessing, whose children first import the parent's main module, here the whole of training.
 """
@@ -13,11 +12,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from zymogen.console.safe_text import WHOLE, log_error
 from zymogen.files.durable import CLOSED, FULL, format_os_error
 from zymogen.processes.parent import end_with
+
+MessageSender = Callable[..., None]
+"""Sends a message, given as keywords whose values can be written as JSON, to the parent."""
 
 _PROGRAM = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
@@ -25,43 +27,15 @@ _PROGRAM = (
 )
 
 
-class UnusableStoreError(ValueError):
-    """What was read cannot become a store, so its files are removed, except those that are named.
-
-    Args:
-        message: what is wrong, and what to change.
-        keep: names of the files to keep.
-    """
-
-    def __init__(self, message: str, keep: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.keep = keep
-
-
-class MessageSender(Protocol):
-    """Sends messages to the parent."""
-
-    def __call__(self, **message: Any) -> None:
-        """Send a message, whose values can be written as JSON."""
-
-
 def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen[bytes]:
     """Start a process that calls ``function(send, *arguments)`` and ends.
+
+    It looks for modules where this process does, which includes the folder of the recipe.
 
     Args:
         function: a function of a module's top level.
         arguments: values that can be pickled.
     """
-    process = spawn()
-    call(process, function, *arguments)
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):
-        process.stdin.close()
-    return process
-
-
-def spawn() -> subprocess.Popen[bytes]:
-    """Start a process that makes the calls which `call` sends it."""
     process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
@@ -70,49 +44,36 @@ def spawn() -> subprocess.Popen[bytes]:
     )
     assert process.stdin is not None
     search = [path or os.getcwd() for path in sys.path]
+    content = (search, (os.getpid(), WHOLE), (function, arguments))
     with suppress(BrokenPipeError):  # it died at once; `messages` raises for that
-        process.stdin.write(pickle.dumps(search) + pickle.dumps((os.getpid(), WHOLE)))
+        process.stdin.write(b"".join(map(pickle.dumps, content)))
+        process.stdin.close()
     return process
-
-
-def call(process: subprocess.Popen[bytes], function: Callable[..., None], *arguments: object) -> None:
-    """Have a process of `spawn` call a function as soon as it has made the calls before."""
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):
-        process.stdin.write(pickle.dumps((function, arguments)))
-        process.stdin.flush()
 
 
 def messages(process: subprocess.Popen[bytes], name: str) -> Iterator[dict[str, Any]]:
     """The messages of a process, until it has made its call.
 
     Raises:
-        UnusableStoreError: the process raised it.
         ValueError: the process raised it, or died.
     """
     assert process.stdout is not None
     for line in process.stdout:
         message = json.loads(line)
-        if "done" in message:
-            return
         if "error" in message:
             process.wait()
-            raise (UnusableStoreError if message["unusable"] else ValueError)(message["error"])
+            raise ValueError(message["error"])
         yield message
-    status = process.wait()
-    how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-    raise ValueError(
-        f"{name}: the process that reads it {how}; if memory ran out, lower data.ingest.processes; the same command "
-        "continues where it stopped"
-    )
+    if status := process.wait():
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        raise ValueError(f"{name}: its process {how}; did memory run out? The same command continues where it stopped")
 
 
 def main() -> int:
-    """Call the functions that the parent sends, and return the exit status."""
+    """Call the function that the parent sends, and return the exit status."""
     channel = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not mix with the messages
-    calls: Any = sys.stdin.buffer
-    parent, urls = pickle.load(calls)
+    parent, urls = pickle.load(sys.stdin.buffer)
     WHOLE.update(urls)
     sys.excepthook = log_error
     # Even in the middle of a read from a source that stalls: what was not committed is read again.
@@ -123,16 +84,14 @@ def main() -> int:
             os.write(channel, json.dumps(message).encode() + b"\n")
 
     try:
-        while calls.peek(1):
-            function, arguments = pickle.load(calls)
-            function(send, *arguments)
-            send(done=True)
+        function, arguments = pickle.load(sys.stdin.buffer)
+        function(send, *arguments)
     except ValueError as error:
-        send(error=str(error), unusable=isinstance(error, UnusableStoreError))
+        send(error=str(error))
         return 1
     except OSError as error:
         if error.errno not in CLOSED | FULL:
             raise
-        send(error=format_os_error(error), unusable=False)
+        send(error=format_os_error(error))
         return 1
     return 0

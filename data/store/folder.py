@@ -22,10 +22,9 @@ from zymogen.files import durable
 from zymogen.files.durable import STORE_DIR, describe_os_error, write_then_rename
 from zymogen.settings.section import listed
 
-PARTS = ".zymogen-parts"
 _ARRAYS = (*StoreCounts().file_sizes(), REJECTED)
 _WRITTEN_BESIDE = tuple(write_then_rename(Path(name)).name for name in (JOURNAL, FACTS, FAILED))
-_OURS_BY_NAME = frozenset({LOCK, PARTS, FAILED, *_WRITTEN_BESIDE})
+_OURS_BY_NAME = frozenset({LOCK, FAILED, *_WRITTEN_BESIDE})
 
 
 def require_ours(folder: Path) -> None:
@@ -66,10 +65,6 @@ def discard(folder: Path, keep: Sequence[str] = ()) -> None:
         for name in _ARRAYS:
             if name not in keep:
                 (folder / name).unlink(missing_ok=True)
-    for part in (folder / PARTS).glob("*"):
-        discard_part(part)
-    with suppress(OSError):
-        (folder / PARTS).rmdir()
     if keep:
         return
     remove_journal(folder)
@@ -77,13 +72,6 @@ def discard(folder: Path, keep: Sequence[str] = ()) -> None:
         (folder / name).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
-
-
-def discard_part(folder: Path) -> None:
-    """Remove one part of a build after the process that may still write it has ended; what is not ours stays."""
-    if folder.is_dir():
-        with suppress(ValueError), locked(folder):
-            discard(folder)
 
 
 def remove_journal(folder: Path) -> None:

@@ -36,8 +36,6 @@ class BuildJournal:
     """Number of the source that is being read, from 0."""
     position: SourcePosition = START
     """Where that source continues."""
-    of_part: bool = False
-    """Whether `position` is a position in the source's part (`data.store.prefetch`), not in the source itself."""
     bytes_read: int = 0
     """Stored bytes of that source before `position`; only the progress line uses them."""
 

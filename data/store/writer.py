@@ -126,13 +126,12 @@ class StoreWriter:
         file.truncate(size)
         self._hashes[name] = hash_of(file, size)
 
-    def append(self, block: RecordBlock, source: str, *, of_part: bool = False) -> None:
+    def append(self, block: RecordBlock, source: str) -> None:
         """Add a block of the current source; its arrays must not change afterwards.
 
         Args:
             block: consecutive records.
             source: name of the source, for rejected.jsonl.
-            of_part: whether the block was read from a part of the store.
 
         Raises:
             ValueError: what was appended before could not be written (disk full, quota).
@@ -156,7 +155,6 @@ class StoreWriter:
             rejected_bytes=before.rejected_bytes + len(rejected),
             unknown_letters=dict(Counter(before.unknown_letters) + Counter(block.unknown_letters)),
             position=block.end,
-            of_part=of_part,
             bytes_read=block.bytes_read,
         )
         rows: list[tuple[str, memoryview | bytes]] = [
@@ -171,9 +169,7 @@ class StoreWriter:
 
     def end_source(self) -> None:
         """End the current source, so that the next one begins. Everything is on disk when this returns."""
-        self.journal = replace(
-            self.journal, source=self.journal.source + 1, position=START, of_part=False, bytes_read=0
-        )
+        self.journal = replace(self.journal, source=self.journal.source + 1, position=START, bytes_read=0)
         self.commit()
 
     def commit(self) -> None:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import chain, dropwhile, islice
 from typing import NamedTuple
 
-from data.sources.fasta_text import label_lines
+from data.sources.fasta_text import label_lines, records_of
 from finetune.tables.table import Table
 
 ID, SEQUENCE, LABELS, MASK, PREFIX = "id", "sequence", "labels", "mask", "prefix"
@@ -117,9 +117,9 @@ def fasta_stream(name: str, lines: Iterable[str]) -> Iterator[FastaRecord]:
     if not begin.startswith(">"):
         first = repr(begin.partition("\n")[0][:60]) if begin else "nothing: it is empty"
         raise ValueError(f"{name}: not FASTA: the first line is {first}, but a FASTA file starts with '>'")
-    raw = _raw_records(chain([begin], filled))
+    raw = records_of(chain([begin], filled))
     judged = list(islice(raw, _JUDGED))
-    has_labels = bool(label_lines([[line.encode("utf-8") for line in below] for _, below in judged]))
+    has_labels = bool(label_lines([below for _, below in judged]))
     for number, (header, below) in enumerate(chain(judged, raw), 1):
         if not header:
             raise ValueError(f"{name}: record {number} has no id; write one after '>'")
@@ -129,19 +129,6 @@ def fasta_stream(name: str, lines: Iterable[str]) -> Iterator[FastaRecord]:
                 "letters, where others have a sequence and as many labels; write one line of each, or no labels"
             )
         yield FastaRecord(header, *below[:2]) if has_labels and below else FastaRecord(header, "".join(below))
-
-
-def _raw_records(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """The header of each record, and the lines below it without whitespace and without blank ones."""
-    header, below = "", list[str]()
-    for number, line in enumerate(lines):
-        if line.startswith(">"):
-            if number:
-                yield header, below
-            header, below = line[1:].strip(), []
-        elif bare := "".join(line.split()):
-            below.append(bare)
-    yield header, below
 
 
 def _id(header: str) -> str:

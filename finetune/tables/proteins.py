@@ -18,7 +18,7 @@ from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.order.plan import SPECIAL_TOKENS
 from data.settings import LetterPolicy, SourceContent
 from data.sources.block import START, RecordBlock, SourcePosition
-from data.sources.entries import Entry, entry_blocks
+from data.sources.record_format import Entry, entry_blocks
 from finetune.tables.mutations import variants
 from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table, ids_of, sequence_column

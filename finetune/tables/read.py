@@ -6,6 +6,7 @@ In: a location (`finetune.tables.location`). Out: a `Table`. Kept: nothing. The 
 import re
 from dataclasses import replace
 
+from data.sources.fasta import FastaSource
 from data.sources.tables import DATASETS, LOADERS, TableSource
 from finetune.tables.columnar import dataset_table, parquet_table, sheet_table
 from finetune.tables.fasta import fasta_table, with_labels, with_mask
@@ -14,7 +15,7 @@ from finetune.tables.location import TableLocation
 from finetune.tables.table import Table
 from finetune.tables.text import decode, split_rows
 
-FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
+FASTA = FastaSource.suffixes
 DELIMITED = (".csv", ".tsv", ".txt", ".tab")
 SHEETS = (".xlsx", ".xlsm")
 _RECORD = re.compile(r"\s*>[^\r\n]*[\r\n]\s*[A-Za-z*-]+\s*(?:[\r\n]|\Z)")

@@ -17,8 +17,6 @@ from zymogen.settings.toml_file import overridden
 _CLUSTERING = "data.split_identity"
 _MOST_SOURCES = 20
 """Sources of a command that is shown."""
-_SUFFIXES = "fasta|fas|faa|fa|tsv|csv|json|jsonl|parquet|xml|dat|gbk?|sto|txt|gz|bgz|bgzf|zstd?"
-"""Endings that are left out of a run's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +78,11 @@ def _flat(overrides: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 def _name(sources: Sequence[str]) -> str:
     """A name for the runs on these sources: the first file's, without folders and suffixes; a pattern's folder's."""
+    from data.sources.formats import stem_of
+
     path = PurePosixPath(re.sub(r"[?#].*$", "", sources[0]))
     stem = path.parent.name if re.search(r"[*\[]", path.name) and path.parent.name else path.name
-    stem = re.sub(rf"(\.({_SUFFIXES}))+$", "", stem, flags=re.I)
+    stem = stem_of(stem)
     name = re.sub(r"[^\w.-]+", "-", stem).strip("-.") or "run"
     name = f"{name}_run" if name == "stores" else name  # runs/stores is where token stores are kept
     return f"{name}_and_{len(sources) - 1}_more" if len(sources) > 1 else name

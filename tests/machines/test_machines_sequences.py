@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from data.store.prefetch import plan_reading
 from pretrain.card.text import how_to_load
 from support.launching import Launched
 from support.other_machines import Row, table
@@ -88,10 +87,6 @@ def one_id(folder: Path, ended: Launched) -> None:
     assert list((folder / "runs/t/wandb").glob(f"offline-run-*-{run_id}"))
 
 
-def few_processes(folder: Path, ended: Launched) -> None:
-    assert plan_reading(range(100), (), [20] * 100, 2, first_is_here=True)[1] == 0
-
-
 def needs_are_said(folder: Path, ended: Launched) -> None:
     assert "transformers>=5.17" in "\n".join(how_to_load("AutoModelForMaskedLM", is_modern=True))
 
@@ -165,12 +160,11 @@ ROWS = [
     ),
     Row(
         fault=13,
-        situation="many small files and two processes",
+        situation="many small files",
         prepare=many_small,
         slow=True,
-        words=("-m", "data", "build", "many/*.fasta", "--processes", "2", "--store-dir", "s"),
+        words=("-m", "data", "build", "many/*.fasta", "--store-dir", "s"),
         says=(r"records      100\n",),
-        check=few_processes,
     ),
     Row(
         fault=14,

@@ -1,12 +1,12 @@
 """Digests of steps: one value for every world, number of workers and start, over two passes and a curriculum stage."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from data.commands.digest import DataRecipe, cursor_at, digest_command, digests_of_steps
+from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import EMPTY_CHAIN, Cursor, extend_chain
 from zymogen.settings.toml_file import check, sections
@@ -64,25 +64,17 @@ def test_any_step_alone_is_that_line_of_the_whole(lines, reference: list[str], s
     assert lines(start, STEPS, 2) == reference[start:]
 
 
-def test_a_cold_start_far_in_is_the_warm_one(lines, recipe_in, tmp_path: Path) -> None:
-    """Without an index on disk, and with one that ends before the step."""
-    warm = lines(60, 62)
-    recipe = recipe_in(tmp_path)
-    cold = [line.split("tokens")[0] for line in digest_command(recipe, list(SETTINGS), 60, 62, 1, 0)]
-    assert cold == warm
-    (index,) = (tmp_path / "stores" / "plans").iterdir()
-    index.unlink()
-    assert [line.split("tokens")[0] for line in digest_command(recipe, list(SETTINGS), 60, 62, 1, 0)] == warm
+def corpora_of(recipe_path: Path) -> Corpora:
+    recipe = check(DataRecipe, {"data": sections(recipe_path, SETTINGS)["data"]}, "r")
+    return open_corpora(recipe.data, prepare_corpora(recipe.data))
 
 
-def test_it_covers_two_passes_and_every_stage(lines, recipe_in, tmp_path: Path) -> None:
+def test_it_covers_two_passes_and_every_stage(recipe_in, tmp_path: Path) -> None:
     """What the tests above compare is worth comparing."""
-    recipe = recipe_in(tmp_path)
-    list(digest_command(recipe, list(SETTINGS), STEPS - 1, STEPS, 1, 0))
-    (index,) = (tmp_path / "stores" / "plans").iterdir()
-    windows = json.loads(index.read_text())["windows"]
-    assert windows[-1][0] >= 2  # two passes are complete
-    assert windows[-1][2] > 6_000 > windows[1][2]  # tokens before the windows, on both sides of the stage
+    plan = corpora_of(recipe_in(tmp_path)).plan(0)
+    early, late = cursor_at(plan, 1), cursor_at(plan, STEPS - 1)
+    assert late.pass_index >= 2  # two passes are complete
+    assert late.tokens_before_window > 6_000 > early.tokens_before_window  # on both sides of the stage
 
 
 @pytest.mark.parametrize(
@@ -106,12 +98,9 @@ def test_controls_what_decides_the_content_changes_it(lines, reference: list[str
 
 
 def test_control_a_cursor_off_by_one(lines, recipe_in, tmp_path: Path, reference: list[str]) -> None:
-    recipe_path = recipe_in(tmp_path)
-    content = sections(recipe_path, SETTINGS)
-    recipe = check(DataRecipe, {"data": content["data"]}, "r")
-    corpora = open_corpora(recipe.data, prepare_corpora(recipe.data))
+    corpora = corpora_of(recipe_in(tmp_path))
     plan = corpora.plan(0)
-    cursor = cursor_at(corpora, plan, 5)
+    cursor = cursor_at(plan, 5)
 
     def of(at: Cursor) -> str:
         ((_, digests, tokens, _),) = digests_of_steps(corpora, plan, at, 5, 6, 1)

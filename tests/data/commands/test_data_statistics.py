@@ -13,17 +13,8 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from data.alphabet import LETTER_IDS
 from data.commands import stats as module
-from data.commands.stats import (
-    QUANTILES,
-    bars,
-    count_tokens,
-    draw_lengths,
-    edges,
-    find_duplicates,
-    lines,
-    statistics,
-)
-from data.corpus.lengths import LengthHistogram, count_lengths
+from data.commands.stats import QUANTILES, count_tokens, find_duplicates, lines, statistics
+from data.corpus.lengths import count_lengths
 from data.store.token_store import FACTS, FORMAT, StoreCounts, TokenStore, facts_text
 from support.places import REAL
 
@@ -141,20 +132,6 @@ def test_of_groups_of_one_size_the_first_are_named(arrays) -> None:
     assert [numbers(group) for group in found["largest"]] == [[i, 19 - i] for i in range(module.LARGEST)]
 
 
-def test_a_shared_digest_alone_makes_no_duplicate(arrays) -> None:
-    proteins = ["MKTAY", "MKTAW", "MKTAY", "MK", "MKTAW", "GGGGG", "MKTAY"]
-    found = find_duplicates(arrays(proteins, [2**64 - 1] * len(proteins)))
-    assert found["records"] == 3
-    assert [(g["size"], numbers(g)) for g in found["largest"]] == [(3, [0, 2, 6]), (2, [1, 4])]
-
-
-def test_long_sequences_are_compared_to_the_end(arrays) -> None:
-    same = "ACDEFGHIKL" * 30
-    proteins = [same, same[:-1] + "W", same]
-    found = find_duplicates(arrays(proteins, [0] * 3))
-    assert [numbers(g) for g in found["largest"]] == [[0, 2]]
-
-
 def test_no_duplicates(arrays) -> None:
     found = find_duplicates(arrays(["MK", "MKT", "M"]))
     assert found == {"records": 0, "groups": 0, "largest": []}
@@ -205,28 +182,6 @@ def test_text_and_json_say_the_same(arrays) -> None:
         {"'!'": 3},
         3,
     )
-
-
-@pytest.mark.parametrize("values", [[1], [7, 8], [1, 2, 3, 35_000], list(range(20, 4000, 3)), [1, 2**31 - 1]])
-def test_every_record_stands_in_one_bar(values: list[int]) -> None:
-    lengths = LengthHistogram(values=np.array(values), counts=np.arange(1, len(values) + 1))
-    bin_edges = edges(lengths)
-    assert (np.diff(bin_edges) >= 1).all()
-    one_by_one = np.repeat(lengths.values, lengths.counts)
-    assert bars(lengths, bin_edges).tolist() == np.histogram(one_by_one, bin_edges)[0].tolist()
-    assert bars(lengths, bin_edges).sum() == len(one_by_one)
-
-
-def test_the_picture_is_a_png_whole_or_not_there(tmp_path: Path) -> None:
-    from matplotlib.image import imread
-
-    lengths = LengthHistogram(values=np.array([10, 300, 2000]), counts=np.array([5, 20, 1]))
-    draw_lengths(lengths, tmp_path / "lengths.png", title="three $ $ lengths", crop_tokens=1024)
-    assert imread(tmp_path / "lengths.png").shape[:2] == (675, 1200)
-    (tmp_path / "taken.png").mkdir()
-    with pytest.raises(ValueError, match=r"taken\.png: .*; choose another place$"):
-        draw_lengths(lengths, tmp_path / "taken.png", title="", crop_tokens=1024)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["lengths.png", "taken.png"]
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real proteins beside the project (shared/data/pretrain)")

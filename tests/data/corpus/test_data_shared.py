@@ -5,15 +5,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from data.__main__ import main
-from data.commands import stats
 from data.commands.digest import digest_command
-from data.commands.stats import statistics
 from data.corpus.corpora import Corpora
-from data.corpus.lengths import LengthHistogram, count_lengths
 from data.corpus.prepare import open_corpora, prepare_corpora
 from data.settings import DataSettings
 from data.store.token_store import TokenStore
@@ -75,16 +71,11 @@ def test_what_is_derived_has_the_modes_of_the_umask(umask: int, folder: Path) ->
     try:
         corpora = opened(folder)
         store = corpora.parts[0].store
-        lengths = LengthHistogram(values=np.array([10, 300]), counts=np.array([5, 20]))
-        stats.draw_lengths(lengths, store.folder / "lengths.png", title="", crop_tokens=64)
-        list(digest_command(folder / "recipe.toml", [], 0, 2, 1, 0))
     finally:
         os.umask(before)
     derived = [path for name in DERIVED for path in store.folder.glob(f"{name}*")]
     assert len(derived) == 4
-    plans = list((folder / "stores/plans").iterdir())
-    assert len(plans) == 1
-    paths = [store.folder / "lengths.png", *plans, *derived, *(p for path in derived for p in path.rglob("*"))]
+    paths = [*derived, *(p for path in derived for p in path.rglob("*"))]
     assert {"members", "records.bin", "split.json", "clusters.json"} < {path.name for path in paths}
     wrong = {
         path.relative_to(folder): oct(path.stat().st_mode & 0o777)
@@ -138,13 +129,11 @@ def test_a_store_that_can_only_be_read_is_used(folder: Path) -> None:
     assert [name.rpartition("-")[0] for name in names] == [
         "clusters",
         "excluded",
-        "",
         "members-of-clusters",
         "overlap",
         "split",
     ]
-    assert names[2] == "lengths.png"
-    times = {path: path.stat().st_mtime_ns for path in kept.rglob("*") if path.name != "lengths.png"}
+    times = {path: path.stat().st_mtime_ns for path in kept.rglob("*")}
     assert without_rights(work) == 0
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
@@ -210,7 +199,6 @@ def test_closed_folders_are_one_line_for_every_command(folder: Path, capfd: pyte
         (["build", own, "--output", closed / "store"], closed / "store"),
         (["stats", fasta, *to], fasta),
         (["stats", closed / "store", *to], closed / "store"),
-        (["stats", own, *to, "--png", closed / "a.png"], closed / "a.png"),
         (["head", fasta, *to], fasta),
         (["head", own, "--store-dir", closed], closed),
         (["verify", closed / "store"], closed / "store"),
@@ -254,10 +242,3 @@ def test_a_table_that_cannot_be_read_says_so(folder: Path) -> None:
             (folder / name).chmod(0o644)
 
     assert without_rights(work) == 0
-
-
-def test_the_picture_of_a_store_that_cannot_be_written(folder: Path) -> None:
-    store = TokenStore(built(folder))
-    assert statistics(store, count_lengths(store))["records"] == 120
-    assert main(["stats", str(store.folder), "--store-dir", str(folder / "stores")]) == 0
-    assert (store.folder / "lengths.png").is_file()

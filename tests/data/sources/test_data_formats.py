@@ -4,7 +4,6 @@ import gc
 import io
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -15,11 +14,11 @@ from Bio.Seq import Seq
 from Bio.SeqFeature import SeqFeature, SimpleLocation
 from Bio.SeqRecord import SeqRecord
 
-import data.sources.entries
-from data.sources.biopython import SUFFIXES, SeqIOSource
+import data.sources.record_format
 from data.sources.block import START, SourcePosition
-from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta import FastaSource
+from data.sources.formats import FORMATS
+from data.sources.record_format import Entry, RecordFormat, entry_blocks
 from data.transport.byte_stream import ByteStream
 from support.inputs.protein_files import (
     PROTEINS,
@@ -43,8 +42,10 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
 }
 
 
-def source(folder: Path, suffix: str, content: bytes, policy="refuse") -> SeqIOSource:
-    return SeqIOSource(written(folder / f"x{suffix}", content), SUFFIXES[suffix], policy)
+def source(folder: Path, suffix: str, content: bytes) -> RecordFormat:
+    found = FORMATS[suffix](written(folder / f"x{suffix}", content), "refuse")
+    assert isinstance(found, RecordFormat)
+    return found
 
 
 def genbank(*records: SeqRecord) -> bytes:
@@ -85,7 +86,7 @@ def test_chunks_of_any_size(tmp_path: Path, suffix: str, size: int, monkeypatch:
 
 @pytest.mark.parametrize("suffix", WRITTEN)
 def test_goes_on_behind_every_block(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data.sources.entries, "BLOCK_RECORDS", 7)
+    monkeypatch.setattr(data.sources.record_format, "BLOCK_RECORDS", 7)
     found = source(tmp_path, suffix, WRITTEN[suffix]())
     everything = contents(found)
     ends = [block.end for block in found.blocks()]
@@ -95,7 +96,7 @@ def test_goes_on_behind_every_block(tmp_path: Path, suffix: str, monkeypatch: py
 
 
 def test_blocks_end_by_residues_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data.sources.entries, "BLOCK_RESIDUES", 10)
+    monkeypatch.setattr(data.sources.record_format, "BLOCK_RESIDUES", 10)
     entries = [Entry(b"p%d" % i, b"M" * n) for i, n in enumerate((4, 4, 4, 30, 1))]
     blocks = list(entry_blocks(entries, "refuse", "protein", START, lambda: 0))
     assert [block.lengths.tolist() for block in blocks] == [[4, 4, 4], [30], [1]]
@@ -223,13 +224,13 @@ def test_a_cut_anywhere_is_an_error(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_cut_does_not_give_the_half_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data.sources.entries, "BLOCK_RECORDS", 1)
+    monkeypatch.setattr(data.sources.record_format, "BLOCK_RECORDS", 1)
     record = SeqRecord(Seq("MKTAYIAKQR" * 20), "P2", "P2", "d", annotations={"molecule_type": "protein"})
     content = genbank(replace_name(record, "P1"), record)
     cut = content.rindex(b"121 ")
     blocks = source(tmp_path, ".gp", content[:cut]).blocks()
     assert next(blocks).headers.tobytes() == b"P1 d"
-    with pytest.raises(ValueError, match=r"ends after record 1 \('P1 d'\) inside the next one, without its closing"):
+    with pytest.raises(ValueError, match=r"after record 1 \('P1 d'\): it ends inside the next one, without"):
         next(blocks)
 
 
@@ -265,7 +266,7 @@ def test_empty_missing_or_something_else(tmp_path: Path, suffix: str) -> None:
     for content in (b"", b"\n\n", fasta()):
         with pytest.raises(ValueError, match=rf"x\{suffix}: (cannot be read as|no .* record in it|has more than)"):
             contents(source(tmp_path, suffix, content))
-    missing = replace(source(tmp_path, suffix, b""), location=str(tmp_path / f"none{suffix}"))
+    missing = FORMATS[suffix](str(tmp_path / f"none{suffix}"), "refuse")
     with pytest.raises(ValueError, match=r"none"):
         missing.stamp()
     with pytest.raises(ValueError, match=r"none"):
@@ -286,7 +287,7 @@ def test_a_line_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(contents(source(tmp_path, suffix, WRITTEN[suffix]()))) == len(PROTEINS)
     before = {".xml": b"<sequence length=", ".dat": b"DE   RecName", ".gp": b"DEFINITION  ", ".sto": b"#=GS P12345"}
     endless = WRITTEN[suffix]().replace(before[suffix], b" " * 400_000 + before[suffix], 1)
-    with pytest.raises(ValueError, match=r"(a line|an entry) of more than 200000 bytes; .* remove the entry"):
+    with pytest.raises(ValueError, match=r"(a line|an entry) of more than 200000 bytes[;,] .*remove (it|the entry)"):
         contents(source(tmp_path, suffix, endless))
 
 
@@ -297,7 +298,7 @@ def test_header_bytes_that_are_no_utf8_come_through(tmp_path: Path) -> None:
 
 
 def test_xml_holds_no_more_than_the_entries_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data.sources.entries, "BLOCK_RECORDS", 64)
+    monkeypatch.setattr(data.sources.record_format, "BLOCK_RECORDS", 64)
     head, entries = uniprot_xml().split(b"\n<entry", 1)
     entries = b"\n<entry" + entries.removesuffix(b"</uniprot>\n")
     lower(monkeypatch, line=200_000)  # of one entry; the file has 2 million

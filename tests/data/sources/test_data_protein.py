@@ -183,12 +183,10 @@ def test_every_kind_of_source_is_judged(tmp_path: Path, name: str) -> None:
         open_or_build([source(path)], tmp_path / "stores", "refuse", LIMITS)
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_the_second_of_two_sources(tmp_path: Path, processes: int) -> None:
+def test_the_second_of_two_sources(tmp_path: Path) -> None:
     paths = [written(tmp_path / "a.fasta", fasta(PROTEINS)), written(tmp_path / "b.fasta", fasta(DNA))]
-    ingest = IngestSettings(processes=processes)
     with pytest.raises(ValueError, match=r"b.fasta: holds nucleotides"):
-        build_into(tmp_path / "store", [source(path) for path in paths], "refuse", ingest)
+        build_into(tmp_path / "store", [source(path) for path in paths], "refuse", LIMITS)
     assert not (tmp_path / "store").exists()
 
 
@@ -208,7 +206,7 @@ def stopped_after(num_records: int, found: Source, folder: Path) -> None:
 
 def test_the_verdict_is_given_once_and_at_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that stops after its first block is continued, although what follows alone would be refused."""
-    monkeypatch.setattr("data.sources.entries.BLOCK_RECORDS", 1000)
+    monkeypatch.setattr("data.sources.record_format.BLOCK_RECORDS", 1000)
     monkeypatch.setattr("data.store.writer.COMMIT_BYTES", 1)
     rows = PROTEINS * 25 + READS * 100
     path = written(tmp_path / "x.csv", f"sequence\n{''.join(f'{s}{chr(10)}' for s in rows)}".encode())
@@ -224,7 +222,7 @@ def test_too_little_at_the_beginning_is_no_verdict(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("data.store.writer.COMMIT_BYTES", 1)
     path = written(tmp_path / "x.csv", f"sequence\n{''.join(f'{s}{chr(10)}' for s in READS)}".encode())
     with monkeypatch.context() as patch:
-        patch.setattr("data.sources.entries.BLOCK_RECORDS", 3)
+        patch.setattr("data.sources.record_format.BLOCK_RECORDS", 3)
         stopped_after(9, source(path), tmp_path / "store")
     with pytest.raises(ValueError, match="holds nucleotides"):
         build_into(tmp_path / "store", [source(path)], "refuse", LIMITS)

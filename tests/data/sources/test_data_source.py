@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from data.settings import CorpusSettings, DataSettings, MixedCorpus
-from data.sources.biopython import SeqIOSource
+from data.sources.biopython import GenBank, Stockholm, SwissProt, UniProtXml
 from data.sources.block import SourcePosition
 from data.sources.fasta import FastaSource
 from data.sources.resolve import ResolvedSources, require_files, resolve
@@ -50,16 +50,16 @@ def files(tmp_path: Path) -> Path:
         ("uniref50.2024_01", FastaSource, None),
         ("https://rest.uniprot.org/uniprotkb/stream?query=(proteome:UP*)&format=fasta", FastaSource, None),
         ("s3://bucket/x.fasta.zst", FastaSource, None),
-        ("x.xml", SeqIOSource, "uniprot-xml"),
-        ("x.xml.gz", SeqIOSource, "uniprot-xml"),
-        ("https://host/x.dat.gz?key=1", SeqIOSource, "swiss"),
-        ("x.gb", SeqIOSource, "genbank"),
-        ("x.gbk", SeqIOSource, "genbank"),
-        ("x.GBFF.gz", SeqIOSource, "genbank"),
-        ("x.gp", SeqIOSource, "genbank"),
-        ("x.gpff", SeqIOSource, "genbank"),
-        ("s3://bucket/x.sto", SeqIOSource, "stockholm"),
-        ("x.stk.zst", SeqIOSource, "stockholm"),
+        ("x.xml", UniProtXml, None),
+        ("x.xml.gz", UniProtXml, None),
+        ("https://host/x.dat.gz?key=1", SwissProt, None),
+        ("x.gb", GenBank, None),
+        ("x.gbk", GenBank, None),
+        ("x.GBFF.gz", GenBank, None),
+        ("x.gp", GenBank, None),
+        ("x.gpff", GenBank, None),
+        ("s3://bucket/x.sto", Stockholm, None),
+        ("x.stk.zst", Stockholm, None),
         ("x.parquet", TableSource, ".parquet"),
         ("x.csv?sequence=a&id=b", TableSource, ".csv"),
         ("x.csv.gz", TableSource, ".csv"),
@@ -74,8 +74,6 @@ def test_the_suffix_says_the_format(tmp_path: Path, name: str, kind: type, forma
     (source,) = resolved(tmp_path, name).sources
     assert type(source) is kind
     assert source.name == redacted(name)
-    if isinstance(source, SeqIOSource):
-        assert source.format == format
     if isinstance(source, TableSource):
         assert source.suffix == format
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import data.sources.entries
+import data.sources.record_format
 from data.sources.block import SourcePosition
 from data.sources.tables import TableSource, split_query
 from support.inputs.faulty_server import Site, serving
@@ -56,7 +56,7 @@ def test_every_kind_of_table(tmp_path: Path, suffix: str, monkeypatch: pytest.Mo
     assert contents(found) == EVERYTHING
     assert found.name.endswith(f"x{suffix}")
 
-    monkeypatch.setattr(data.sources.entries, "BLOCK_RECORDS", 9)
+    monkeypatch.setattr(data.sources.record_format, "BLOCK_RECORDS", 9)
     ends = [block.end for block in found.blocks()]
     assert [end.records for end in ends] == [9, 18, 27, 36, 45, 54, 63, 64]
     for end in (ends[0], ends[4], ends[-1]):

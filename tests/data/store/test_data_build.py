@@ -1,27 +1,27 @@
-"""Building a store: the same bytes whatever interrupts it and however many processes read."""
+"""Building a store: the same bytes whatever interrupts it."""
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from data.settings import IngestSettings
-from data.sources.block import START, Source
+from data.sources.block import Source
 from data.sources.fasta import FastaSource
+from data.sources.tables import TableSource
 from data.store import writer as store_writer
 from data.store.build import build_into, open_or_build
 from data.store.builder_process import MessageSender, messages, start
-from data.store.folder import PARTS, is_held
 from data.store.journal import read_journal
-from data.store.prefetch import BuiltPart
 from data.store.token_store import TokenStore
 from data.store.writer import StoreWriter
 from support.forked import in_process
@@ -211,122 +211,60 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path) -> None:
     assert build_into(tmp_path / "store", sources, "refuse", IngestSettings()).num_records == 2
 
 
-# Several at once ----------------------------------------------------------------------------------
+# Standard input and pipes -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_in_parallel_it_gives_the_same_bytes(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    ingest = IngestSettings(max_bad_fraction=0.25, processes=3)
-    told = []
-    build_into(tmp_path / "store", SOURCES, "count", ingest, progress=lambda *counts: told.append(counts))
-    assert contents(tmp_path / "store") == whole
-    assert told[-1] == (573, TokenStore(tmp_path / "store").total_residues, 620 << 20, 620 << 20)
+def test_standard_input_does_not_replace_an_unfinished_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_writer, "COMMIT_S", 0.0)
+    with pytest.raises(ValueError, match="broke after 300"):
+        build_into(tmp_path, [SeededSource("s", breaks_at=300)], "count", IngestSettings())
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="holds an unfinished store of other sources or settings; delete it, or"):
+        build_into(tmp_path, [SeededSource("-")], "count", IngestSettings())
+    assert contents(tmp_path) == before
+    assert build_into(tmp_path, [SeededSource("s")], "count", IngestSettings()).num_records == 500
 
 
-def at(folder: Path) -> tuple[int, int] | None:
-    """Source and number of records where an unfinished build stands."""
-    journal = read_journal(folder)
-    return journal and (journal.source, journal.num_read)
+@pytest.mark.parametrize("kind", [".parquet", ".jsonl", "datasets"])
+def test_a_table_that_changes_while_it_is_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "rows" / ("rows.parquet" if kind == "datasets" else f"rows{kind}")
+    path.parent.mkdir()
 
+    def write(*_: object, sequences: tuple[str, ...] = ("MKT", "MKV")) -> None:
+        new = tmp_path / "new"
+        if kind == ".jsonl":
+            new.write_text("".join(f'{{"sequence": "{sequence}"}}\n' for sequence in sequences))
+        else:
+            pq.write_table(pa.table({"sequence": list(sequences)}), new)
+        os.replace(new, path)
 
-def parallel_build(send: MessageSender, folder: Path, sources: list[Source]) -> None:
-    build_into(folder, sources, "count", IngestSettings(max_bad_fraction=0.25, processes=3), progress=quiet)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.prove), 3])
-def test_killed_in_parallel_it_goes_on(tmp_path: Path, whole: dict[str, bytes], processes: int) -> None:
-    folder, gate = tmp_path / "store", tmp_path / "gate"
-    # The first source is read by the builder itself, the second waits halfway, the third is built while they wait.
-    first = SeededSource("a", 1, 300, bad_every=9, gate=gate, gate_at=100)
-    second = SeededSource("b", 2, 250, gate=gate, gate_at=200)
-    sources = [first, second, SOURCES[2]]
-    builder = start(parallel_build, folder, sources)
-    part, ready = folder / PARTS / "0001", folder / PARTS / "0002" / "store.json"
-    until(lambda: ready.exists() and [at(folder), at(part)] == [(0, 100), (0, 200)])
-    builder.kill()
-    builder.wait()
-    assert builder.stdout is not None
-    builder.stdout.close()
-    until(lambda: not is_held(part))  # the processes that it had started end with it
-    gate.touch()
-    build_into(folder, sources, "count", IngestSettings(max_bad_fraction=0.25, processes=processes))
-    assert contents(folder) == whole
-
-
-def test_killed_while_a_part_is_appended(
-    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("data.store.prefetch._BLOCK_RECORDS", 16)
-    monkeypatch.setattr("data.store.prefetch._BLOCK_RESIDUES", 3000)
-    places = set()
-    for point in (30, 55, 80, 300, 420):
-        folder = tmp_path / str(point)
-        build_into(folder / PARTS / "0000", SOURCES[:1], "count", QUARTER)
-        build_into(folder / PARTS / "0001", SOURCES[1:2], "count", QUARTER)
-        assert in_process(lambda: build_and_die(folder, point, monkeypatch)) == -signal.SIGKILL  # noqa: B023
-        journal = read_journal(folder)
-        places.add(journal and (journal.source, journal.of_part))
-        build_into(folder, SOURCES, "count", QUARTER)
-        assert contents(folder) == whole
-    assert {(0, True), (1, True)} <= places
-
-
-def test_a_part_reads_as_its_source_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.store.prefetch._BLOCK_RECORDS", 16)
-    monkeypatch.setattr("data.store.prefetch._BLOCK_RESIDUES", 2000)
-    runs = SeededSource("r", num_records=120, bad_every=1, bad_until=45)  # more bad ones in a row than a block holds
-    mixed = SeededSource("m", num_records=120, bad_every=3)
-    for source in (runs, mixed):
-        build_into(tmp_path / source.name, [source], "count", IngestSettings(max_bad_fraction=0.5))
-        part, whole = BuiltPart(tmp_path / source.name, source), source.block(0, 120)
-        blocks = list(part.blocks())
-        assert len(blocks) > 8
-        for number, end in enumerate([START, *(block.end for block in blocks)]):
-            rest = list(part.blocks(end))
-            assert [block.end for block in rest] == [block.end for block in blocks[number:]]
-            for name in ("tokens", "lengths", "digests", "headers", "header_lengths"):
-                joined = [getattr(block, name) for block in (*blocks[:number], *rest)]
-                assert np.array_equal(np.concatenate(joined), getattr(whole, name))
-            bad = [record for block in (*blocks[:number], *rest) for record in block.rejected]
-            assert [record[:1] + record[2:] for record in bad] == [record[:1] + record[2:] for record in whole.rejected]
-        for begin, block in zip([START, *(block.end for block in blocks)], blocks, strict=False):
-            assert len(block.lengths) + len(block.rejected) == block.end.records - begin.records
-            assert all(begin.records < record.record <= block.end.records for record in block.rejected)
-        assert max(len(block.rejected) for block in blocks) <= 16
-        assert max(len(block.tokens) for block in blocks) <= 2000
-        assert sum(block.unknown_letters.get("'?'", 0) for block in blocks) == 2
-
-
-@pytest.mark.slow
-def test_an_error_in_another_process(tmp_path: Path) -> None:
-    ingest, gate, log = IngestSettings(processes=2), tmp_path / "gate", tmp_path / "log"
-    sources = [SeededSource("a", gate=gate, gate_at=100), SeededSource("b", bad_every=30, log=log)]
-    with ThreadPoolExecutor(1) as pool:  # the first source continues only when the second has failed
-        building = pool.submit(build_into, tmp_path / "store", sources, "count", ingest, progress=quiet)
-        until(lambda: log.exists() and not (tmp_path / "store" / PARTS / "0001").exists())
-        gate.touch()
-        with pytest.raises(ValueError, match=r"^b: record 30 \('bad 29.'\) has no sequence; fill it\. To leave"):
-            building.result()
+    write(sequences=("MKT",))
+    place, suffix = (f"datasets://{path.parent}", "") if kind == "datasets" else (str(path), kind)
+    sources = [TableSource(place, suffix, "refuse")]
+    with pytest.raises(ValueError, match=r" was changed while it was read; the same command reads it again$"):
+        build_into(tmp_path / "store", sources, "refuse", IngestSettings(), progress=write)
     assert not (tmp_path / "store").exists()
+    assert build_into(tmp_path / "store", sources, "refuse", IngestSettings(), progress=quiet).num_records == 2
 
 
-@pytest.mark.slow
-def test_a_process_that_dies(tmp_path: Path) -> None:
-    sources = [SeededSource("a"), DyingSource("d")]
-    with pytest.raises(
-        ValueError, match=r"^d: the process that reads it was ended by signal 9; .* continues where it stopped"
-    ):
-        build_into(tmp_path / "store", sources, "count", IngestSettings(processes=2))
-    assert not (tmp_path / "store" / "store.json").exists()
+@pytest.mark.parametrize("kind", ["fasta", "csv"])
+def test_a_pipe_is_read_once(tmp_path: Path, kind: str) -> None:
+    pipe = tmp_path / f"pipe.{kind}"
+    os.mkfifo(pipe)
+    os.utime(pipe, ns=(0, 0))  # what is written into it changes its time
+    text = ">a\nMKT\n>b\nMKV\n" if kind == "fasta" else "id,sequence\na,MKT\nb,MKV\n"
+    source: Source = FastaSource(str(pipe), "refuse")
+    if kind == "csv":
+        source = TableSource(f"{pipe}?sequence=sequence", ".csv", "refuse")
+    writer = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+    writer.start()
+    store = build_into(tmp_path / "store", [source], "refuse", IngestSettings(), progress=quiet)
+    writer.join()
+    assert os.stat(pipe).st_mtime_ns > 0
+    assert store.num_records == 2
 
 
-class DyingSource(SeededSource):
-    """Ends its process."""
-
-    def blocks(self, *_: Any) -> Iterator[Any]:
-        os.kill(os.getpid(), signal.SIGKILL)
-        yield
+# Several at once ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

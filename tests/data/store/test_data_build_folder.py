@@ -15,7 +15,6 @@ from data.sources.block import Source
 from data.sources.fasta import FastaSource
 from data.store import writer as store_writer
 from data.store.build import build_into
-from data.store.folder import PARTS
 from data.store.journal import JOURNAL, read_journal, write_failure
 from data.store.token_store import FACTS, StoreCounts, TokenStore
 from support.forked import in_process
@@ -55,7 +54,7 @@ def strewn(folder: Path, draw: random.Random, leave_out: set[str]) -> dict[Path,
     return made
 
 
-def build(folder: Path, sources: list[Source], processes: int, kill_at: int = 0) -> None:
+def build(folder: Path, sources: list[Source], kill_at: int = 0) -> None:
     """Build in a copy of this process, which is killed where it touches the disk for the `kill_at`th time."""
     passed = 0
 
@@ -74,8 +73,7 @@ def build(folder: Path, sources: list[Source], processes: int, kill_at: int = 0)
         patch.setattr(store_writer.StoreWriter, "_write", deadly(store_writer.StoreWriter._write))
         for name in ("fsync", "replace", "unlink", "rmdir"):
             patch.setattr(os, name, deadly(getattr(os, name)))
-        ingest = IngestSettings(max_bad_fraction=0.25, processes=processes)
-        build_into(folder, sources, "count", ingest, progress=quiet)
+        build_into(folder, sources, "count", QUARTER, progress=quiet)
 
 
 @cache
@@ -93,10 +91,9 @@ def random_builds(tmp_path: Path, once: Path, seed: int) -> int:
         theirs |= strewn(folder, draw, set())
     num_builds = draw.randint(1, 3)
     for _ in range(num_builds):
-        processes = 2 if draw.random() < 0.25 else 1
         sources = SPOILED if draw.random() < 0.3 else SOURCES
         killed = draw.random() < 0.7
-        ended = in_process(partial(build, folder, sources, processes, draw.randint(1, 130) if killed else 0))
+        ended = in_process(partial(build, folder, sources, draw.randint(1, 130) if killed else 0))
         assert ended in (0, 1, -signal.SIGKILL)
         if theirs and is_foreign:
             assert ended == 1
@@ -110,7 +107,7 @@ def random_builds(tmp_path: Path, once: Path, seed: int) -> int:
     if is_foreign and theirs:
         return num_builds
     if not (folder / FACTS).exists():
-        assert in_process(lambda: build(folder, SPOILED, 1)) == 1
+        assert in_process(lambda: build(folder, SPOILED)) == 1
         for path, content in theirs.items():
             assert path.read_bytes() == content, path
         if theirs and not (folder / JOURNAL).exists():
@@ -146,12 +143,11 @@ def fasta(path: Path) -> Source:
     return FastaSource(str(path), "refuse")
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_sources_that_lie_where_the_store_shall_go(tmp_path: Path, processes: int) -> None:
+def test_sources_that_lie_where_the_store_shall_go(tmp_path: Path) -> None:
     sources = [fasta(tmp_path / "parts" / name) for name in ("p1.fasta", "shard0/p2.fasta", "0002/p3.fasta")]
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=REFUSAL.format(tmp_path, "parts")):
-        build_into(tmp_path, sources, "refuse", IngestSettings(processes=processes))
+        build_into(tmp_path, sources, "refuse", IngestSettings())
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -188,7 +184,7 @@ def test_files_that_came_into_a_folder_of_ours(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     with pytest.raises(ValueError, match="broke after 30"):
         build_into(folder, [SOURCES[1], SeededSource("c", 3, 60, 30, breaks_at=30)], "count", QUARTER)
-    theirs = dict.fromkeys(("notes.txt", "parts/p.fasta", f"{PARTS}/0000/p.fasta", "split-1/split.json"), b"mine")
+    theirs = dict.fromkeys(("notes.txt", "parts/p.fasta", "parts/0000/p.fasta", "split-1/split.json"), b"mine")
     for name, content in theirs.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -210,7 +206,7 @@ def test_a_journal_comes_before_all_other_files(tmp_path: Path, points: range) -
     seen = []
     for point in points:
         folder = tmp_path / f"{point}"
-        assert in_process(partial(build, folder, SOURCES, 1, point)) == -signal.SIGKILL
+        assert in_process(partial(build, folder, SOURCES, point)) == -signal.SIGKILL
         seen.append(set(contents(folder)))
         assert JOURNAL in seen[-1] or not seen[-1] & RESERVED
         build_into(folder, SOURCES, "count", QUARTER)

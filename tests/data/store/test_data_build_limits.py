@@ -57,17 +57,12 @@ def test_above_the_budget(tmp_path: Path) -> None:
     assert build_into(tmp_path / "store", [SeededSource("s", bad_every=5)], "count", ingest).num_records == 400
 
 
-@pytest.mark.parametrize(
-    ("processes", "block_records"),
-    [(1, 999), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 5000), (1, 5000), (2, 999)))],
-)
-def test_the_budget_is_asked_on_the_way_and_no_block_changes_when(
-    tmp_path: Path, block_records: int, processes: int
-) -> None:
+@pytest.mark.parametrize("block_records", [999, pytest.param(5000, marks=pytest.mark.slow)])
+def test_the_budget_is_asked_on_the_way_and_no_block_changes_when(tmp_path: Path, block_records: int) -> None:
     # A tenth of the second source is bad: the first 10,000 of all hold 400, the first 20,000 hold 1,400.
     good = SeededSource("g", 1, 6000, block_records)
     bad = SeededSource("b", 2, 30_000, block_records, bad_every=10)
-    ingest = IngestSettings(max_bad_fraction=0.05, processes=processes)
+    ingest = IngestSettings(max_bad_fraction=0.05)
     with pytest.raises(ValueError, match=r"1400 of 20000 records are bad, a fraction of 0\.07"):
         build_into(tmp_path / "store", [good, bad], "count", ingest)
     assert sorted(contents(tmp_path / "store")) == ["progress.json", "rejected.jsonl"]
@@ -93,7 +88,7 @@ def test_no_record_at_all(tmp_path: Path) -> None:
             build_into(tmp_path / "store", sources, "count", IngestSettings())
         assert not (tmp_path / "store").exists()
     some = [SeededSource("e", num_records=0), SeededSource("s"), SeededSource("x", num_records=3, bad_every=1)]
-    ingest = IngestSettings(max_bad_fraction=0.1, processes=3)
+    ingest = IngestSettings(max_bad_fraction=0.1)
     assert build_into(tmp_path / "store", some, "count", ingest).num_records == 500
 
 

@@ -210,7 +210,6 @@ def test_a_better_ranking_is_a_lower_number() -> None:
         ),
         (["tasks.binds.weight=-1"], "on the command line, tasks.binds.weight=-1: tasks.binds.weight is -1"),
         (["data.table.binds.x=2"], "'table' is a setting, not a section"),
-        (["data.ingest.processes=2"], "there is no setting 'data.ingest.processes'"),
         (["data.ingest.max_bad_fraction=0.5"], "there is no setting 'data.ingest.max_bad_fraction'"),
     ],
 )

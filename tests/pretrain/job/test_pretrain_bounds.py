@@ -21,7 +21,7 @@ BOUNDS = {
     "at least 1": """
         run.validation_sequences run.keep_checkpoints run.keep_checkpoints_every
         data.bin_tokens data.bins_per_step data.window_sequences data.bins_per_forward
-        data.ingest.processes parallel.context
+        parallel.context
     """,
     "at least 0": "optimizer.weight_decay schedule.warmup_tokens run.compare_copies_every",
     "above 0": """

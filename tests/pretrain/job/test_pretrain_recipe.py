@@ -41,7 +41,8 @@ SURFACE = {
         compute.attention compute.checkpointing compute.compile compute.tf32 parallel.context parallel.exchange
         parallel.timeout
         data.exclude data.workers data.mixture.sources data.mixture.clusters data.mixture.exclude
-        data.ingest.max_bad_fraction data.ingest.content data.ingest.processes
+        data.format data.format_options data.mixture.format data.mixture.format_options
+        data.ingest.max_bad_fraction data.ingest.content
     """,
 }
 """Every setting that a user can write, by class. A new one is a promise to keep: add it here, and to the changelog."""
@@ -104,7 +105,7 @@ def test_an_unknown_section_is_seen_though_it_is_empty(tmp_path: Path) -> None:
         ("data__mask__prob", "data.mask.mask_prob"),
         ("data__sorces", "data.sources"),
         ("seed", "run.seed"),
-        ("data__mask", "data.mask.mask_prob"),  # a section, given a value
+        ("data__mask", "data.format"),  # a section, given a value
     ],
 )
 def test_unknown_key_names_the_nearest(tmp_path: Path, how: str, wrong: str, nearest: str) -> None:
