@@ -58,7 +58,7 @@ def linear(name: str, objective: Task, labels: Labels, parts: PartRecords, featu
     train, valid, asked = (label_rows(labels, records) for records in parts)
     prediction = constant(objective, labels, parts).predictions.prediction.copy()
     standard = _Standardizer(features, train)
-    fit = _ridges if objective.settings.type == "regression" else _logistics
+    fit = _ridges if objective.settings.is_number else _logistics
     chosen: list[float] = []
     judged = {*valid.outputs.tolist()}
     by_default = 0
@@ -82,7 +82,7 @@ def linear(name: str, objective: Task, labels: Labels, parts: PartRecords, featu
 
 
 def _said(objective: Task, features: Features, chosen: Sequence[float], by_default: int, train: LabelRows) -> str:
-    kind = "ridge" if objective.settings.type == "regression" else "logistic"
+    kind = "ridge" if objective.settings.is_number else "logistic"
     penalty = f"penalty {min(chosen):g} to {max(chosen):g}" if len(set(chosen)) > 1 else ""
     penalty = penalty or (f"penalty {chosen[0]:g}" if chosen else "nothing to fit")
     if by_default < len(chosen):
@@ -177,7 +177,8 @@ def _logistics(objective: Task, matrix: Any, truth: Floats) -> list[_Fit]:
     from sklearn.linear_model import LogisticRegression
 
     index = truth[:, 0].astype(np.int64)
-    num_classes = len(objective.classes) if objective.settings.type in ("multiclass", "ordinal") else 2
+    is_wide = objective.settings.kind.predicts_each_class
+    num_classes = len(objective.classes) if is_wide else 2
     weights: list[Any] = [None]
 
     def of(alpha: float) -> Predict:
@@ -192,7 +193,7 @@ def _logistics(objective: Task, matrix: Any, truth: Floats) -> list[_Fit]:
         def predict(rows: Any) -> Floats:
             probabilities = np.zeros((rows.shape[0], num_classes))
             probabilities[:, model.classes_] = model.predict_proba(rows)
-            return probabilities[:, 1:] if objective.settings.type in ("binary", "multilabel") else probabilities
+            return probabilities if is_wide else probabilities[:, 1:]
 
         return predict
 
@@ -218,13 +219,11 @@ def _best(
 
     def losses(predict: Predict) -> Floats:
         found = predict(matrix)
-        if objective.settings.type == "regression":
+        if objective.settings.is_number:
             each = (found[np.arange(len(mine)), column] - truth) ** 2
         else:
-            binary = objective.settings.type in ("binary", "multilabel")
-            of_truth = np.where(truth == 1, found[:, 0], 1 - found[:, 0]) if binary else None
-            of_truth = found[np.arange(len(mine)), truth.astype(np.int64)] if of_truth is None else of_truth
-            each = -np.log(np.clip(of_truth, 1e-9, 1))
+            wide = found if found.shape[1] > 1 else np.hstack([1 - found, found])
+            each = -np.log(np.clip(wide[np.arange(len(mine)), truth.astype(np.int64)], 1e-9, 1))
         return np.asarray(np.bincount(column, each, len(of)), np.float64)
 
     summed = np.stack([losses(predict) for _, predict in fits])

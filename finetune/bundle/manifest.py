@@ -22,7 +22,7 @@ from pretrain.model.presets import EsmShape
 from zymogen.settings import json_file
 from zymogen.settings.section import IDENTITY, setting
 
-FORMAT = "zymogen.bundle/2"
+FORMAT = "zymogen.bundle/3"
 MANIFEST, WEIGHTS, SPLIT, WILD_TYPES = "bundle.json", "model.safetensors", "split.csv", "wild_type.fasta"
 FILES = (WEIGHTS, SPLIT, WILD_TYPES)
 """Files whose hashes a manifest holds; the last one is only there for a model of mutations."""

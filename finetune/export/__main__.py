@@ -136,13 +136,16 @@ def exportable(bundle: "Bundle") -> "Task":
             "of one problem type; train one [[tasks]], which may have several columns, to export"
         )
     (objective,) = objectives
-    kind, outputs = objective.settings.type, len(objective.outputs)
-    if kind == "ordinal":
-        raise ValueError(f"task {objective.settings.name!r} is ordinal, a problem type that transformers does not have")
-    if kind == "multiclass" and outputs > 1:
+    outputs, problem = len(objective.outputs), objective.settings.kind.transformers_problem
+    if not problem:
         raise ValueError(
-            f"task {objective.settings.name!r} has {outputs} multiclass columns, and transformers chooses one class of "
-            "one column; train one column to export"
+            f"task {objective.settings.name!r} is of type {objective.settings.type}, a problem type that transformers "
+            "does not have"
+        )
+    if outputs > 1 and objective.settings.kind.predicts_each_class:
+        raise ValueError(
+            f"task {objective.settings.name!r} has {outputs} {objective.settings.type} columns, and transformers "
+            "chooses one class of one column; train one column to export"
         )
     return objective
 

@@ -137,7 +137,7 @@ class TaskHead(nn.Module):
     def __init__(self, objective: Task, settings: HeadSettings, shape: EsmShape) -> None:
         super().__init__()
         task, hidden = objective.settings, settings.hidden or shape.dim
-        self.outputs, self.is_multiclass = len(objective.outputs), task.type == "multiclass"
+        self.shape = len(objective.outputs), *task.kind.shape(len(objective.classes))
         self.map: nn.Module
         if settings.form == "mlp":
             head = PairHead if task.level == "pair" else MlpHead
@@ -151,7 +151,7 @@ class TaskHead(nn.Module):
             self.map = ClassificationHead(shape, objective.width)
         else:  # as in EsmForTokenClassification
             self.map = OutputMap(shape.dim, objective.width)
-        self.thresholds = OrderedThresholds(self.outputs, len(objective.classes)) if task.type == "ordinal" else None
+        self.thresholds = task.kind.output_module(len(objective.outputs), len(objective.classes))
 
     def forward(self, vectors: Tensor, rows: Tensor, outputs: Tensor, partners: Tensor | None = None) -> Tensor:
         """The numbers of each target: ``(n,)``, or ``(n, C)`` logits of C classes, or ``(n, C - 1)`` cumulative ones.
@@ -167,7 +167,5 @@ class TaskHead(nn.Module):
             rows = torch.arange(len(rows), device=rows.device)
         else:
             numbers = self.map(vectors)
-        if self.is_multiclass:
-            numbers = numbers.unflatten(1, (self.outputs, -1))
-        picked: Tensor = numbers[rows, outputs]
+        picked: Tensor = numbers.unflatten(1, self.shape)[rows, outputs]
         return picked if self.thresholds is None else self.thresholds(picked, outputs)

@@ -75,6 +75,29 @@ def top_gain(truth: Floats, scores: Floats, fraction: float = 0.1) -> float:
     return float(ndcg_score(gains[None], scores[None], k=int(len(gains) * fraction + 1e-9)))
 
 
+def enrichment_metrics(active: NDArray[np.bool_], scores: Floats) -> dict[str, float]:
+    """AUROC, AP, BEDROC and enrichment at 1 %, each with what it depends on or what chance gives.
+
+    Args:
+        active: whether each item is positive; some, and not all.
+        scores: finite, the higher the more likely positive.
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    ratio = float(active.mean())
+    factor, most, items = enrichment(active, scores, 0.01)
+    return {
+        "auroc": float(roc_auc_score(active, scores)),
+        "ap": float(average_precision_score(active, scores)),
+        "positive_ratio": ratio,  # what AP is by chance
+        "bedroc": bedroc(active, scores),
+        "bedroc_random": random_bedroc(ratio),
+        "ef1": factor,
+        "ef1_most": most,
+        "ef1_items": float(items),
+    }
+
+
 def _scaled(value: float, ratio: float, alpha: float) -> float:
     least = (np.exp(-alpha * (1 - ratio)) - np.exp(-alpha)) / (ratio * -np.expm1(-alpha))
     most = np.expm1(-alpha * ratio) / (ratio * np.expm1(-alpha))

@@ -10,17 +10,25 @@ import inspect
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from zymogen.settings.section import fields_of, unknown_word
+from zymogen.settings.section import Section, fields_of, unknown_word
 
 T = TypeVar("T")
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 FORM = "package.module:Class"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoOptions(Section):
+    """The options of a class that has none."""
+
+    section: ClassVar = "options"
 
 
 def is_external(name: object) -> bool:
@@ -77,6 +85,15 @@ def load(setting: str, name: str, base: type[T], own: Mapping[str, type[T]]) -> 
     return found
 
 
+def hash_of(setting: str, name: str) -> str:
+    """Return the SHA-256 of the file that defines a class of the user's; empty for one of ours.
+
+    Raises:
+        ValueError: its module cannot be imported.
+    """
+    return _hash(setting, name) if is_external(name) else ""
+
+
 def code_of(recipe: Any) -> dict[str, str]:
     """Return the SHA-256 of the files that define the classes of the user's, by the settings that name them.
 
@@ -121,5 +138,5 @@ def _imported(setting: str, name: str) -> ModuleType:
     except Exception as error:  # of a module of the user's: anything
         raise ValueError(
             f"{setting} is {name!r}: {module} cannot be imported: {type(error).__name__}: {error}; it must be in the "
-            "folder of the recipe, or installed"
+            "folder of the recipe or in the current one, or installed"
         ) from error

@@ -17,7 +17,7 @@ from finetune.baselines.ridge import linear
 from finetune.labels.labels import BELOW, Labels
 from finetune.metrics.predictions import label_rows
 from finetune.metrics.scoring import score
-from finetune.tasks.settings import Level, TaskSettings, TaskType
+from finetune.tasks.settings import Level, TaskSettings
 from finetune.tasks.task import Task
 from support.inputs.token_stores import store_of
 
@@ -31,7 +31,7 @@ def labels_of(matrix: Floats) -> Labels:
     return Labels(pointers, np.nonzero(seen)[1].astype(np.int32), matrix[seen].astype(np.float32))
 
 
-def objective(kind: TaskType, outputs: int = 1, classes: str = "", level: Level = "sequence") -> Task:
+def objective(kind: str, outputs: int = 1, classes: str = "", level: Level = "sequence") -> Task:
     names = tuple(f"t{number}" for number in range(outputs))
     ones = np.ones(outputs)
     counts = np.ones((outputs, len(classes)), np.int64)

@@ -16,15 +16,13 @@ from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.metrics.predictions import LabelPredictions, LabelRows, label_rows
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
-from finetune.tasks.settings import TaskSettings, TaskType
+from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
 
 Floats = NDArray[np.float64]
 
 
-def objective(
-    kind: TaskType, *outputs: str, classes: tuple[str, ...] = (), trained: object = None, **more: Any
-) -> Task:
+def objective(kind: str, *outputs: str, classes: tuple[str, ...] = (), trained: object = None, **more: Any) -> Task:
     counts = np.full((len(outputs), len(classes)), 5) if trained is None else np.asarray(trained)
     settings = TaskSettings(name="assay", type=kind, **more)
     ones = np.ones(len(outputs))
@@ -135,7 +133,7 @@ def test_multilabel_is_the_mean_of_defined_columns() -> None:
     first, second, third, mean = scores.tasks
     assert first.value is not None
     assert second.value == pytest.approx(1 - first.value)
-    assert third.undefined == "all 10 labels are no"
+    assert third.undefined == "all 10 labels are 'no'"
     assert (mean.task, mean.metric, mean.value) == ("assay", "mean_auroc", pytest.approx(0.5))
     assert mean.notes == ("mean of 2 of 3 columns",)
     assert scores.stopping_metric == pytest.approx(0)  # the columns enter it as their mean alone
@@ -192,13 +190,13 @@ UNDEFINED = [
     ("regression", [], [], "no label"),
     ("regression", range(9), range(9), "9 labels, fewer than 10"),
     ("regression", [2.0] * 12, range(12), "all 12 labels are equal"),
-    ("binary", [1.0] * 12, [0.5] * 12, "all 12 labels are yes"),
+    ("binary", [1.0] * 12, [0.5] * 12, "all 12 labels are 'yes'"),
     ("binary", [1.0], [0.5], "1 label, fewer than 10"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "truth", "prediction", "reason"), UNDEFINED)
-def test_undefined_tasks_are_listed(kind: TaskType, truth: object, prediction: object, reason: str) -> None:
+def test_undefined_tasks_are_listed(kind: str, truth: object, prediction: object, reason: str) -> None:
     scores = score(objective(kind, "a"), table(list(truth), list(prediction)))  # type: ignore[call-overload]
     (task,) = scores.undefined
     assert (task.value, task.undefined, scores.defined) == (None, reason, ())
@@ -260,7 +258,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "truth", "prediction", "said"), REFUSED)
-def test_what_is_no_prediction_is_refused(kind: TaskType, truth: object, prediction: object, said: str) -> None:
+def test_what_is_no_prediction_is_refused(kind: str, truth: object, prediction: object, said: str) -> None:
     of = objective(kind, "a", classes=("x", "y", "z") if kind == "multiclass" else ())
     with pytest.raises(ValueError, match=said):
         score(of, table(truth, prediction))
@@ -269,7 +267,8 @@ def test_what_is_no_prediction_is_refused(kind: TaskType, truth: object, predict
 def test_stopping_metric_is_the_mean_skill_of_defined_tasks() -> None:
     def task(name: str, metric: str, value: float | None, **more: object) -> TaskScore:
         why = "" if value is not None else "no label"
-        return TaskScore(name, "o", "binary", metric, value, None, None, 10, 10, undefined=why, **more)  # type: ignore[arg-type]
+        chance = 0.5 if metric == "auroc" else 0.0
+        return TaskScore(name, "o", "binary", metric, chance, value, None, None, 10, 10, undefined=why, **more)  # type: ignore[arg-type]
 
     rows = (task("a", "auroc", 0.9), task("b", "spearman", 0.2), task("c", "auroc", None), task("d", "kendall", -0.1))
     scores = TaskScores((*rows, task("e", "auroc", 1.0, in_mean=False)))

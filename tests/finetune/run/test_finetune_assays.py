@@ -177,7 +177,7 @@ def test_a_recipe_that_contradicts_itself_is_refused(tmp_path: Path, old: str, n
 def scores(*values: float | None, **losses: float) -> FineTuneScores:
     """Scores of tasks whose rankings have these values of AUROC."""
     each = [
-        TaskScore(f"t{i}", "o", "binary", "auroc", value, None, None, 9, 9, undefined="" if value else "one class")
+        TaskScore(f"t{i}", "o", "binary", "auroc", 0.5, value, None, None, 9, 9, undefined="" if value else "one class")
         for i, value in enumerate(values)
     ]
     return FineTuneScores(TaskScores(tuple(each)), losses, "validation")
