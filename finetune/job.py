@@ -145,13 +145,13 @@ class FineTuneJob(Job[FineTuneScores]):
         if levels & {"residue", "pair"}:
             found["residue"] = "residue"
         if "sequence" in levels:
-            found["sequence"] = "begin" if self.recipe.heads.pooling == "begin" else "mean"
+            found["sequence"] = "begin" if self.recipe.heads.pooled_by == "begin" else "mean"
         return found
 
     def poolings(self) -> list[Pooling]:
         """What is kept of a frozen encoder; nothing where it learns, or where the heads learn what they pool."""
         of_levels = self._pooling_of_levels()
-        learns_to_pool = "sequence" in of_levels and self.recipe.heads.pooling == "attention"
+        learns_to_pool = "sequence" in of_levels and self.recipe.heads.pooled_by == "attention"
         return [] if self.recipe.adaptation.kind != "frozen" or learns_to_pool else [*of_levels.values()]
 
     def _cached(self, start: TrainedModel) -> CachedFeatures | None:
@@ -181,7 +181,7 @@ class FineTuneJob(Job[FineTuneScores]):
         """
         if before:
             return {name: record.scale for name, record in before.inputs.items()}
-        if self.recipe.heads.form == "transformers":
+        if self.recipe.heads.kind.exports_to_transformers:
             return {}
         chosen = self.assays.drawn_of_training(self.recipe.run.seed, _MEASURED)
 
@@ -256,7 +256,7 @@ class FineTuneJob(Job[FineTuneScores]):
             return 0.0
         times = 1 if self.recipe.adaptation.kind == "frozen" else BACKWARD_AND_FORWARD
         levels = [task.settings.level for task in self.tasks]
-        if "pair" in levels or ("sequence" in levels and self.recipe.heads.pooling != "begin"):
+        if "pair" in levels or ("sequence" in levels and self.recipe.heads.pooled_by != "begin"):
             read = step.num_tokens
         else:  # and begin tokens, one in hundreds, which are left out
             read = sum(count for count, level in zip(result.counts, levels, strict=True) if level == "residue")
@@ -317,6 +317,7 @@ class FineTuneJob(Job[FineTuneScores]):
             chosen_on=self.scored_part,
             validation=scored[-1] if scored else {},
             versions=versions(),
+            code=run.read().code,
         )
         write_bundle(
             run.root / "bundle",

@@ -136,6 +136,7 @@ class Recipe:
         Raises:
             ValueError: one cannot be imported, or a setting is not allowed.
         """
+        self.heads.kind  # noqa: B018
         for task in self.tasks:
             task.kind.check()
 

@@ -125,7 +125,7 @@ def exportable(bundle: "Bundle") -> "Task":
     """
     manifest, objectives = bundle.manifest, bundle.manifest.tasks
     named = ", ".join(f"{o.settings.name} ({o.settings.type}, {o.settings.level})" for o in objectives)
-    if manifest.heads.form != "transformers":
+    if not manifest.heads.kind.exports_to_transformers:
         raise ValueError(
             f"{bundle.folder} has heads of the form {manifest.heads.form!r}, which transformers does not have; train "
             "with heads.form = 'transformers' to export"

@@ -171,7 +171,7 @@ def test_the_cost_of_pairs_is_known_in_advance(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_transformers_has_no_head_for_pairs() -> None:
-    with pytest.raises(ValueError, match=r"heads\.form is 'transformers', and task 'contact' is about pairs"):
+    with pytest.raises(ValueError, match=r"heads\.form is 'transformers', .* the level 'pair' of task 'contact'"):
         TaskHead(PAIR, HeadSettings(form="transformers"), SHAPE)
 
 
@@ -179,12 +179,12 @@ def test_transformers_has_no_head_for_pairs() -> None:
 
 
 def test_the_form_decides_the_pooling() -> None:
-    assert (HeadSettings().pooling, HeadSettings(form="transformers").pooling) == ("mean", "begin")
-    assert HeadSettings(form="transformers", pooling="auto").pooling == "begin"
-    assert HeadSettings(pooling="attention").pooling == "attention"
-    with pytest.raises(ValueError, match=r"heads\.pooling is 'mean' and heads\.form is 'transformers'.*to 'begin'"):
+    assert (HeadSettings().pooled_by, HeadSettings(form="transformers").pooled_by) == ("mean", "begin")
+    assert HeadSettings(form="transformers", pooling="auto").pooled_by == "begin"
+    assert HeadSettings(pooling="attention").pooled_by == "attention"
+    with pytest.raises(ValueError, match=r"heads\.pooling is 'mean'; heads\.form is 'transformers'.*to 'begin'"):
         HeadSettings(form="transformers", pooling="mean")
-    with pytest.raises(ValueError, match=r"heads\.hidden is 9; only heads\.form = 'mlp' reads it"):
+    with pytest.raises(ValueError, match=r"heads\.hidden is 9; heads\.form = 'transformers' does not read it"):
         HeadSettings(form="transformers", hidden=9)
     with pytest.raises(ValueError, match=r"heads\.hidden is 0; it must be at least 1"):
         HeadSettings(hidden=0)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from finetune.heads.input_scale import InputScale, InputScaleRecord
+from finetune.heads.settings import HeadSettings
 from finetune.job import FineTuneJob
 from zymogen.settings.json_file import validate
 
@@ -110,7 +111,7 @@ def test_vectors_are_whitened_unless_all_of_the_encoder_learns(
     form: str, kind: str, is_scaled: bool, is_whitened: bool
 ) -> None:
     recipe = SimpleNamespace(
-        heads=SimpleNamespace(form=form), adaptation=SimpleNamespace(kind=kind), run=SimpleNamespace(seed=0)
+        heads=HeadSettings(form=form), adaptation=SimpleNamespace(kind=kind), run=SimpleNamespace(seed=0)
     )
     job: Any = SimpleNamespace(
         recipe=recipe,
