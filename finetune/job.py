@@ -17,11 +17,9 @@ from torch import nn
 from data.batches.loader import Loader, Step
 from data.order.plan import CorpusProgress, Cursor
 from finetune.adaptation.adapt import adapt, initializers
-from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.features import CachedFeatures, EncoderInputs, cached_features, vectors_of
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
-from finetune.adaptation.peft_files import read_adapter
 from finetune.adaptation.vectors import Pooling
 from finetune.assays import Assays
 from finetune.bundle.base import find_base
@@ -105,11 +103,8 @@ class FineTuneJob(Job[FineTuneScores]):
         settings, seed = self.recipe.adaptation, self.recipe.run.seed
         start = self.source
         self.shape = start.shape
-        adapter = (
-            read_adapter(Path(settings.adapter), start.shape, settings.adapter_without) if settings.adapter else None
-        )
         before = None if described is None else ModelRecord.of(described)
-        plan = self._plan(before, adapter)
+        plan = plan_of(settings, start.shape) if settings.kind == "lora" else None
         inputs = self._inputs(before)
         with torch.device("meta"):
             model = FineTuneModel(
@@ -121,7 +116,7 @@ class FineTuneJob(Job[FineTuneScores]):
                 inputs=inputs,
             )
         adapt(model, settings, plan)
-        first = initializers(model, start.weights, seed, plan, adapter)
+        first = initializers(model, start.weights, seed, plan)
         records = {name: scale.record for name, scale in inputs.items()}
         record = ModelRecord(encoder=start.shape, adapters=plan, inputs=records)
         if before not in (None, record):
@@ -131,13 +126,6 @@ class FineTuneJob(Job[FineTuneScores]):
             )
         frozen = None if self.features is None else start.content_hash()
         return ModelBundle(model, asdict(record), first, width=start.shape.dim, frozen=frozen)
-
-    def _plan(self, before: ModelRecord | None, adapter: Adapter | None) -> AdapterPlan | None:
-        if self.recipe.adaptation.kind != "lora":
-            return None
-        if before and before.adapters:
-            return before.adapters
-        return adapter.plan if adapter is not None else plan_of(self.recipe.adaptation, self.shape)
 
     def _pooling_of_levels(self) -> dict[str, Pooling]:
         """What heads of residues, or pairs of them, and of sequences read; attention too has the mean."""

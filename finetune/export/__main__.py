@@ -26,7 +26,6 @@ _DIVERGED = "the training diverged: train again with a lower schedule.peak_lr"
 
 
 def _export(options: argparse.Namespace) -> None:
-    from finetune.adaptation.lora import adapter_of
     from finetune.adaptation.peft_files import write_adapter
     from finetune.bundle.folder import open_folder
     from pretrain.model.weights.finite import require_finite
@@ -45,8 +44,8 @@ def _export(options: argparse.Namespace) -> None:
         raise ValueError(f"{folder} has no adapter: its adaptation.kind is {kind!r}; leave --adapter out")
     else:
         require_finite(bundle.tensors, folder, _DIVERGED)
-        adapter = adapter_of(bundle.tensors, bundle.manifest.adapters)
-        write_adapter(adapter, bundle.manifest.encoder, out, options.adapter, options.base or bundle.manifest.base.init)
+        base, plan = options.base or bundle.manifest.base.init, bundle.manifest.adapters
+        write_adapter(bundle.tensors, plan, bundle.manifest.encoder, out, options.adapter, base)
     print(f"{out}: exported from {folder}", flush=True)
 
 
