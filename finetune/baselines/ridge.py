@@ -127,48 +127,21 @@ class _Standardizer:
 
 def _ridges(objective: Task, matrix: Any, truth: Floats) -> list[_Fit]:
     """Ridge regressions of z-scored outputs (rows, outputs), with every penalty."""
+    from sklearn.linear_model import Ridge
+
     del objective
     mean, spread = truth.mean(0), truth.std(0)
     spread = np.where(spread > 0, spread, 1.0)
     scaled = (truth - mean) / spread
-    solve = _dense_solver(matrix, scaled) if isinstance(matrix, np.ndarray) else _sparse_solver(matrix, scaled)
+    how: dict[str, Any] = (
+        {} if isinstance(matrix, np.ndarray) else {"solver": "sparse_cg", "tol": 1e-5, "max_iter": 1000}
+    )
 
     def of(alpha: float) -> Predict:
-        weights, intercept = solve(alpha)
-        return lambda rows: np.asarray((rows @ weights + intercept) * spread + mean)
+        fitted = Ridge(alpha, **how).fit(matrix, scaled)
+        return lambda rows: np.asarray(fitted.predict(rows)).reshape(rows.shape[0], -1) * spread + mean
 
     return [(alpha, of(alpha)) for alpha in ALPHAS]
-
-
-Solver = Callable[[float], tuple[Floats, Floats]]
-
-
-def _dense_solver(matrix: Floats, truth: Floats) -> Solver:
-    """Penalty -> weights and intercept, by the smaller one of the two Gram matrices, which is made once."""
-    from scipy.linalg import solve
-
-    center = matrix.mean(0)
-    centered = matrix - center
-    rows, columns = centered.shape
-    gram = centered.T @ centered if columns <= rows else centered @ centered.T
-    right = centered.T @ truth if columns <= rows else truth
-
-    def solved(alpha: float) -> tuple[Floats, Floats]:
-        found = solve(gram + alpha * np.eye(len(gram)), right, assume_a="pos")
-        weights = found if columns <= rows else centered.T @ found
-        return weights, -center @ weights
-
-    return solved
-
-
-def _sparse_solver(matrix: Any, truth: Floats) -> Solver:
-    from sklearn.linear_model import Ridge
-
-    def solved(alpha: float) -> tuple[Floats, Floats]:
-        fitted = Ridge(alpha, solver="sparse_cg", tol=1e-5, max_iter=1000).fit(matrix, truth)
-        return np.asarray(fitted.coef_).reshape(truth.shape[1], -1).T, np.asarray(fitted.intercept_)
-
-    return solved
 
 
 def _logistics(objective: Task, matrix: Any, truth: Floats) -> list[_Fit]:

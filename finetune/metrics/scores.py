@@ -25,8 +25,6 @@ _TITLES = {
     "top_10_recall": "top-10 % recall",
     "ap": "AP",
     "positive_ratio": "share of positives (AP by chance)",
-    "bedroc": "BEDROC",
-    "bedroc_random": "BEDROC by chance",
     "ef1": "EF at 1 %",
     "ef1_most": "EF at 1 % of a perfect ranking",
     "ef1_items": "items in the first 1 %",

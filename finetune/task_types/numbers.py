@@ -61,7 +61,7 @@ class Regression(TaskType):
         if 0 < active.sum() < known.sum():
             return values | enrichment_metrics(active[known], ranks[known])
         none = "every" if active.any() else "no"
-        notes.append(f"{none} label is at least {active_from:g}: no AUROC, AP, BEDROC or enrichment")
+        notes.append(f"{none} label is at least {active_from:g}: no AUROC, AP or enrichment")
         return values
 
 

@@ -72,25 +72,12 @@ def test_labels_come_back_as_they_were(tokens: TokenStore) -> None:
     ]
 
 
-def test_most_residues_lie_along_the_tokens_and_few_do_not(tokens: TokenStore) -> None:
-    many, few = write(tokens, {"ss": dense()}), write(tokens, {"ss": dense(0.02)})
-    assert set(files_of(many.folder)) == {"labels.json", "0-along.bin", "0-observed.bin"}
-    assert (many.folder / "0-along.bin").stat().st_size == sum(LENGTHS)
-    assert (many.folder / "0-observed.bin").stat().st_size == -(-sum(LENGTHS) // 8)
-    assert set(files_of(few.folder)) == {
-        "labels.json",
-        *(f"0-{kind}.bin" for kind in ("pointers", "positions", "values")),
-    }
-    same(few.labels(0), dense(0.02))
-
-
 def test_numbers_of_residues_and_pairs_come_back(tokens: TokenStore) -> None:
     rng = np.random.default_rng(0)
     cells = [" ".join(f"{v:.3f}" if v > -1 else "-" for v in rng.normal(size=length)) for length in LENGTHS]
     along = read_task(rows_of({"y": cells}, lengths=LENGTHS), task(level="residue")).labels
     pairs = read_task(rows_of({"y": ["1-5:2 3-4:>1", *[None] * 11]}, lengths=LENGTHS), task(level="pair")).labels
     store = write(tokens, {"along": along, "pairs": pairs})
-    assert (store.folder / "0-along.bin").stat().st_size == 4 * sum(LENGTHS)
     same(store.labels(0), along)
     same(store.labels(1), pairs)
 
@@ -141,8 +128,7 @@ def test_files_are_the_same_whatever_was_missing(tmp_path: Path) -> None:
         labels = read_task(rows_of({"y": cells}, lengths=[3, 1]), settings).labels
         of_each.append(files_of(write(store, {"y": labels}).folder))
     assert of_each[0] == of_each[1]
-    assert of_each[0]["0-observed.bin"] == bytes([0b1101])
-    assert of_each[0]["0-along.bin"] == bytes([2, 0, 0, 1])
+    assert of_each[0]["0-positions.bin"] == bytes([0, 2, 0])
 
 
 # Whole or not at all ------------------------------------------------------------------------------
