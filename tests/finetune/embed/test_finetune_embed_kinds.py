@@ -141,8 +141,7 @@ def test_killed_at_ten_points_it_goes_on_to_the_same_bytes(
         ("finetune.embed.table", "write_atomic", 2, False),
         (jobs.Embedder, "_vectors", 2, True),
         (jobs, "write_table", 1, False),
-        (tables, "_vectors", 2, True),
-        (EmbeddingParts, "read", 9, True),
+        (EmbeddingParts, "read", 2, True),
         (jobs, "write_table", 1, True),
     ]
     out = tmp_path / "out.parquet"
