@@ -1,6 +1,5 @@
 """Embeddings: the vectors that transformers gives, each sequence once, whole after any interruption."""
 
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -131,13 +130,6 @@ def test_the_last_line_counts_what_was_computed(embed: Callable[..., Path], capf
     assert said.strip().endswith("tokens/s, computed in float32")
 
 
-def test_what_it_was_made_of_stands_in_the_file(embed: Callable[..., Path]) -> None:
-    found = json.loads(pq.read_schema(embed()).metadata[b"zymogen.embedding"])
-    assert found["model"] == "tiny"
-    assert (found["pooling"], found["layers"], found["dtype"]) == ("mean", [2], "float32")
-    assert len(found["weights"]) == 64
-
-
 @pytest.mark.parametrize(
     ("asked", "device", "precision", "taken"),
     [
@@ -155,14 +147,6 @@ def test_compute_is_that_of_the_launch_on_a_gpu(asked: str, device: str, precisi
     _options(parser)
     assert parser.parse_args(["m", "in", "out"]).compute == "auto"
     assert compute_type(asked, engine) == taken
-
-
-def test_bfloat16_stands_in_the_file(embed: Callable[..., Path], capfd: pytest.CaptureFixture[str]) -> None:
-    plain, rounded = embed(), embed("--compute", "bfloat16", name="rounded.parquet")
-    assert ["float32" in line for line in capfd.readouterr().out.splitlines()] == [True, False]
-    for path, compute, above, below in ((plain, "float32", -1, 1e-9), (rounded, "bfloat16", 1e-4, 0.1)):
-        assert json.loads(pq.read_schema(path).metadata[b"zymogen.embedding"])["compute"] == compute
-        assert above < off(np.stack(rows_of(path)), np.stack(rows_of(plain))) < below
 
 
 def test_a_long_sequence_is_read_in_windows(

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from data.batches.batch import Batch
@@ -152,14 +151,7 @@ def test_a_slice_has_the_labels_that_lie_in_it(contents: LabelledContents) -> No
     assert {(2, 5), (0, 0)} <= skips | {(0, 0)}
 
 
-def test_types_are_those_of_label_columns(contents: LabelledContents) -> None:
-    for targets in contents.batch([bin_of([0])], [0]).targets:
-        assert [targets.slots.dtype, targets.labels.dtype] == [torch.int64, torch.float32]
-        columns = LabelColumns(*targets.columns)
-        assert columns.censoring.dtype == torch.int8
-        assert {column.dtype for name, column in columns._asdict().items() if name != "censoring"} == {torch.int64}
-
-
+@pytest.mark.parametrize("width", [1, 2])
 def test_a_bin_without_labels_has_no_targets(tmp_path_factory: pytest.TempPathFactory) -> None:
     store = store_of(tmp_path_factory.mktemp("tokens"), PROTEINS)
     empty = Labels(np.zeros(10, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
@@ -169,7 +161,6 @@ def test_a_bin_without_labels_has_no_targets(tmp_path_factory: pytest.TempPathFa
     assert [len(column) for column in batch.targets[0].columns] == [0] * 6
 
 
-@pytest.mark.parametrize("width", [1, 2])
 def test_a_bin_without_labels_of_residues_or_pairs_has_no_targets(
     tmp_path_factory: pytest.TempPathFactory, width: int
 ) -> None:

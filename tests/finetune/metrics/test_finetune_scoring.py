@@ -12,8 +12,8 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, cohen_kappa_score, roc_auc_score
 
 from finetune.heads.activation import activate
-from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
-from finetune.metrics.predictions import LabelPredictions, LabelRows, label_rows
+from finetune.labels.labels import ABOVE, BELOW, EXACT
+from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
 from finetune.tasks.settings import TaskSettings
@@ -59,16 +59,6 @@ def test_regression() -> None:
     assert task.values["rmse"] == pytest.approx(math.sqrt(np.mean((truth - prediction) ** 2)))
     assert task.values["rmse_unit"] == pytest.approx(math.sqrt(np.mean((10**truth - 10**prediction) ** 2)))
     assert (task.labels, task.groups) == (60, 60)
-
-
-def test_ndcg_takes_values_below_zero() -> None:
-    truth = np.arange(50.0)
-    prediction = 17 * truth % 50 + 0.3 * truth
-    (task,) = score(objective("regression", "a"), table(truth - 30, prediction), intervals=False).tasks
-    assert task.values["ndcg_10"] == pytest.approx(0.894019841005432, abs=1e-9)
-    assert task.values["top_10_recall"] == pytest.approx(0.2, abs=1e-9)
-    assert task.value == pytest.approx(0.5351740696278511, abs=1e-9)
-    assert task.low is None
 
 
 def test_binary() -> None:
@@ -294,27 +284,3 @@ def test_a_number_that_is_not_finite_is_none_with_a_reason() -> None:
     assert (task.value, task.low, task.high) == (None, None, None)
     assert task.undefined == "its Spearman is no finite number"
     assert TaskScores.joined([TaskScores((found,))]).tasks == (found,)
-
-
-def test_order_of_rows_does_not_matter() -> None:
-    truth, prediction = noisy(50)
-    rows = table(truth, prediction, outputs=np.arange(50) % 2)
-    shuffled = np.random.Generator(np.random.Philox(2)).permutation(50)
-    inner = LabelRows(*(getattr(rows.rows, name)[shuffled] for name in ("records", "outputs", "truth")))
-    of = objective("regression", "a", "b")
-    first, second = score(of, rows), score(of, LabelPredictions(inner, rows.prediction[shuffled]))
-    for one, other in zip(first.tasks, second.tasks, strict=True):
-        assert one.value == pytest.approx(other.value, abs=1e-12)
-        assert one.low == pytest.approx(other.low, abs=1e-12)
-
-
-def test_rows_of_labels() -> None:
-    pointers, outputs = np.array([0, 2, 2, 3, 5]), np.array([0, 1, 0, 0, 0], np.int32)
-    values = np.array([1, 2, 3, 4, 5], np.float32)
-    labels = Labels(pointers, outputs, values, positions=np.array([0, 0, 1, 2, 3], np.int32))
-    rows = label_rows(labels, np.array([3, 1, 0]))
-    assert rows.records.tolist() == [3, 3, 0, 0]
-    assert rows.truth.tolist() == [4, 5, 1, 2]
-    assert rows.outputs.tolist() == [0, 0, 0, 1]
-    assert rows.positions is not None
-    assert rows.positions.tolist() == [2, 3, 0, 0]

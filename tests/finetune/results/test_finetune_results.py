@@ -245,24 +245,6 @@ def test_predictions_are_written_in_the_unit_of_the_table_with_bounds_the_right_
     ]
 
 
-def test_classes_are_written_by_name_with_their_calibrated_probability(tmp_path: Path) -> None:
-    of = objective("multiclass", classes=3)
-    of.class_counts[0, 0] = 0  # never trained, so never called
-    labels = LabelRows(np.array([4]), np.zeros(1, np.int64), np.array([2.0]), None, np.array([[2, 16]]))
-    nothing = np.full(1, np.nan)
-    joined = MergedPredictions(
-        LabelPredictions(labels, np.array([[0.8, 0.15, 0.05]])),
-        np.array([[0.5, 0.3, 0.2]]),
-        nothing,
-        nothing,
-        np.array([0.25]),
-    )
-    predictions_file.write(tmp_path / "p.csv", [("validation", [of], [joined])], str)
-    assert list(csv.reader((tmp_path / "p.csv").open()))[1] == (
-        ["4", "validation", "t0", "3-17", "c", "b", "", "", "0.3", "0.25", "0.8 0.15 0.05"]
-    )  # fmt: skip
-
-
 def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baseline() -> None:
     positions = np.array([[0, 5], [1, 6], [0, 5], [2, 7]], np.int32)
     labels = Labels(np.arange(5), np.zeros(4, np.int32), np.array([0, 1, 1, 0], np.float32), None, positions)
