@@ -151,7 +151,6 @@ def test_a_slice_has_the_labels_that_lie_in_it(contents: LabelledContents) -> No
     assert {(2, 5), (0, 0)} <= skips | {(0, 0)}
 
 
-@pytest.mark.parametrize("width", [1, 2])
 def test_a_bin_without_labels_has_no_targets(tmp_path_factory: pytest.TempPathFactory) -> None:
     store = store_of(tmp_path_factory.mktemp("tokens"), PROTEINS)
     empty = Labels(np.zeros(10, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
@@ -161,6 +160,7 @@ def test_a_bin_without_labels_has_no_targets(tmp_path_factory: pytest.TempPathFa
     assert [len(column) for column in batch.targets[0].columns] == [0] * 6
 
 
+@pytest.mark.parametrize("width", [1, 2])
 def test_a_bin_without_labels_of_residues_or_pairs_has_no_targets(
     tmp_path_factory: pytest.TempPathFactory, width: int
 ) -> None:
