@@ -20,11 +20,11 @@ from benchmarks.results.record import parse_options
 from finetune.labels.labels import ABOVE, EXACT
 from finetune.metrics import weighted
 from finetune.metrics.calibration import conformal_half_width
-from finetune.metrics.predictions import LabelPredictions, LabelRows
+from finetune.metrics.predictions import LabelPredictions, LabelRows, censoring_of
 from finetune.metrics.resampling import SHARED_TRAINING, difference_interval, jackknife, score_interval
 from finetune.metrics.weighted import Statistic
 from finetune.results.merge import joined_predictions
-from finetune.tasks.settings import TaskSettings, TaskType
+from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
 
 Floats = NDArray[np.float64]
@@ -52,7 +52,7 @@ class Case(NamedTuple):
     """Whether its width is compared with that of the oracle."""
 
 
-def objective(kind: TaskType, mean: float = 0.0) -> Task:
+def objective(kind: str, mean: float = 0.0) -> Task:
     """A task; of classes, three, or two for yes and no."""
     classes = {"regression": (), "binary": ("no", "yes")}.get(kind, ("low", "middle", "high"))
     settings = TaskSettings(name="t", type=kind)
@@ -60,7 +60,7 @@ def objective(kind: TaskType, mean: float = 0.0) -> Task:
     return Task(settings, ("t",), classes, np.full(1, mean), np.ones(1), counts)
 
 
-def table(kind: TaskType, truth: Floats, guess: Floats, *, censored: bool = False) -> LabelPredictions:
+def table(kind: str, truth: Floats, guess: Floats, *, censored: bool = False) -> LabelPredictions:
     """Predictions of a task of some type from a truth and a guess that are normal."""
     censoring = np.where(truth > 0.7, ABOVE, EXACT).astype(np.int8) if censored else None
     labels, prediction = np.minimum(truth, 0.7) if censored else truth, guess
@@ -75,21 +75,14 @@ def table(kind: TaskType, truth: Floats, guess: Floats, *, censored: bool = Fals
     )
 
 
-def metric(kind: TaskType, predictions: LabelPredictions) -> tuple[Statistic, float, Floats | None]:
+def metric(kind: str, predictions: LabelPredictions) -> tuple[Statistic, float, Floats | None]:
     """The ranking metric of weighted rows, its lowest value, and the classes of the rows if they have some."""
-    truth, ranks = predictions.rows.truth, predictions.ranking(objective(kind))
-    if predictions.rows.censoring is not None:
-        return weighted.concordance_statistic(truth, predictions.rows.censoring, ranks), 0.0, None
-    if kind == "regression":
-        return weighted.spearman(truth, ranks), -1.0, None
-    if kind == "ordinal":
-        return weighted.kendall(truth, ranks), -1.0, truth
-    if kind == "binary":
-        return weighted.auroc(truth > 0, ranks), 0.0, truth
-    return weighted.macro_auroc(truth, ranks, np.unique(truth).astype(np.int64)), 0.0, truth
+    of, truth = objective(kind), predictions.rows.truth
+    found = of.settings.kind.metric(truth, predictions.ranking(of), censoring_of(predictions.rows))
+    return found.statistic, 2 * found.chance - 1, None if of.settings.is_number else truth
 
 
-def scored(kind: TaskType, predictions: LabelPredictions, clusters: NDArray[np.int64]) -> Found:
+def scored(kind: str, predictions: LabelPredictions, clusters: NDArray[np.int64]) -> Found:
     """The score of predictions with the interval that `finetune.metrics.scoring` gives it; NaN where there is none."""
     statistic, lowest, classes = metric(kind, predictions)
     found = jackknife(statistic, clusters)
@@ -104,7 +97,7 @@ def families(rng: Rng, count: int, size: int, slope: float) -> tuple[Floats, Flo
     return truth, slope * truth + error, family
 
 
-def clustered(kind: TaskType, count: int, size: int, slope: float = 0.7, *, censored: bool = False) -> Case:
+def clustered(kind: str, count: int, size: int, slope: float = 0.7, *, censored: bool = False) -> Case:
     """Families of relatives, or single rows."""
 
     def draw(rng: Rng) -> Found:

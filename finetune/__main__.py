@@ -46,6 +46,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
         from finetune.splits.text import format_split
         from zymogen.trainer.attempt import train
         from zymogen.trainer.engine.launch import launch
+    recipe.check_classes()  # before data is read
     with launch(recipe) as engine:
         assays = open_on_every_rank(recipe, engine)
         chosen = list(ensemble_members(recipe, assays))  # a task that cannot be trained is refused before the search

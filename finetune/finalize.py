@@ -1,7 +1,7 @@
 """Finalizing a fine-tuning run: predictions of the tested part, and scores compared with baselines.
 
 In: the members that were trained. Out: `Results`; scores.json, predictions.csv and split.csv in the run directory.
-Kept: these files, and until they are complete what `finetune.results.cache` holds. Rank 0 does it alone.
+Kept: these files. Rank 0 does it alone.
 
 scores.json is written last and names its inputs by a hash: where it is there and the hash is the same, a finished run
 that is started again computes nothing again.
@@ -12,7 +12,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ from finetune.assays import Assays
 from finetune.baselines.baseline import PartRecords, TaskBaseline
 from finetune.baselines.features import Features
 from finetune.bundle.folder import with_evaluation
-from finetune.fold_predictions import FoldPredictions, TrainedMember, predict_fold
+from finetune.fold_predictions import FoldPredictions, KnownPredictions, TrainedMember, predict_fold
 from finetune.job import FineTuneJob
 from finetune.labels.replicates import replicate_agreement
 from finetune.metrics.scores import TaskScores
@@ -36,7 +35,6 @@ from finetune.recipe import Recipe
 from finetune.report import page
 from finetune.results import predictions_file, text
 from finetune.results.baselines import fit_baselines
-from finetune.results.cache import ResultCache
 from finetune.results.calibration import check_calibration, fit_calibration
 from finetune.results.merge import MergedPredictions, joined_predictions, merge_folds, objective_of_folds
 from finetune.results.results import (
@@ -94,15 +92,15 @@ def finalize(
         said = f"{root / FILE} holds the results of these models on these labels; --again computes them once more"
         print(said, flush=True)
         return before[0]
-    kept, seeds = ResultCache(root, inputs, again=again), recipe.run.seeds
+    known, seeds = KnownPredictions(), recipe.run.seeds
     with ProgressBar("predicting what was held out", after_s=2.0):
-        folds = [predict_fold(trained[at : at + seeds], device, kept) for at in range(0, len(trained), seeds)]
+        folds = [predict_fold(trained[at : at + seeds], device, known) for at in range(0, len(trained), seeds)]
         objectives, joined = _together(folds)
     with ProgressBar("finding the relatives that an interval leaves out together", after_s=2.0):
         is_scored = any(len(each.predictions.rows) for each in joined)
         parts = assays.division.parts
         clusters = resampling_units(parts, assays.store) if is_scored else parts.digests
-    fits = _fits(assays, trained[0].job, folds, objectives, device, kept)
+    fits = _fits(assays, trained[0].job, folds, objectives, device)
 
     def results_of(some: Sequence[FoldPredictions], part: str, notes: Sequence[str] = ()) -> Results:
         of_some, predicted = _together(some)
@@ -129,7 +127,7 @@ def finalize(
     results = results_of(folds, "all folds" if assays.parts.num_folds else NAMES[folds[0].part])
     of_members = [results]
     if len(trained) > 1:
-        alone = [predict_fold([one], device, kept) for one in trained]
+        alone = [predict_fold([one], device, known) for one in trained]
         several = f"one of the {len(trained)} models of the run"
         of_members = [
             results_of([fold], results.part if fold.number is None else f"fold {fold.number}", [
@@ -144,7 +142,6 @@ def finalize(
     with ProgressBar("drawing the report", after_s=2.0):
         page.write(root, trained[0].run.root, results, objectives, joined)
     results.write(root / FILE)  # last: it is there only where everything else is
-    kept.remove()
     return results
 
 
@@ -264,7 +261,6 @@ def _fits(
     folds: Sequence[FoldPredictions],
     objectives: Sequence[Task],
     device: torch.device,
-    kept: ResultCache,
 ) -> _Fits:
     """All baselines on the labels that the models are scored on, of several folds each fitted on the fold's own."""
     store, began, found = assays.store, time.monotonic(), _Fits()
@@ -278,11 +274,10 @@ def _fits(
         for number in range(len(objectives)):
             labels = assays.tasks[number].labels
             for fold in (each for each in folds if len(each.assays.records(each.part))):
-                step = partial(kept.baseline, f"{number}-{fold.number or 0}")
                 parts = PartRecords(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
                 objective = fold.objectives[number]
                 of_level = vectors[objective.settings.level]
-                for name, baseline in fit_baselines(objective, labels, parts, sequences, of_level, began, search, step):
+                for name, baseline in fit_baselines(objective, labels, parts, sequences, of_level, began, search):
                     found.setdefault(name, {}).setdefault(number, {})[fold.number] = baseline
     return found
 

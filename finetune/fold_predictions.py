@@ -16,7 +16,6 @@ from finetune.ensemble import EnsembleMember
 from finetune.job import FineTuneJob
 from finetune.metrics.predictions import LabelPredictions
 from finetune.metrics.scores import NO_VALIDATION
-from finetune.results.cache import ResultCache
 from finetune.results.calibration import Calibration, fit_calibration
 from finetune.results.merge import MergedPredictions, average_seeds, with_calibration
 from finetune.results.results import EnsembleMemberFacts
@@ -34,6 +33,10 @@ class TrainedMember(NamedTuple):
     member: EnsembleMember
     job: FineTuneJob
     run: RunDirectory
+
+
+KnownPredictions = dict[str, tuple[int, list[LabelPredictions], list[LabelPredictions]]]
+"""Name of a member -> step of its best checkpoint, what that predicts of validation and of the tested part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,13 @@ class FoldPredictions:
         return self.members[0].fold
 
 
-def predict_fold(trained: Sequence[TrainedMember], device: torch.device, kept: ResultCache) -> FoldPredictions:
+def predict_fold(trained: Sequence[TrainedMember], device: torch.device, known: KnownPredictions) -> FoldPredictions:
     """What the members of one fold predict of its validation and its tested part.
+
+    Args:
+        trained: the members.
+        device: where they compute.
+        known: gets what each member predicts, which is not computed twice.
 
     Raises:
         FloatingPointError: no validation of a member had a finite score.
@@ -67,7 +75,10 @@ def predict_fold(trained: Sequence[TrainedMember], device: torch.device, kept: R
     assays, objectives = trained[0].member.assays, trained[0].job.tasks
     # A fold in which nothing has a label tests nothing: the next one, which validates here, is tested by another model.
     part = TEST if len(assays.records(TEST)) or trained[0].member.fold is not None else VALIDATION
-    each = [_predicted(one, part, device, kept) for one in trained]
+    for one in trained:
+        if one.member.name not in known:
+            known[one.member.name] = _predicted(one, part, device)
+    each = [known[one.member.name] for one in trained]
     validation, tested, maps = [], [], []
     for number, objective in enumerate(objectives):
         mean, spread = average_seeds(objective, [validated[number] for _, validated, _ in each])
@@ -96,17 +107,14 @@ def predict_fold(trained: Sequence[TrainedMember], device: torch.device, kept: R
 
 
 def _predicted(
-    trained: TrainedMember, part: int, device: torch.device, kept: ResultCache
+    trained: TrainedMember, part: int, device: torch.device
 ) -> tuple[int, list[LabelPredictions], list[LabelPredictions]]:
     """The step of the best checkpoint of a member, and what that predicts of validation and of the tested part."""
-
-    def made() -> tuple[int, list[list[LabelPredictions]]]:
-        step, model = best_model(trained, device)
-        assays = trained.member.assays
-        records = (assays.records(of) for of in (VALIDATION, part))
-        return step, [predict(model, assays, trained.job.tasks, of, device) for of in records]
-
-    step, (validation, tested) = kept.predictions(f"model-{trained.member.name}", made)
+    step, model = best_model(trained, device)
+    assays = trained.member.assays
+    validation, tested = (
+        predict(model, assays, trained.job.tasks, assays.records(of), device) for of in (VALIDATION, part)
+    )
     return step, validation, tested
 
 

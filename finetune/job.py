@@ -17,11 +17,9 @@ from torch import nn
 from data.batches.loader import Loader, Step
 from data.order.plan import CorpusProgress, Cursor
 from finetune.adaptation.adapt import adapt, initializers
-from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.features import CachedFeatures, EncoderInputs, cached_features, vectors_of
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
-from finetune.adaptation.peft_files import read_adapter
 from finetune.adaptation.vectors import Pooling
 from finetune.assays import Assays
 from finetune.bundle.base import find_base
@@ -107,11 +105,8 @@ class FineTuneJob(Job[FineTuneScores]):
         settings, seed = self.recipe.adaptation, self.recipe.run.seed
         start = self.source
         self.shape = start.shape
-        adapter = (
-            read_adapter(Path(settings.adapter), start.shape, settings.adapter_without) if settings.adapter else None
-        )
         before = None if described is None else ModelRecord.of(described)
-        plan = self._plan(before, adapter)
+        plan = plan_of(settings, start.shape) if settings.kind == "lora" else None
         inputs = self._inputs(before)
         with torch.device("meta"):
             model = FineTuneModel(
@@ -123,7 +118,7 @@ class FineTuneJob(Job[FineTuneScores]):
                 inputs=inputs,
             )
         adapt(model, settings, plan)
-        first = initializers(model, start.weights, seed, plan, adapter)
+        first = initializers(model, start.weights, seed, plan)
         records = {name: scale.record for name, scale in inputs.items()}
         record = ModelRecord(encoder=start.shape, adapters=plan, inputs=records)
         if before not in (None, record):
@@ -134,26 +129,19 @@ class FineTuneJob(Job[FineTuneScores]):
         frozen = None if self.features is None else start.content_hash()
         return ModelBundle(model, asdict(record), first, width=start.shape.dim, frozen=frozen)
 
-    def _plan(self, before: ModelRecord | None, adapter: Adapter | None) -> AdapterPlan | None:
-        if self.recipe.adaptation.kind != "lora":
-            return None
-        if before and before.adapters:
-            return before.adapters
-        return adapter.plan if adapter is not None else plan_of(self.recipe.adaptation, self.shape)
-
     def _pooling_of_levels(self) -> dict[str, Pooling]:
         """What heads of residues, or pairs of them, and of sequences read; attention too has the mean."""
         levels, found = {task.settings.level for task in self.tasks}, dict[str, Pooling]()
         if levels & {"residue", "pair"}:
             found["residue"] = "residue"
         if "sequence" in levels:
-            found["sequence"] = "begin" if self.recipe.heads.pooling == "begin" else "mean"
+            found["sequence"] = "begin" if self.recipe.heads.pooled_by == "begin" else "mean"
         return found
 
     def poolings(self) -> list[Pooling]:
         """What is kept of a frozen encoder; nothing where it learns, or where the heads learn what they pool."""
         of_levels = self._pooling_of_levels()
-        learns_to_pool = "sequence" in of_levels and self.recipe.heads.pooling == "attention"
+        learns_to_pool = "sequence" in of_levels and self.recipe.heads.pooled_by == "attention"
         return [] if self.recipe.adaptation.kind != "frozen" or learns_to_pool else [*of_levels.values()]
 
     def _cached(self, start: TrainedModel) -> CachedFeatures | None:
@@ -183,7 +171,7 @@ class FineTuneJob(Job[FineTuneScores]):
         """
         if before:
             return {name: record.scale for name, record in before.inputs.items()}
-        if self.recipe.heads.form == "transformers":
+        if self.recipe.heads.kind.exports_to_transformers:
             return {}
         chosen = self.assays.drawn_of_training(self.recipe.run.seed, _MEASURED)
 
@@ -258,7 +246,7 @@ class FineTuneJob(Job[FineTuneScores]):
             return 0.0
         times = 1 if self.recipe.adaptation.kind == "frozen" else BACKWARD_AND_FORWARD
         levels = [task.settings.level for task in self.tasks]
-        if "pair" in levels or ("sequence" in levels and self.recipe.heads.pooling != "begin"):
+        if "pair" in levels or ("sequence" in levels and self.recipe.heads.pooled_by != "begin"):
             read = step.num_tokens
         else:  # and begin tokens, one in hundreds, which are left out
             read = sum(count for count, level in zip(result.counts, levels, strict=True) if level == "residue")
@@ -315,6 +303,7 @@ class FineTuneJob(Job[FineTuneScores]):
             chosen_on=self.scored_part,
             validation=scored[-1] if scored else {},
             versions=versions(),
+            code=run.read().code,
         )
         write_bundle(
             run.root / "bundle",

@@ -55,7 +55,7 @@ class FineTuneModel(nn.Module):
         inputs: what standardises the vectors of sequences and of residues; without one they are read as they are.
 
     Raises:
-        ValueError: transformers has no such head.
+        ValueError: the head is not for the level of a task.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class FineTuneModel(nn.Module):
         self.inputs = dict(inputs or {})
         self.levels = [objective.settings.level for objective in objectives]
         self.encoder = Encoder(shape, attention) if features is None else None
-        self.pools = "sequence" in self.levels and heads.pooling != "begin"
+        self.pools = "sequence" in self.levels and heads.pooled_by != "begin"
         has_pooling = self.pools and features is None
-        self.pooling = Pooling(shape.dim, heads.pooling == "attention") if has_pooling else None
+        self.pooling = Pooling(shape.dim, heads.pooled_by == "attention") if has_pooling else None
         self.heads = nn.ModuleDict({head_name(o.settings.name): TaskHead(o, heads, shape) for o in objectives})
         self.losses = [TaskLoss(objective) for objective in objectives]
         self.balance = LearnedBalance(len(objectives)) if losses.weights == "learned" else None

@@ -16,6 +16,7 @@ from finetune.splits.settings import SplitSettings
 from finetune.tables.settings import TableSettings
 from finetune.tasks.settings import TaskSettings
 from pretrain.model.settings import ComputeSettings, ModelSettings
+from zymogen.settings.extension import is_external
 from zymogen.settings.section import IDENTITY, OPERATIONAL, require, require_known, setting
 from zymogen.trainer.engine.settings import ParallelSettings
 from zymogen.trainer.optimizer.settings import OptimizerSettings, ScheduleSettings
@@ -129,6 +130,16 @@ class Recipe:
         said = f"the tasks {pairs} are about pairs of residues, which may lie on different processes; set it to 1"
         require(size == 1 or not pairs, "parallel.context", size, said)
 
+    def check_classes(self) -> None:
+        """Import the classes of the user's, and check their settings: at a start alone.
+
+        Raises:
+            ValueError: one cannot be imported, or a setting is not allowed.
+        """
+        self.heads.kind  # noqa: B018
+        for task in self.tasks:
+            task.kind.check()
+
     def _require_balance(self) -> None:
         """Refuse a task whose classes cannot be drawn."""
         balance, names = self.data.balance, [task.name for task in self.tasks]
@@ -137,7 +148,8 @@ class Recipe:
         require_known("data.balance", balance, names)
         task = self.tasks[names.index(balance)]
         said = f"it is of type {task.type} and level {task.level}; name a task that has classes of whole sequences"
-        require(not task.is_number and task.level == "sequence", "data.balance", balance, said)
+        has_classes = is_external(task.type) or not task.is_number  # one of the user's is not imported here
+        require(has_classes and task.level == "sequence", "data.balance", balance, said)
 
     def _schedule(self) -> ScheduleSettings:
         """The schedule with what follows from the adaptation, where the recipe leaves it open."""

@@ -21,7 +21,8 @@ from finetune.labels.columns import LabelColumns
 from finetune.losses.loss import TaskLoss
 from finetune.metrics.predictions import LabelPredictions, LabelRows, concatenate
 from finetune.metrics.scores import TaskScores
-from finetune.metrics.validation import FineTuneScores, ranked
+from finetune.metrics.scoring import score
+from finetune.metrics.validation import FineTuneScores
 from finetune.tasks.task import Task
 from zymogen.trainer.engine.engine import Engine
 
@@ -46,7 +47,12 @@ def evaluate(
         engine: to whose ranks the bins are dealt.
     """
     predictions, losses = predict_together(model, assays, objectives, records, engine)
-    return engine.on_main(lambda: FineTuneScores(TaskScores.joined(map(ranked, objectives, predictions)), losses, part))
+
+    def ranked() -> FineTuneScores:
+        each = (score(of, found, ranks_only=True) for of, found in zip(objectives, predictions, strict=True))
+        return FineTuneScores(TaskScores.joined(each), losses, part)
+
+    return engine.on_main(ranked)
 
 
 @torch.no_grad()
@@ -118,7 +124,7 @@ def _predicted(
 
 def _nothing(objective: Task) -> LabelPredictions:
     """The predictions of no label."""
-    none, is_wide = np.zeros(0, np.int64), objective.settings.type in ("multiclass", "ordinal")
+    none, is_wide = np.zeros(0, np.int64), objective.settings.kind.predicts_each_class
     return LabelPredictions(LabelRows(none, none, np.zeros(0)), np.zeros((0, len(objective.classes)) if is_wide else 0))
 
 

@@ -23,7 +23,6 @@ from benchmarks.assays.cases import CASES, write_case, write_recipe
 from benchmarks.assays.measure import measure
 from benchmarks.report import last_line
 from benchmarks.results.record import parse_options
-from finetune.metrics.scores import TITLES
 from finetune.results.results import Results
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -57,7 +56,7 @@ def rows(name: str, results: Results) -> list[dict[str, Any]]:
     """For the JSON line: a row for each task, undefined ones with their reason."""
     found = []
     for task in results.scores.tasks:
-        row: dict[str, Any] = {"work": name, "task": task.task, "metric": TITLES[task.metric], "labels": task.labels}
+        row: dict[str, Any] = {"work": name, "task": task.task, "metric": task.title, "labels": task.labels}
         if task.value is None:
             found.append({**row, "undefined": task.undefined})
             continue

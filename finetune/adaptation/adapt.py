@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from finetune.adaptation.adapter import Adapter, AdapterPlan
+from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.lora import first_of_adapters, inject, is_adapters, plain_name
 from finetune.adaptation.settings import AdaptationSettings
 from pretrain.model.initialization import FirstWeight, initial_weights
@@ -36,7 +36,6 @@ def initializers(
     weights: Mapping[str, FirstWeight],
     seed: int,
     plan: AdapterPlan | None = None,
-    start: Adapter | None = None,
 ) -> dict[str, FirstWeight]:
     """First value of every parameter of an adapted model, by name: what `ModelBundle.initializers` holds.
 
@@ -46,12 +45,11 @@ def initializers(
             draws its own. A parameter in neither is drawn as `pretrain.model.initialization` says.
         seed: seed of what is drawn.
         plan: the one that `adapt` was given.
-        start: an adapter to start from, whose plan is `plan`.
 
     Raises:
         ValueError: `weights` lacks weights of the encoder, so that it is of another shape.
     """
-    adapters = first_of_adapters(model, plan, weights, seed, start) if plan is not None else {}
+    adapters = first_of_adapters(model, plan, weights, seed) if plan is not None else {}
     given = {name: weights[plain] for name, _ in model.named_parameters() if (plain := plain_name(name)) in weights}
     first = {**initial_weights(model, seed), **given, **adapters}
     missing = [plain_name(name) for name in first if name.startswith(ENCODER) and name not in {**given, **adapters}]

@@ -10,7 +10,6 @@ checkpoints still find the encoder.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.adaptation.adapter import Adapter, AdapterPlan, LowRank, MapPlan
+from finetune.adaptation.adapter import AdapterPlan, LowRank
 from finetune.adaptation.settings import TARGETS, AdaptationSettings
 from pretrain.model.build import build_meta
 from pretrain.model.initialization import FirstWeight, generator_of
@@ -49,7 +48,6 @@ def plan_of(settings: AdaptationSettings, shape: EsmShape) -> AdapterPlan:
     Raises:
         ValueError: a target is no linear map of the encoder; the nearest is named.
     """
-    scale = settings.alpha / (math.sqrt(settings.rank) if settings.use_rslora else settings.rank)
     paths = linear_maps(shape)
     inside = {path: path.removeprefix(_LAYERS).partition(".")[2] for path in paths}
     chosen: set[str] = set()
@@ -60,8 +58,8 @@ def plan_of(settings: AdaptationSettings, shape: EsmShape) -> AdapterPlan:
             words = [*paths, *here] if target.startswith(_LAYERS) else here
             raise ValueError(unknown_word("adaptation.targets", target, words))
         chosen |= found
-    maps = {path: MapPlan(settings.rank, scale) for path in paths if path in chosen}
-    return AdapterPlan(maps, settings.use_rslora, settings.use_dora)
+    maps = tuple(path for path in paths if path in chosen)
+    return AdapterPlan(maps, settings.rank, settings.alpha, settings.use_rslora, settings.use_dora)
 
 
 def linear_maps(shape: EsmShape) -> dict[str, tuple[int, int]]:
@@ -80,16 +78,8 @@ def inject(model: nn.Module, plan: AdapterPlan) -> None:
     """
     from peft import LoraConfig, inject_adapter_in_model  # takes seconds to import
 
-    patterns = {re.escape(path): (of_map.rank, of_map.scale * of_map.rank) for path, of_map in plan.maps.items()}
-    (rank, alpha), *others = {*patterns.values()}
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=alpha,  # type: ignore[arg-type]
-        target_modules=list(plan.maps),
-        rank_pattern={path: rank for path, (rank, _) in patterns.items()} if others else {},
-        alpha_pattern={path: alpha for path, (_, alpha) in patterns.items()} if others else {},
-        use_dora=plan.use_dora,
-    )
+    alpha: Any = plan.scale * plan.rank
+    config = LoraConfig(r=plan.rank, lora_alpha=alpha, target_modules=list(plan.maps), use_dora=plan.use_dora)
     with torch.device("meta"):
         inject_adapter_in_model(config, model, _NAME)
         for path in plan.maps:
@@ -108,7 +98,6 @@ def first_of_adapters(
     plan: AdapterPlan,
     weights: Mapping[str, FirstWeight],
     seed: int,
-    start: Adapter | None = None,
 ) -> dict[str, FirstWeight]:
     """First values of the adapters' parameters, by name.
 
@@ -120,19 +109,14 @@ def first_of_adapters(
         plan: which maps have adapters.
         weights: of the base, by their names without adapters.
         seed: seed of the run.
-        start: an adapter whose values are taken instead; its plan is `plan`.
     """
     first: dict[str, FirstWeight] = {}
     for path in plan.maps:
-        given = start.maps[path] if start is not None else None
-        if given is not None:
-            first[path + _A], first[path + _B] = given.a.clone, given.b.clone
-        else:
-            a, b = (model.get_parameter(path + part).shape for part in (_A, _B))
-            first[path + _A] = partial(_uniform, path + _A, a, seed)
-            first[path + _B] = partial(torch.zeros, tuple(b), device="cpu")
+        a, b = (model.get_parameter(path + part).shape for part in (_A, _B))
+        first[path + _A] = partial(_uniform, path + _A, a, seed)
+        first[path + _B] = partial(torch.zeros, tuple(b), device="cpu")
         if plan.use_dora:
-            first[path + _MAGNITUDE] = partial(_lengths, weights[f"{path}.weight"], given.magnitude if given else None)
+            first[path + _MAGNITUDE] = partial(_lengths, weights[f"{path}.weight"])
     return first
 
 
@@ -141,28 +125,27 @@ def _uniform(name: str, size: torch.Size, seed: int) -> Tensor:
     return torch.empty(size, device="cpu").uniform_(-bound, bound, generator=generator_of(name, seed))
 
 
-def _lengths(base: FirstWeight, given: Tensor | None) -> Tensor:
-    own = torch.linalg.vector_norm(base(), dim=1)
-    return own if given is None else torch.where(given.isnan(), own, given)
+def _lengths(base: FirstWeight) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(base(), dim=1)
+    return lengths
 
 
-def adapter_of(parameters: Mapping[str, Tensor], plan: AdapterPlan) -> Adapter:
-    """The adapters among a model's parameters.
+def adapter_of(parameters: Mapping[str, Tensor], plan: AdapterPlan) -> dict[str, LowRank]:
+    """The adapters among a model's parameters, by the full path of their map.
 
     Args:
         parameters: by name, whole, float32 on the host, such as those of a checkpoint.
         plan: the plan that the model was built with.
     """
-    maps = {
+    return {
         path: LowRank(
             parameters[path + _A],
             parameters[path + _B],
-            of_map.scale,
+            plan.scale,
             parameters[path + _MAGNITUDE] if plan.use_dora else None,
         )
-        for path, of_map in plan.maps.items()
+        for path in plan.maps
     }
-    return Adapter(maps, plan.use_rslora)
 
 
 def merged(parameters: Mapping[str, Tensor], plan: AdapterPlan) -> dict[str, Tensor]:
@@ -175,4 +158,4 @@ def merged(parameters: Mapping[str, Tensor], plan: AdapterPlan) -> dict[str, Ten
     """
     adapter = adapter_of(parameters, plan)
     plain = {plain_name(name): tensor for name, tensor in parameters.items() if not is_adapters(name)}
-    return plain | {f"{path}.weight": of_map.merged(plain[f"{path}.weight"]) for path, of_map in adapter.maps.items()}
+    return plain | {f"{path}.weight": of_map.merged(plain[f"{path}.weight"]) for path, of_map in adapter.items()}

@@ -3,7 +3,7 @@
 In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: nothing. Torch is not imported.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, require_known, setting
@@ -21,8 +21,6 @@ _REFUSED = {
 }
 _LORA = ("kind", ("lora",))
 """What reads most settings."""
-_OF_AN_ADAPTER = ("rank", "alpha", "use_rslora", "use_dora", "targets")
-"""Settings that an adapter to start from has already."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,19 +51,6 @@ class AdaptationSettings(Section):
         ("attention.qkv", "attention.out"),
         only=_LORA,
     )
-    adapter: str | None = setting(
-        IDENTITY,
-        "folder of a LoRA adapter of peft to start from; brings its own ranks and targets",
-        None,
-        "path",
-        only=_LORA,
-    )
-    adapter_without: tuple[str, ...] = setting(
-        IDENTITY,
-        "whole modules saved in that folder, such as its 'classifier', that are left out on purpose",
-        (),
-        only=("adapter", ()),
-    )
     layer_decay: float = setting(
         IDENTITY,
         "factor on the learning rate from each layer to the one below it",
@@ -90,9 +75,4 @@ class AdaptationSettings(Section):
         if "://" not in self.kind:  # a URL may hold a secret, and is refused as one
             require_known("adaptation.kind", self.kind, KINDS)
         Section.__post_init__(self)
-        default = {f.name: f.default for f in fields(self)}
-        for name in _OF_AN_ADAPTER:
-            value = getattr(self, name)
-            said = f"the adapter that adaptation.adapter names, {self.adapter}, brings its own: take one of the two out"
-            require(self.adapter is None or value == default[name], f"adaptation.{name}", value, said)
         require(self.kind != "lora" or bool(self.targets), "adaptation.targets", self.targets, "name at least one map")

@@ -74,7 +74,7 @@ def _constants(objective: Task, train: LabelRows) -> Floats:
 
 def to_predictions(objective: Task, truth: Floats) -> Floats:
     """(n,) numbers as they are, or (n, C) ones and zeros of classes, the means of which are probabilities."""
-    if objective.settings.type not in ("multiclass", "ordinal"):
+    if not objective.settings.kind.predicts_each_class:
         return truth
     return np.asarray(truth[:, None] == np.arange(len(objective.classes)), np.float64)
 

@@ -58,7 +58,7 @@ def linear(name: str, objective: Task, labels: Labels, parts: PartRecords, featu
     train, valid, asked = (label_rows(labels, records) for records in parts)
     prediction = constant(objective, labels, parts).predictions.prediction.copy()
     standard = _Standardizer(features, train)
-    fit = _ridges if objective.settings.type == "regression" else _logistics
+    fit = _ridges if objective.settings.is_number else _logistics
     chosen: list[float] = []
     judged = {*valid.outputs.tolist()}
     by_default = 0
@@ -82,7 +82,7 @@ def linear(name: str, objective: Task, labels: Labels, parts: PartRecords, featu
 
 
 def _said(objective: Task, features: Features, chosen: Sequence[float], by_default: int, train: LabelRows) -> str:
-    kind = "ridge" if objective.settings.type == "regression" else "logistic"
+    kind = "ridge" if objective.settings.is_number else "logistic"
     penalty = f"penalty {min(chosen):g} to {max(chosen):g}" if len(set(chosen)) > 1 else ""
     penalty = penalty or (f"penalty {chosen[0]:g}" if chosen else "nothing to fit")
     if by_default < len(chosen):
@@ -127,48 +127,21 @@ class _Standardizer:
 
 def _ridges(objective: Task, matrix: Any, truth: Floats) -> list[_Fit]:
     """Ridge regressions of z-scored outputs (rows, outputs), with every penalty."""
+    from sklearn.linear_model import Ridge
+
     del objective
     mean, spread = truth.mean(0), truth.std(0)
     spread = np.where(spread > 0, spread, 1.0)
     scaled = (truth - mean) / spread
-    solve = _dense_solver(matrix, scaled) if isinstance(matrix, np.ndarray) else _sparse_solver(matrix, scaled)
+    how: dict[str, Any] = (
+        {} if isinstance(matrix, np.ndarray) else {"solver": "sparse_cg", "tol": 1e-5, "max_iter": 1000}
+    )
 
     def of(alpha: float) -> Predict:
-        weights, intercept = solve(alpha)
-        return lambda rows: np.asarray((rows @ weights + intercept) * spread + mean)
+        fitted = Ridge(alpha, **how).fit(matrix, scaled)
+        return lambda rows: np.asarray(fitted.predict(rows)).reshape(rows.shape[0], -1) * spread + mean
 
     return [(alpha, of(alpha)) for alpha in ALPHAS]
-
-
-Solver = Callable[[float], tuple[Floats, Floats]]
-
-
-def _dense_solver(matrix: Floats, truth: Floats) -> Solver:
-    """Penalty -> weights and intercept, by the smaller one of the two Gram matrices, which is made once."""
-    from scipy.linalg import solve
-
-    center = matrix.mean(0)
-    centered = matrix - center
-    rows, columns = centered.shape
-    gram = centered.T @ centered if columns <= rows else centered @ centered.T
-    right = centered.T @ truth if columns <= rows else truth
-
-    def solved(alpha: float) -> tuple[Floats, Floats]:
-        found = solve(gram + alpha * np.eye(len(gram)), right, assume_a="pos")
-        weights = found if columns <= rows else centered.T @ found
-        return weights, -center @ weights
-
-    return solved
-
-
-def _sparse_solver(matrix: Any, truth: Floats) -> Solver:
-    from sklearn.linear_model import Ridge
-
-    def solved(alpha: float) -> tuple[Floats, Floats]:
-        fitted = Ridge(alpha, solver="sparse_cg", tol=1e-5, max_iter=1000).fit(matrix, truth)
-        return np.asarray(fitted.coef_).reshape(truth.shape[1], -1).T, np.asarray(fitted.intercept_)
-
-    return solved
 
 
 def _logistics(objective: Task, matrix: Any, truth: Floats) -> list[_Fit]:
@@ -177,7 +150,8 @@ def _logistics(objective: Task, matrix: Any, truth: Floats) -> list[_Fit]:
     from sklearn.linear_model import LogisticRegression
 
     index = truth[:, 0].astype(np.int64)
-    num_classes = len(objective.classes) if objective.settings.type in ("multiclass", "ordinal") else 2
+    is_wide = objective.settings.kind.predicts_each_class
+    num_classes = len(objective.classes) if is_wide else 2
     weights: list[Any] = [None]
 
     def of(alpha: float) -> Predict:
@@ -192,7 +166,7 @@ def _logistics(objective: Task, matrix: Any, truth: Floats) -> list[_Fit]:
         def predict(rows: Any) -> Floats:
             probabilities = np.zeros((rows.shape[0], num_classes))
             probabilities[:, model.classes_] = model.predict_proba(rows)
-            return probabilities[:, 1:] if objective.settings.type in ("binary", "multilabel") else probabilities
+            return probabilities if is_wide else probabilities[:, 1:]
 
         return predict
 
@@ -218,13 +192,11 @@ def _best(
 
     def losses(predict: Predict) -> Floats:
         found = predict(matrix)
-        if objective.settings.type == "regression":
+        if objective.settings.is_number:
             each = (found[np.arange(len(mine)), column] - truth) ** 2
         else:
-            binary = objective.settings.type in ("binary", "multilabel")
-            of_truth = np.where(truth == 1, found[:, 0], 1 - found[:, 0]) if binary else None
-            of_truth = found[np.arange(len(mine)), truth.astype(np.int64)] if of_truth is None else of_truth
-            each = -np.log(np.clip(of_truth, 1e-9, 1))
+            wide = found if found.shape[1] > 1 else np.hstack([1 - found, found])
+            each = -np.log(np.clip(wide[np.arange(len(mine)), truth.astype(np.int64)], 1e-9, 1))
         return np.asarray(np.bincount(column, each, len(of)), np.float64)
 
     summed = np.stack([losses(predict) for _, predict in fits])

@@ -9,7 +9,6 @@ from pathlib import Path
 from huggingface_hub import EvalResult
 
 from finetune.bundle.manifest import BundleManifest
-from finetune.metrics.scores import TITLES
 from finetune.results import report_sections
 from finetune.tasks.task import Task
 from pretrain.card.text import (
@@ -67,12 +66,10 @@ def export_card(manifest: BundleManifest, objective: Task, class_name: str, pict
     """
     task = objective.settings
     kind = f"AutoModelFor{'Sequence' if task.level == 'sequence' else 'Token'}Classification"
-    said = {
-        "regression": f"Each logit is a number in the scale of the task: transform {task.transform!r}"
-        + (f" of {literal(objective.unit)}." if objective.unit else "."),
-        "multiclass": "The softmax of the logits is the probability of each class.",
-    }.get(task.type, "The sigmoid of each logit is the probability of its label.")
-    if task.type in ("binary", "multilabel") and objective.classes:
+    unit = f" of {literal(objective.unit)}" if objective.unit else ""
+    number = f"Each logit is a number in the scale of the task: transform {task.transform!r}{unit}."
+    said = task.kind.logits_are or number
+    if task.kind.is_binary and objective.classes:
         said += f" Yes is {literal(objective.classes[1])}."
     loads = [
         f"It is an `{class_name}` of transformers:",
@@ -160,7 +157,7 @@ def _results(manifest: BundleManifest) -> list[EvalResult]:
             dataset_split=results.part,
             dataset_revision=manifest.split,
             metric_type=of.metric,
-            metric_name=f"{TITLES[of.metric]}, {of.task}",
+            metric_name=f"{of.title}, {of.task}",
             metric_value=of.value,
             metric_args={
                 **{"low": of.low, "high": of.high, "labels": of.labels, "groups": of.groups},

@@ -40,13 +40,9 @@ class TaskColumns:
         objective = self.objective
         more = ["_low", "_high"] if self.calibration.half_width is not None else []
         if not objective.settings.is_number:
-            classes = objective.classes if self._is_wide else objective.classes[1:]
+            classes = objective.classes[0 if objective.settings.kind.predicts_each_class else 1 :]
             more = [f"_p_{name}" for name in classes]
         return [self.name, *(self.name + each for each in more), *([f"{self.name}_std"] if self.members > 1 else [])]
-
-    @property
-    def _is_wide(self) -> bool:
-        return self.objective.settings.type in ("multiclass", "ordinal")
 
     def values(self, of_members: Sequence[Floats]) -> list[list[float | str]]:
         """The columns of places: rows, or residues of one row.
@@ -69,9 +65,8 @@ class TaskColumns:
             if self.members > 1:
                 found.append(scale.undone(stacked).std(0, ddof=1))
             return [[*each.tolist()] for each in found]
-        if self._is_wide:
-            trained = self.objective.is_trained[self.output]
-            chosen = np.where(trained, mean, -1.0).argmax(1)
+        if mean.ndim == 2:
+            chosen = self.objective.called(self.output, mean)
             of_chosen = stacked[:, np.arange(len(mean)), chosen]
             probabilities = [*self.calibration(mean).T] if len(mean) else [mean[:, 0]] * mean.shape[1]
         else:

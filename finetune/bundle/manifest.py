@@ -20,9 +20,10 @@ from finetune.tables.settings import TableSettings
 from finetune.tasks.task import Task
 from pretrain.model.presets import EsmShape
 from zymogen.settings import json_file
+from zymogen.settings.extension import hash_of
 from zymogen.settings.section import IDENTITY, setting
 
-FORMAT = "zymogen.bundle/2"
+FORMAT = "zymogen.bundle/3"
 MANIFEST, WEIGHTS, SPLIT, WILD_TYPES = "bundle.json", "model.safetensors", "split.csv", "wild_type.fasta"
 FILES = (WEIGHTS, SPLIT, WILD_TYPES)
 """Files whose hashes a manifest holds; the last one is only there for a model of mutations."""
@@ -100,6 +101,8 @@ class BundleManifest:
     validation: dict[str, dict[str, float | None]]
     """Its scores of validation: task -> name of a number -> number; None for one that is not defined."""
     versions: dict[str, str]
+    code: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the file of each class of the user's, by the setting that named it."""
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each of `FILES` that the folder has."""
     evaluation: Results | None = None
@@ -107,6 +110,21 @@ class BundleManifest:
     ensemble: Ensemble | None = None
     """All models of the run, once it has come to its end; None where this is the only one."""
     format: str = FORMAT
+
+    def require_same_code(self) -> None:
+        """Refuse other code of a class of the user's than trained.
+
+        Raises:
+            ValueError: its module cannot be imported, or its file is another.
+        """
+        named = {f"tasks.{number}.type": task.settings.type for number, task in enumerate(self.tasks)}
+        named["heads.form"] = self.heads.form
+        for name, sha256 in self.code.items():
+            if name in named and (found := hash_of(name, named[name])) != sha256:
+                raise ValueError(
+                    f"the file of {named[name]} is not the one that trained: its SHA-256 is {found}, the bundle "
+                    f"says {sha256}; restore it"
+                )
 
     @classmethod
     def read(cls, folder: Path) -> Self:

@@ -14,8 +14,8 @@ import numpy as np
 from finetune.compare.predicted import ComparedPredictions, LabelPrediction
 from finetune.labels.labels import ABOVE, BELOW, EXACT
 from finetune.metrics.resampling import SHARED_TRAINING, difference_interval, jackknife
-from finetune.metrics.scores import TITLES
-from finetune.metrics.weighted import Statistic, of_all, ranking_metric
+from finetune.metrics.scores import title
+from finetune.metrics.weighted import Metric, of_all
 from finetune.tasks.task import Task
 from pretrain.compare.comparison import ModelComparison, ModelDifference
 
@@ -78,15 +78,15 @@ def _difference(name: str, first: ComparedPredictions, second: ComparedPredictio
         )
     objectives = [_objective(name, each) for each in (first, second)]
     keys = [key for key in theirs if all(_is_scored(theirs[key], name, each) for each in objectives)]
-    metric, of_first = _statistic(objectives[0], [theirs[key] for key in keys])
-    _, of_second = _statistic(objectives[1], [ours[key] for key in keys])
+    metric = _metric(objectives[0], [theirs[key] for key in keys])
+    of_first, of_second = metric.statistic, _metric(objectives[1], [ours[key] for key in keys]).statistic
     clusters = np.array([first.clusters[key[0]] for key in keys])
     values = of_all(of_first, len(keys)), of_all(of_second, len(keys))
     found = jackknife(lambda weights: of_second(weights) - of_first(weights), clusters)
     low, high = difference_interval(found, SHARED_TRAINING if first.results.part == "all folds" else 1.0)
     return ModelDifference(
         name=name,
-        metric=TITLES[metric],
+        metric=title(metric.name),
         values=values,
         gain=values[1] - values[0],
         low=low,
@@ -105,18 +105,19 @@ def _objective(name: str, run: ComparedPredictions) -> Task:
 
 def _is_scored(cell: LabelPrediction, name: str, objective: Task) -> bool:
     """Whether a label enters the scores: classes that training lacked do not."""
-    if objective.settings.type not in ("multiclass", "ordinal"):
+    if not objective.settings.kind.predicts_each_class:
         return True
     return bool(objective.is_trained[objective.outputs.index(name)][objective.classes.index(cell.truth)])
 
 
-def _statistic(objective: Task, cells: Sequence[LabelPrediction]) -> tuple[str, Statistic]:
-    """Name of the metric, and the metric of weighted labels."""
-    kind, classes = objective.settings.type, objective.classes
+def _metric(objective: Task, cells: Sequence[LabelPrediction]) -> Metric:
+    """The metric of weighted labels."""
     ranks = np.array([cell.ranking.split() for cell in cells], np.float64)
-    ranking = ranks if kind == "multiclass" else ranks[:, 0]
-    if kind != "regression":
-        return ranking_metric(kind, np.array([classes.index(cell.truth) for cell in cells], np.float64), ranking)
-    truth = np.array([float(cell.truth.lstrip("<>")) for cell in cells])
-    censoring = np.array([_CENSORING.get(cell.truth[:1], EXACT) for cell in cells], np.int8)
-    return ranking_metric(kind, truth, ranking, censoring)
+    ranks = ranks if ranks.shape[1] > 1 else ranks[:, 0]
+    censoring = np.full(len(cells), EXACT, np.int8)
+    if objective.settings.is_number:
+        truth = np.array([float(cell.truth.lstrip("<>")) for cell in cells])
+        censoring = np.array([_CENSORING.get(cell.truth[:1], EXACT) for cell in cells], np.int8)
+    else:
+        truth = np.array([objective.classes.index(cell.truth) for cell in cells], np.float64)
+    return objective.settings.kind.metric(truth, ranks, censoring)

@@ -172,7 +172,7 @@ class EmbeddingJob:
                     found += 1
                     continue
                 windows = plan.windows(part)
-                vectors = embedder(contents, plan.first_records[part], windows)
+                vectors = embedder(contents, np.arange(part.start, part.stop), windows)
                 self._require_numbers(plan, part, vectors)
                 with write_error(parts.folder, _REMEDY):
                     parts.write(number, vectors)
@@ -194,8 +194,7 @@ class EmbeddingJob:
         row = int(np.flatnonzero(~(np.abs(vectors).max(axis=(1, 2)) <= limit))[0])
         if self.pooling == "residue":
             row = int(np.searchsorted(np.cumsum(plan.residues[part]), row, side="right"))
-        record = int(plan.first_records[part.start + row])
-        name = record_id(plan.store, record)
+        name = record_id(plan.store, part.start + row)
         layers = [layer for layer, most in zip(self.layers, largest.tolist(), strict=True) if not most <= limit]
         if np.isfinite(vectors).all():
             raise ValueError(
@@ -208,11 +207,9 @@ class EmbeddingJob:
         )
 
     def _said(self, plan: EmbeddingPlan, tokens: int, found: int, seconds: float) -> str:
-        records, sequences = len(plan.sequence_of_record), len(plan.first_records)
-        distinct = f", {sequences:,} distinct" if sequences < records else ""
         there = f"; {found:,} of {len(plan.parts):,} parts were there" if found else ""
         rate = f", {tokens / seconds:,.0f} tokens/s" if tokens else ""
         return (
-            f"{self.out}: {records:,} sequences{distinct}{there}; {tokens:,} tokens in {seconds:,.1f} s{rate}, "
+            f"{self.out}: {len(plan.residues):,} sequences{there}; {tokens:,} tokens in {seconds:,.1f} s{rate}, "
             f"computed in {self.compute}"
         )

@@ -1,7 +1,7 @@
 """The plan of an embedding: which sequences are computed, in which windows, and which of them share a part.
 
-In: a token store, the longest document. Out: `EmbeddingPlan`, arithmetic on lengths and digests alone, so the same on
-every process and after every start. Kept: nothing. Equal sequences are computed once.
+In: a token store, the longest document. Out: `EmbeddingPlan`, arithmetic on lengths alone, so the same on every process
+and after every start. Kept: nothing.
 """
 
 from collections.abc import Sequence
@@ -75,19 +75,15 @@ class EmbeddingPlan:
     """What is computed of the records of a store."""
 
     store: TokenStore
-    first_records: NDArray[np.int64]
-    """(D,) the first record of each of D distinct sequences, rising."""
-    sequence_of_record: NDArray[np.int64]
-    """(N,) number of each record's sequence, 0 to D - 1."""
     residues: NDArray[np.int64]
-    """(D,) residues of each sequence."""
+    """(N,) residues of each record."""
     parts: list[slice]
-    """The sequences of each part, one after another."""
+    """The records of each part, one after another."""
     max_tokens: int
     """Longest document, begin and end token counted; longer ones are read in windows."""
 
     def windows(self, part: slice) -> TokenWindows:
-        """The windows of the sequences of a part."""
+        """The windows of the records of a part."""
         return windows_of(self.residues[part] + SPECIAL_TOKENS, self.max_tokens, first=part.start)
 
 
@@ -117,10 +113,8 @@ def plan_of(
             f"{record_id(store, longest)!r}, has {int(lengths[longest]) - SPECIAL_TOKENS:,}. Read them in windows with "
             f"--too-long windows, or raise --max-tokens"
         )
-    first_records, sequences = _distinct(store)
-    residues = store.num_residues(first_records)
-    parts = list(split_by_tokens(residues + SPECIAL_TOKENS, part_tokens, part_sequences))
-    return EmbeddingPlan(store, first_records, sequences, residues, parts, max_tokens)
+    parts = list(split_by_tokens(lengths, part_tokens, part_sequences))
+    return EmbeddingPlan(store, lengths - SPECIAL_TOKENS, parts, max_tokens)
 
 
 def record_id(store: TokenStore, record: int) -> str:
@@ -131,17 +125,3 @@ def record_id(store: TokenStore, record: int) -> str:
 def id_of(header: bytes) -> str:
     """The first word of a header; bytes that are not UTF-8 are replaced."""
     return header.split(None, 1)[0].decode("utf-8", "replace")
-
-
-def _distinct(store: TokenStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first record of each distinct sequence, and the number of each record's sequence.
-
-    Sequences of one digest are compared letter by letter, as 64 bits may agree by chance.
-    """
-    _, first, group = np.unique(store.digests, return_index=True, return_inverse=True)
-    representative = first[group].astype(np.int64)
-    for record in np.flatnonzero(representative != np.arange(len(representative))).tolist():
-        if not np.array_equal(store.residues(record), store.residues(int(representative[record]))):
-            representative[record] = record
-    first_records, sequences = np.unique(representative, return_inverse=True)
-    return first_records, sequences.astype(np.int64)

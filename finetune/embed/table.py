@@ -1,7 +1,7 @@
 """The table of an embedding: Parquet, a row for each record of the input, in its order.
 
 In: the plan, vectors of consecutive sequences. Out: a Parquet file. Kept: nothing, once it is whole; memory holds one
-row group. Its columns are
+part. Its columns are
 
     id            string               the first word of the header
     residues      int32                how many the sequence has
@@ -21,14 +21,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.batches.packed import split_by_tokens
 from data.store.token_store import hash_of, new_hash
 from finetune.embed.plan import EmbeddingPlan, id_of
 from zymogen.files.durable import flush, replacing_file, take_lock, write_atomic, write_then_rename
@@ -70,12 +68,9 @@ class EmbeddingParts:
         facts = {"rows": len(vectors), "hash": new_hash(content).hexdigest()}
         write_atomic(self._facts(number), json.dumps(facts) + "\n")
 
-    def read(self, number: int, first: int, count: int) -> NDArray[np.floating]:
-        """Some rows of a part: ``(count, layers, D)``; not mapped, so that memory holds these alone."""
-        size = self.row[0] * self.row[1]
-        offset = first * size * self.dtype.itemsize
-        found = np.fromfile(self._array(number), self.dtype, count * size, offset=offset)
-        return found.reshape(count, *self.row)
+    def read(self, number: int) -> NDArray[np.floating]:
+        """The rows of a part: ``(rows, layers, D)``."""
+        return np.fromfile(self._array(number), self.dtype).reshape(-1, *self.row)
 
     def _array(self, number: int) -> Path:
         return self.folder / f"part-{number:06d}.bin"
@@ -161,9 +156,9 @@ def write_table(
         replacing_file(out, remedy) as new,
         pq.ParquetWriter(new, schema, compression="none", use_dictionary=False, write_statistics=False) as writer,
     ):
-        for records in _row_groups(plan, parts, by_residue=by_residue):
-            residues = plan.residues[plan.sequence_of_record[records]]
-            vectors = _vectors(plan, parts, records, by_residue=by_residue)
+        for part_number, records in enumerate(plan.parts):
+            residues = plan.residues[records]
+            vectors = parts.read(part_number)
             columns = [pa.array([id_of(header) for header in plan.store.headers(records.start, records.stop)])]
             columns.append(pa.array(residues.astype(np.int32)))
             for layer in range(len(layers)):
@@ -173,29 +168,5 @@ def write_table(
                     ends = np.concatenate([[0], np.cumsum(residues)]).astype(np.int32)
                     listed = pa.ListArray.from_arrays(pa.array(ends), listed, type=column)
                 columns.append(listed)
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=len(residues))
-
-
-def _row_groups(plan: EmbeddingPlan, parts: EmbeddingParts, *, by_residue: bool) -> Iterator[slice]:
-    """The records of each row group."""
-    rows = plan.residues[plan.sequence_of_record] if by_residue else np.ones_like(plan.sequence_of_record)
-    most = max(1, ROW_GROUP_BYTES // (parts.row[0] * parts.row[1] * parts.dtype.itemsize))
-    return split_by_tokens(rows, most, ROW_GROUP_ROWS)
-
-
-def _vectors(plan: EmbeddingPlan, parts: EmbeddingParts, records: slice, *, by_residue: bool) -> NDArray[np.floating]:
-    """The rows of some records, one after another: ``(rows, layers, D)``."""
-    sequences = plan.sequence_of_record[records]
-    part_of = np.searchsorted([part.start for part in plan.parts], sequences, side="right") - 1
-    # Neighbours in the input are mostly neighbours in a part: each run of them is read at once.
-    breaks = np.flatnonzero((np.diff(sequences) != 1) | (np.diff(part_of) != 0)) + 1
-    found = []
-    for begin, end in pairwise([0, *breaks.tolist(), len(sequences)]):
-        number, first = int(part_of[begin]), int(sequences[begin])
-        start = plan.parts[number].start
-        if by_residue:
-            at, count = int(plan.residues[start:first].sum()), int(plan.residues[first : first + end - begin].sum())
-        else:
-            at, count = first - start, end - begin
-        found.append(parts.read(number, at, count))
-    return np.concatenate(found)
+            rows = max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES * len(residues) // vectors.nbytes))
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=rows)

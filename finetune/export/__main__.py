@@ -26,7 +26,6 @@ _DIVERGED = "the training diverged: train again with a lower schedule.peak_lr"
 
 
 def _export(options: argparse.Namespace) -> None:
-    from finetune.adaptation.lora import adapter_of
     from finetune.adaptation.peft_files import write_adapter
     from finetune.bundle.folder import open_folder
     from pretrain.model.weights.finite import require_finite
@@ -45,8 +44,8 @@ def _export(options: argparse.Namespace) -> None:
         raise ValueError(f"{folder} has no adapter: its adaptation.kind is {kind!r}; leave --adapter out")
     else:
         require_finite(bundle.tensors, folder, _DIVERGED)
-        adapter = adapter_of(bundle.tensors, bundle.manifest.adapters)
-        write_adapter(adapter, bundle.manifest.encoder, out, options.adapter, options.base or bundle.manifest.base.init)
+        base, plan = options.base or bundle.manifest.base.init, bundle.manifest.adapters
+        write_adapter(bundle.tensors, plan, bundle.manifest.encoder, out, options.adapter, base)
     print(f"{out}: exported from {folder}", flush=True)
 
 
@@ -125,7 +124,7 @@ def exportable(bundle: "Bundle") -> "Task":
     """
     manifest, objectives = bundle.manifest, bundle.manifest.tasks
     named = ", ".join(f"{o.settings.name} ({o.settings.type}, {o.settings.level})" for o in objectives)
-    if manifest.heads.form != "transformers":
+    if not manifest.heads.kind.exports_to_transformers:
         raise ValueError(
             f"{bundle.folder} has heads of the form {manifest.heads.form!r}, which transformers does not have; train "
             "with heads.form = 'transformers' to export"
@@ -136,13 +135,16 @@ def exportable(bundle: "Bundle") -> "Task":
             "of one problem type; train one [[tasks]], which may have several columns, to export"
         )
     (objective,) = objectives
-    kind, outputs = objective.settings.type, len(objective.outputs)
-    if kind == "ordinal":
-        raise ValueError(f"task {objective.settings.name!r} is ordinal, a problem type that transformers does not have")
-    if kind == "multiclass" and outputs > 1:
+    outputs, problem = len(objective.outputs), objective.settings.kind.transformers_problem
+    if not problem:
         raise ValueError(
-            f"task {objective.settings.name!r} has {outputs} multiclass columns, and transformers chooses one class of "
-            "one column; train one column to export"
+            f"task {objective.settings.name!r} is of type {objective.settings.type}, a problem type that transformers "
+            "does not have"
+        )
+    if outputs > 1 and objective.settings.kind.predicts_each_class:
+        raise ValueError(
+            f"task {objective.settings.name!r} has {outputs} {objective.settings.type} columns, and transformers "
+            "chooses one class of one column; train one column to export"
         )
     return objective
 

@@ -31,12 +31,6 @@ _CLASSES: dict[tuple[bool, str], Any] = {
     (True, "sequence"): EsmcForSequenceClassification,
     (True, "residue"): EsmcForTokenClassification,
 }
-_PROBLEMS: dict[str, Any] = {
-    "regression": "regression",
-    "binary": "multi_label_classification",
-    "multilabel": "multi_label_classification",
-    "multiclass": "single_label_classification",
-}
 
 
 def save(folder: Path, manifest: BundleManifest, objective: Task, parameters: Mapping[str, Tensor]) -> None:
@@ -60,8 +54,8 @@ def save(folder: Path, manifest: BundleManifest, objective: Task, parameters: Ma
     masked = transformers_io.to_transformers(model)
     config = masked.config
     config.architectures = None
-    config.problem_type = _PROBLEMS[objective.settings.type]
-    names = objective.classes if objective.settings.type == "multiclass" else objective.outputs
+    config.problem_type = objective.settings.kind.transformers_problem  # type: ignore[assignment]
+    names = objective.classes if objective.settings.kind.predicts_each_class else objective.outputs
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}
     config.num_labels = len(names)

@@ -8,15 +8,19 @@ classes. For ordered classes, `OrderedThresholds` turns one score into cumulativ
 on a pair is wide, and is held for one chunk of pairs at a time; the backward pass computes it again.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from finetune.heads.settings import HeadSettings
 from finetune.tasks.task import Task
 from pretrain.model.layer import recomputed
 from pretrain.model.linear import Linear
 from pretrain.model.presets import EsmShape
+
+if TYPE_CHECKING:
+    from finetune.heads.settings import HeadSettings
 
 
 class OutputMap(Linear):
@@ -131,27 +135,20 @@ class TaskHead(nn.Module):
     """The head of one objective with O tasks.
 
     Raises:
-        ValueError: transformers has no head of that form for the task's level.
+        ValueError: the head is not for the task's level.
     """
 
-    def __init__(self, objective: Task, settings: HeadSettings, shape: EsmShape) -> None:
+    def __init__(self, objective: Task, settings: "HeadSettings", shape: EsmShape) -> None:
         super().__init__()
-        task, hidden = objective.settings, settings.hidden or shape.dim
-        self.outputs, self.is_multiclass = len(objective.outputs), task.type == "multiclass"
-        self.map: nn.Module
-        if settings.form == "mlp":
-            head = PairHead if task.level == "pair" else MlpHead
-            self.map = head(shape, hidden, objective.width)
-        elif task.level == "pair":
+        task, head = objective.settings, settings.kind
+        if task.level not in head.levels:
             raise ValueError(
-                f"heads.form is 'transformers', and task {task.name!r} is about pairs of residues, for which "
-                "transformers has no head; set heads.form to 'mlp'"
+                f"heads.form is {settings.form!r}, which has no head for the level {task.level!r} of task "
+                f"{task.name!r}; set heads.form to 'mlp'"
             )
-        elif task.level == "sequence":
-            self.map = ClassificationHead(shape, objective.width)
-        else:  # as in EsmForTokenClassification
-            self.map = OutputMap(shape.dim, objective.width)
-        self.thresholds = OrderedThresholds(self.outputs, len(objective.classes)) if task.type == "ordinal" else None
+        self.shape = len(objective.outputs), *task.kind.shape(len(objective.classes))
+        self.map = head.build(shape, settings.hidden or shape.dim, objective.width, task.level)
+        self.thresholds = task.kind.output_module(len(objective.outputs), len(objective.classes))
 
     def forward(self, vectors: Tensor, rows: Tensor, outputs: Tensor, partners: Tensor | None = None) -> Tensor:
         """The numbers of each target: ``(n,)``, or ``(n, C)`` logits of C classes, or ``(n, C - 1)`` cumulative ones.
@@ -167,7 +164,5 @@ class TaskHead(nn.Module):
             rows = torch.arange(len(rows), device=rows.device)
         else:
             numbers = self.map(vectors)
-        if self.is_multiclass:
-            numbers = numbers.unflatten(1, (self.outputs, -1))
-        picked: Tensor = numbers[rows, outputs]
+        picked: Tensor = numbers.unflatten(1, self.shape)[rows, outputs]
         return picked if self.thresholds is None else self.thresholds(picked, outputs)

@@ -4,9 +4,14 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from zymogen.settings.section import IDENTITY, Section, setting
+from finetune.heads.kinds import Head, head_kind
+from zymogen.settings.extension import FORM, is_external, require_name
+from zymogen.settings.section import IDENTITY, Section, require, setting
+
+FORMS = ("mlp", "transformers")
+"""Heads of ours (`kinds`)."""
 
 PoolingRequest = Literal["auto", "mean", "attention", "begin"]
 
@@ -16,15 +21,18 @@ class HeadSettings(Section):
     """Heads of all tasks: how a sequence becomes one vector, and what maps a vector to numbers."""
 
     section: ClassVar = "heads"
-    form: Literal["mlp", "transformers"] = setting(
+    form: str = setting(
         IDENTITY,
-        "'mlp': LayerNorm and two maps; 'transformers': as in EsmForSequenceClassification, EsmForTokenClassification",
+        "'mlp': LayerNorm and two maps; 'transformers': as in EsmForSequenceClassification, "
+        f"EsmForTokenClassification; or {FORM} for a class of your own",
         "mlp",
+        extends=True,
     )
+    options: dict[str, Any] = setting(IDENTITY, "settings of a class of your own", {})
     pooling: PoolingRequest = setting(
         IDENTITY,
         "a sequence's vector: mean of its residues, mean weighted by learned attention, or its begin token's; 'auto' "
-        "is 'mean', or 'begin' in the transformers form",
+        "is what the head says: 'mean', or 'begin' in the transformers form",
         "auto",
     )
     hidden: int | None = setting(
@@ -32,17 +40,34 @@ class HeadSettings(Section):
         "width between the two maps of a head; without one, the encoder's",
         None,
         "channels",
-        only=("form", ("mlp",)),
         at_least=1,
     )
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict the form, and write out the pooling that 'auto' stands for."""
+        """Refuse settings that contradict the form."""
         Section.__post_init__(self)
-        if self.form == "transformers" and self.pooling not in ("auto", "begin"):
-            raise ValueError(
-                f"heads.pooling is {self.pooling!r} and heads.form is 'transformers', whose sequence head reads the "
-                "begin token; set heads.pooling to 'begin', or heads.form to 'mlp'"
-            )
-        if self.pooling == "auto":
-            object.__setattr__(self, "pooling", "begin" if self.form == "transformers" else "mean")
+        require_name("heads.form", self.form, FORMS)
+        if not is_external(self.form):
+            said = f"only a class of your own reads it, and heads.form is {self.form!r}"
+            require(not self.options, "heads.options", self.options, said)
+            if self.kind.exports_to_transformers:
+                said = f"heads.form is {self.form!r}, whose sequence head reads the begin token; set heads.pooling to "
+                require(
+                    self.pooled_by == "begin", "heads.pooling", self.pooling, f"{said}'begin', or heads.form to 'mlp'"
+                )
+                said = f"heads.form = {self.form!r} does not read it: take it out (heads.hidden=none)"
+                require(self.hidden is None, "heads.hidden", self.hidden, said)
+
+    @property
+    def kind(self) -> Head:
+        """The head; one of the user's is imported here.
+
+        Raises:
+            ValueError: it cannot be imported, or an option is not allowed.
+        """
+        return head_kind(self)
+
+    @property
+    def pooled_by(self) -> str:
+        """How a sequence becomes one vector, "auto" written out."""
+        return self.kind.default_pooling if self.pooling == "auto" else self.pooling

@@ -3,22 +3,18 @@
 In: a table, the record of each row, the settings of a task. Out: `TaskLabels`. Kept: nothing.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finetune.labels.conditions import outputs_by_condition, outputs_by_label
 from finetune.labels.labels import Labels
 from finetune.labels.locate import ColumnCells, TableRows, locate_labels
-from finetune.labels.numbers import numbers_of
 from finetune.labels.replicates import Replicates, merge_replicates
-from finetune.tasks.cells import NonEmptyCells, written
-from finetune.tasks.classes import classes_of, index_of, is_binary, minus_is_negative
+from finetune.tasks.cells import written
+from finetune.tasks.classes import minus_is_negative
 from finetune.tasks.columns import columns_of, outputs_of
 from finetune.tasks.settings import TaskSettings
-from zymogen.settings.section import unknown_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +71,7 @@ def read_task(rows: TableRows, settings: TaskSettings, decimal: str = "auto") ->
         as_written = {text for column in found for text in column.cells.texts if text.casefold() in folded}
         words = ", ".join(map(repr, sorted(as_written)))
         said.append(f"{settings.name}: {left_out:,} cells mean that nothing was measured ({words}), and are no class")
-    classes: tuple[str, ...] = ()
-    if settings.is_number:
-        values, censoring, unit = numbers_of(found, each_placed, settings, decimal, said)
-    else:
-        texts = tuple(dict.fromkeys(text for cells in each_placed for text in cells.texts))
-        classes, unit = classes_of(settings, texts), settings.unit
-        values = [_indices(column, cells, classes, settings) for column, cells in zip(found, each_placed, strict=True)]
-        censoring = [np.zeros(len(of_column), np.int8) for of_column in values]
-        if is_binary(settings):
-            said.append(f"{settings.name}: {classes[1]!r} is positive, {classes[0]!r} is negative")
+    values, censoring, classes, unit = settings.kind.parse(found, each_placed, decimal, said)
     of_labels = [np.full(len(cells.rows), column.output) for column, cells in zip(found, each_placed, strict=True)]
     if settings.conditions:
         outputs, of_labels = outputs_by_condition(found, each_placed, outputs, settings)
@@ -100,18 +87,3 @@ def read_task(rows: TableRows, settings: TaskSettings, decimal: str = "auto") ->
     )
     labels = merge_replicates(measured, settings, rows.num_records, rows.table.row, outputs, said, rows.others)
     return TaskLabels(settings, outputs, classes, unit, tuple(said), labels)
-
-
-def _indices(
-    column: ColumnCells, cells: NonEmptyCells, classes: Sequence[str], settings: TaskSettings
-) -> NDArray[np.float64]:
-    """The index of the class of each label."""
-    of_texts = [index_of(text, classes, settings) for text in cells.texts]
-    for text, index in enumerate(of_texts):
-        if index is None:
-            wrong = unknown_word(f"the class of {settings.name!r}", cells.texts[text], classes)
-            raise ValueError(
-                f"{column.where(cells.first_row(text))}: {wrong}; correct it, add it to tasks.classes, or to "
-                "tasks.missing if it means that nothing was measured"
-            )
-    return np.array(of_texts, np.float64)[cells.which]

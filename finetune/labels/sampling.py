@@ -84,7 +84,7 @@ def groups_of(
 
 def _of_classes(task: TaskLabels, trains: NDArray[np.bool_]) -> list[SampleGroup]:
     """The groups of the classes of a task, and of the records without a label of it."""
-    if len(task.outputs) > 1:
+    if task.settings.is_number or len(task.outputs) > 1:
         raise ValueError(
             f"data.balance is {task.settings.name!r}, a task of {len(task.outputs)} columns, whose classes cannot all "
             "be drawn equally often; name a task of one column, or leave data.balance out"

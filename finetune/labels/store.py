@@ -12,11 +12,6 @@ In: labels, a token store. Out: the labels of some records, through memory maps.
     labels-HASH/linkers.bin       int32   (records, 2), if chains were joined
     labels-HASH/labels.json       format, fingerprint, size and hash of each file; written last
 
-Labels of residues, where most residues have one, have three other files, which lie along the tokens:
-
-    labels-HASH/N-observed.bin    uint8   (outputs, ceil(residues / 8)) a bit for each residue, the lowest one first
-    labels-HASH/N-along.bin       float32, or uint8 for classes; (outputs, residues); 0 where nothing was observed
-
 So a label that is missing has no bytes of its own, and whatever a table had in its place changes nothing here. HASH is
 that of the content.
 """
@@ -35,7 +30,7 @@ from data.store.token_store import TokenStore, new_hash
 from finetune.labels.labels import EXACT, Labels, ranges
 from zymogen.files.durable import new_dir
 
-FORMAT = "zymogen.labels/2"
+FORMAT = "zymogen.labels/3"
 FACTS = "labels.json"
 
 
@@ -68,7 +63,7 @@ def write(store: TokenStore, objectives: Mapping[str, Labels], linkers: NDArray[
     """
     arrays: dict[str, NDArray[Any]] = {}
     for number, labels in enumerate(objectives.values()):
-        arrays |= {f"{number}-{kind}.bin": array for kind, array in _files(labels, store).items()}
+        arrays |= {f"{number}-{kind}.bin": array for kind, array in _files(labels).items()}
     if linkers is not None and (linkers[:, 1] > linkers[:, 0]).any():
         arrays["linkers.bin"] = linkers.astype("<i4")
     files = {
@@ -158,8 +153,6 @@ class LabelStore:
 
     def of_records(self, objective: int, records: NDArray[np.int64]) -> LabelSlice:
         """The labels of some records, record after record; the same one may be asked for twice."""
-        if f"{objective}-along.bin" in self._maps:
-            return self._along(objective, records)
         pointers = self._maps[f"{objective}-pointers.bin"]
         of, index = ranges(pointers[records].astype(np.int64), pointers[records + 1].astype(np.int64))
         positions = self._maps.get(f"{objective}-positions.bin")
@@ -181,21 +174,9 @@ class LabelStore:
         found = self._maps.get("linkers.bin")
         return np.zeros((len(records), 2), np.int64) if found is None else found[records].astype(np.int64)
 
-    def _along(self, objective: int, records: NDArray[np.int64]) -> LabelSlice:
-        first = self.first_residues(records)
-        of, index = ranges(first, self.first_residues(records + 1))
-        bits = self._maps[f"{objective}-observed.bin"]
-        is_observed = (bits[:, index >> 3] >> (index & 7).astype(np.uint8)) & 1
-        which, outputs = np.nonzero(is_observed.T)  # residue after residue
-        values = self._maps[f"{objective}-along.bin"][outputs, index[which]].astype(np.float32)
-        of = of[which]
-        exact = np.full(len(of), EXACT, np.int8)
-        return LabelSlice(of, outputs.astype(np.int64), values, exact, index[which] - first[of])
 
-
-def _files(labels: Labels, store: TokenStore) -> dict[str, NDArray[Any]]:
+def _files(labels: Labels) -> dict[str, NDArray[Any]]:
     """What is written of one objective: kind of file -> array."""
-    along = _along_files(labels, store)
     rows: dict[str, NDArray[Any]] = {"pointers": labels.pointers.astype("<u8"), "values": labels.values.astype("<f4")}
     if labels.outputs.any():
         rows["outputs"] = _narrow(labels.outputs)
@@ -206,22 +187,7 @@ def _files(labels: Labels, store: TokenStore) -> dict[str, NDArray[Any]]:
     if labels.replicates is not None and labels.spread is not None:
         rows["replicates"] = _narrow(labels.replicates)
         rows["spread"] = np.where(np.isnan(labels.spread), np.float32(np.nan), labels.spread).astype("<f4")
-    return min((rows, along) if along else (rows,), key=lambda files: sum(array.nbytes for array in files.values()))
-
-
-def _along_files(labels: Labels, store: TokenStore) -> dict[str, NDArray[Any]]:
-    """Labels along the tokens; empty for labels that are not of residues, censored or made of replicates."""
-    plain = labels.censoring is None and labels.replicates is None
-    if labels.positions is None or labels.positions.ndim != 1 or not len(labels) or not plain:
-        return {}
-    index = np.repeat(store.offsets[:-1].astype(np.int64), np.diff(labels.pointers)) + labels.positions
-    num_outputs = int(labels.outputs.max()) + 1
-    is_small = bool(((labels.values >= 0) & (labels.values < 256) & (labels.values % 1 == 0)).all())
-    values = np.zeros((num_outputs, store.total_residues), np.uint8 if is_small else "<f4")
-    values[labels.outputs, index] = labels.values
-    observed = np.zeros((num_outputs, store.total_residues), np.bool_)
-    observed[labels.outputs, index] = True
-    return {"along": values, "observed": np.packbits(observed, axis=1, bitorder="little")}
+    return rows
 
 
 def _narrow(values: NDArray[np.int32]) -> NDArray[Any]:

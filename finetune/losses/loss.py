@@ -72,21 +72,6 @@ def cumulative(logits: Tensor, labels: Tensor) -> Tensor:
     )
 
 
-def binary(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of a logit ``(n,)`` of yes and labels ``(n,)``, 0 or 1; each column of a multilabel task has it."""
-    return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
-
-
-def multiclass(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy over all classes of logits ``(n, C)`` and labels ``(n,)``, indices of classes.
-
-    A class without training labels stays in the softmax, and learns that it is never right. Were it taken out, a label
-    of that class outside of the training part would have an infinite loss, and a program that takes the largest of the
-    exported logits would choose the class by chance.
-    """
-    return F.cross_entropy(logits, labels.long(), reduction="none")
-
-
 def focal(losses: Tensor) -> Tensor:
     """Negative log-likelihoods, each times ``(1 - p)²`` of its likelihood p (Lin et al., arXiv:1708.02002, gamma 2)."""
     return torch.expm1(-losses).square() * losses
@@ -129,7 +114,7 @@ class TaskLoss:
     """The loss sum of an objective."""
 
     def __init__(self, objective: Task) -> None:
-        self.objective = objective
+        self.kind = objective.settings.kind
         self._on = DeviceConstants(objective.mean, objective.std, balanced(objective.class_counts))
 
     def __call__(self, numbers: Tensor, labels: Tensor, columns: LabelColumns) -> Tensor:
@@ -144,13 +129,14 @@ class TaskLoss:
 
     def of_each(self, numbers: Tensor, labels: Tensor, columns: LabelColumns) -> Tensor:
         """The loss of each target, ``(n,)``, weighted."""
-        task, (mean, std, class_weights) = self.objective.settings, self._on(numbers.device)
-        if task.type == "regression":
-            scored = ((labels.double() - mean[columns.outputs]) / std[columns.outputs]).to(numbers.dtype)
-            return squared(numbers, scored, columns.censoring)
-        losses = {"multiclass": multiclass, "ordinal": cumulative}.get(task.type, binary)(numbers, labels)
-        if task.imbalance == "focal":
+        kind, (mean, std, class_weights) = self.kind, self._on(numbers.device)
+        if kind.is_number:
+            if kind.standardizes:
+                labels = (labels.double() - mean[columns.outputs]) / std[columns.outputs]
+            return kind.loss(numbers, labels.to(numbers.dtype), columns.censoring)
+        losses, imbalance = kind.loss(numbers, labels, columns.censoring), kind.settings.imbalance
+        if imbalance == "focal":
             return focal(losses)
-        if task.imbalance == "pos_weight":
+        if imbalance == "pos_weight":
             return losses * class_weights[columns.outputs, labels.long()].to(losses.dtype)
         return losses

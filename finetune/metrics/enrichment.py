@@ -4,38 +4,13 @@ In: which items are positive, some and not all of them, and finite scores, the h
 nothing.
 
 Where scores are equal, each value is its expected value over all orders of the equal ones, in closed form: no order of
-a file can make it better. BEDROC and RIE: Truchon and Bayly 2007, doi:10.1021/ci600426e, written so that a large alpha
-does not overflow. N items of which n are positive have the ratio Ra = n / N; BEDROCs of different Ra cannot be
-compared.
+a file can make it better.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics.weighted import Floats, SortedRows
-
-ALPHA = 20.0
-"""With this alpha 80 % of BEDROC's weight lies in the first 8 % of the ranking."""
-
-
-def rie(active: NDArray[np.bool_], scores: Floats, alpha: float = ALPHA) -> float:
-    """Robust initial enhancement: the mean of exp(-alpha rank / N) over positives, over that of a random order."""
-    sizes, positives = _blocks(active, scores)
-    before = np.cumsum(sizes) - sizes
-    # Sums of the geometric series over each block of ranks; what is common to them and to a random order cancels.
-    decay = alpha / len(active)
-    weights = np.exp(-decay * before) * -np.expm1(-decay * sizes) / sizes
-    return float(weights @ positives / positives.sum() / (-np.expm1(-alpha) / len(active)))
-
-
-def bedroc(active: NDArray[np.bool_], scores: Floats, alpha: float = ALPHA) -> float:
-    """RIE over its range: 1 for a perfect ranking, 0 for the worst; `random_bedroc` is its value by chance."""
-    return _scaled(rie(active, scores, alpha), float(active.mean()), alpha)
-
-
-def random_bedroc(positive_ratio: float, alpha: float = ALPHA) -> float:
-    """BEDROC of a ranking whose RIE is 1, the expected value of a random order."""
-    return _scaled(1.0, positive_ratio, alpha)
 
 
 def enrichment(active: NDArray[np.bool_], scores: Floats, fraction: float = 0.01) -> tuple[float, float, int]:
@@ -75,10 +50,25 @@ def top_gain(truth: Floats, scores: Floats, fraction: float = 0.1) -> float:
     return float(ndcg_score(gains[None], scores[None], k=int(len(gains) * fraction + 1e-9)))
 
 
-def _scaled(value: float, ratio: float, alpha: float) -> float:
-    least = (np.exp(-alpha * (1 - ratio)) - np.exp(-alpha)) / (ratio * -np.expm1(-alpha))
-    most = np.expm1(-alpha * ratio) / (ratio * np.expm1(-alpha))
-    return float((value - least) / (most - least))
+def enrichment_metrics(active: NDArray[np.bool_], scores: Floats) -> dict[str, float]:
+    """AUROC, AP and enrichment at 1 %, each with what it depends on or what chance gives.
+
+    Args:
+        active: whether each item is positive; some, and not all.
+        scores: finite, the higher the more likely positive.
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    ratio = float(active.mean())
+    factor, most, items = enrichment(active, scores, 0.01)
+    return {
+        "auroc": float(roc_auc_score(active, scores)),
+        "ap": float(average_precision_score(active, scores)),
+        "positive_ratio": ratio,  # what AP is by chance
+        "ef1": factor,
+        "ef1_most": most,
+        "ef1_items": float(items),
+    }
 
 
 def _blocks(active: NDArray[np.bool_], scores: Floats) -> tuple[Floats, Floats]:

@@ -5,12 +5,13 @@ In: labels of some records, and what a model says of each. Out: `LabelPrediction
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import EXACT, Labels, ranges
-from finetune.metrics.weighted import expected_class
+from finetune.metrics.weighted import Floats
 from finetune.tasks.task import Task
 
 
@@ -48,7 +49,7 @@ class LabelPredictions:
         """(n,) or (n, classes) numbers by which ranking metrics order the rows."""
         if self.relative is not None:
             return self.relative
-        return expected_class(self.prediction) if objective.settings.type == "ordinal" else self.prediction
+        return objective.settings.kind.ranking(self.prediction)
 
     def require(self, objective: Task) -> None:
         """Check that each prediction is a number.
@@ -68,13 +69,27 @@ class LabelPredictions:
             )
 
 
+class OutputRows(NamedTuple):
+    """The rows of one output of a task that metrics are made of."""
+
+    task: Task
+    output: int
+    truth: Floats
+    """(n,) as in `LabelRows`."""
+    prediction: Floats
+    """(n,) or (n, C) as in `LabelPredictions`, calibrated."""
+    ranks: Floats
+    """(n,) or (n, C), as of `LabelPredictions.ranking`."""
+    censoring: NDArray[np.int8]
+    """(n,) which numbers are bounds."""
+
+
 def concatenate(parts: Sequence[LabelPredictions]) -> tuple[LabelPredictions, NDArray[np.int64]]:
     """All predictions of one objective by record, place and output, and which of all parts' rows they are."""
     of = [each.rows for each in parts]
     records = np.concatenate([each.records for each in of])
     outputs = np.concatenate([each.outputs for each in of])
-    exact = [np.full(len(each), EXACT, np.int8) if each.censoring is None else each.censoring for each in of]
-    censoring = np.concatenate(exact)
+    censoring = np.concatenate([censoring_of(each) for each in of])
     placed = [each.positions for each in of if each.positions is not None]
     positions = np.concatenate(placed) if placed else None
     places = () if positions is None else tuple(np.atleast_2d(positions.T)[::-1])
@@ -112,6 +127,11 @@ def by_output(rows: LabelRows, count: int) -> list[NDArray[np.int64]]:
     return np.split(order, np.searchsorted(rows.outputs[order], np.arange(1, count)))
 
 
+def censoring_of(rows: LabelRows) -> NDArray[np.int8]:
+    """(n,) which labels are bounds."""
+    return np.full(len(rows), EXACT, np.int8) if rows.censoring is None else rows.censoring
+
+
 def is_exact(rows: LabelRows) -> NDArray[np.bool_]:
     """(n,) whether a label is a number rather than a bound."""
-    return np.ones(len(rows), np.bool_) if rows.censoring is None else rows.censoring == EXACT
+    return np.asarray(censoring_of(rows) == EXACT, np.bool_)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-CHANCE = {"spearman": 0.0, "auroc": 0.5, "macro_auroc": 0.5, "mean_auroc": 0.5, "kendall": 0.0, "concordance": 0.5}
-"""Ranking metrics, and the value of each that a prediction without information has. The best value of each is 1."""
-TITLES = {
+FEWEST_LABELS = 10
+"""A task with fewer labels in a part is not scored there."""
+_TITLES = {
     "spearman": "Spearman",
     "auroc": "AUROC",
     "macro_auroc": "macro AUROC",
@@ -25,8 +25,6 @@ TITLES = {
     "top_10_recall": "top-10 % recall",
     "ap": "AP",
     "positive_ratio": "share of positives (AP by chance)",
-    "bedroc": "BEDROC",
-    "bedroc_random": "BEDROC by chance",
     "ef1": "EF at 1 %",
     "ef1_most": "EF at 1 % of a perfect ranking",
     "ef1_items": "items in the first 1 %",
@@ -39,7 +37,14 @@ TITLES = {
     "comparable_pairs": "comparable pairs",
     "calibration_error": "calibration error",
 }
-"""Names of metrics as readers see them."""
+"""Names of metrics as readers see them; others have their own."""
+
+
+def title(metric: str) -> str:
+    """The name of a metric as readers see it."""
+    return _TITLES.get(metric, metric)
+
+
 NO_VALIDATION = "no validation row has a label"
 """Why there is no calibration, a default penalty, and a checkpoint that is chosen on training rows."""
 
@@ -53,7 +58,9 @@ class TaskScore:
     objective: str
     type: str
     metric: str
-    """The ranking metric, a name of `CHANCE`."""
+    """Name of the ranking metric."""
+    chance: float
+    """Its value for a prediction without information; the best one is 1."""
     value: float | None
     """Its value, the higher the better; None for a task that is undefined."""
     low: float | None
@@ -76,13 +83,18 @@ class TaskScore:
     """Whether it enters the stopping metric by itself; columns of a multilabel task enter it as their mean."""
 
     def __post_init__(self) -> None:
-        if self.metric not in CHANCE:  # in a file of somebody else
-            raise ValueError(f"{self.metric!r} is no ranking metric; these are: {', '.join(CHANCE)}")
+        if not self.chance < 1:  # in a file of somebody else
+            raise ValueError(f"{self.metric!r} is 1 at best and {self.chance} by chance, so that nothing can be better")
+
+    @property
+    def title(self) -> str:
+        """The metric as readers see it."""
+        return title(self.metric)
 
     @property
     def skill(self) -> float | None:
         """(value - chance) / (best - chance): 1 for a perfect ranking, 0 for none, below 0 for a reversed one."""
-        return None if self.value is None else (self.value - CHANCE[self.metric]) / (1.0 - CHANCE[self.metric])
+        return None if self.value is None else (self.value - self.chance) / (1.0 - self.chance)
 
     def finite(self) -> "TaskScore":
         """The same without numbers that are not finite, each with a note; undefined where that is its value."""
@@ -90,9 +102,9 @@ class TaskScore:
         has_value = self.value is None or math.isfinite(self.value)
         if has_value and not lost:
             return self
-        notes = (*self.notes, *(f"{TITLES.get(name, name)} is no finite number" for name in lost))
+        notes = (*self.notes, *(f"{title(name)} is no finite number" for name in lost))
         kept = {name: value for name, value in self.values.items() if name not in lost}
-        undefined = self.undefined if has_value else f"its {TITLES[self.metric]} is no finite number"
+        undefined = self.undefined if has_value else f"its {self.title} is no finite number"
         value, low, high = (self.value, self.low, self.high) if has_value else (None, None, None)
         return replace(self, value=value, low=low, high=high, values=kept, notes=notes, undefined=undefined)
 
@@ -140,9 +152,7 @@ class TaskScores:
 
     def line(self) -> str:
         """One line: the stopping metric, the first tasks, and how many are undefined."""
-        shown = [
-            f"{task.task} {TITLES[task.metric]} {task.value:.3f}" for task in self.defined[:4] if task.value is not None
-        ]
+        shown = [f"{task.task} {task.title} {task.value:.3f}" for task in self.defined[:4] if task.value is not None]
         more = len(self.defined) - len(shown)
         rest = [f"{more} more tasks"] if more else []
         undefined = [f"{len(self.undefined)} undefined"] if self.undefined else []

@@ -8,13 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from finetune.metrics.predictions import LabelPredictions, by_output
-from finetune.metrics.scores import TaskScore, TaskScores
-from finetune.metrics.scoring import FEWEST_LABELS, untrained
-from finetune.metrics.weighted import of_all, ranking_metric
-from finetune.tasks.task import Task
+from finetune.metrics.scores import TaskScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +42,3 @@ class FineTuneScores:
         """
         skill = self.tasks.stopping_metric
         return math.fsum(self.losses.values()) if math.isnan(skill) else 1.0 - skill
-
-
-def ranked(objective: Task, predictions: LabelPredictions) -> TaskScores:
-    """The ranking metric of each task alone, the same to the last bit as that of `finetune.metrics.scoring.score`.
-
-    Raises:
-        ValueError: a prediction is not a finite number or not a probability, or a label is none of the task's.
-    """
-    predictions.require(objective)
-    rows, kind, tasks, task = predictions.rows, objective.settings.type, list[TaskScore](), objective.settings.name
-    ranks, in_mean = predictions.ranking(objective), kind != "multilabel"
-    for output, mine in enumerate(by_output(rows, len(objective.outputs))):
-        if kind in ("multiclass", "ordinal"):
-            mine = mine[objective.is_trained[output][rows.truth[mine].astype(np.int64)]]
-        censoring = None if rows.censoring is None else rows.censoring[mine]
-        metric, statistic = ranking_metric(kind, rows.truth[mine], ranks[mine], censoring)
-        value = math.nan
-        if len(mine) >= FEWEST_LABELS and not untrained(objective, output):
-            value = of_all(statistic, len(mine))
-        undefined = "" if math.isfinite(value) else "its labels are few, are all equal, or have none to learn from"
-        of_task = task, kind, metric, None if undefined else value, None, None, len(mine), 0
-        tasks.append(TaskScore(objective.outputs[output], *of_task, in_mean=in_mean, undefined=undefined))
-    if kind == "multilabel":
-        defined = [each.value for each in tasks if each.value is not None]
-        mean, undefined = (float(np.mean(defined)), "") if defined else (None, "none of its columns is defined")
-        tasks.append(TaskScore(task, task, kind, "mean_auroc", mean, None, None, len(rows), 0, undefined=undefined))
-    return TaskScores(tuple(tasks))

@@ -2,7 +2,7 @@
 
 In: truth and predictions of the rows, prepared once, and whole weights (n, b) of b resamples. Out: (b,) float64, NaN
 where a resample has no value, as where it holds one class. Kept: nothing. With all weights 1 the values are those of
-scikit-learn and scipy; equal scores count half. `ranking_metric` is the one of a task, which follows from its type.
+scikit-learn and scipy; equal scores count half. `TaskType.metric` chooses one.
 
 Concordance scores values of which some are known only as a bound (``<v``, ``>v``). Two rows are comparable if the true
 value of one is certainly below that of the other: an exact value or an upper bound v against a greater exact value or
@@ -11,16 +11,27 @@ et al. 1982, doi:10.1001/jama.1982.03320430047030).
 """
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import ABOVE, BELOW, EXACT
-from finetune.tasks.settings import TaskType
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]
 """Weights (n, b) -> values (b,)."""
+
+
+class Metric(NamedTuple):
+    """A metric of some rows; its best value is 1."""
+
+    name: str
+    chance: float
+    """Its value for a prediction without information."""
+    statistic: Statistic
+    cells_a_row: int = 1
+    """How many numbers the statistic computes for each row."""
 
 
 class SortedRows:
@@ -173,30 +184,3 @@ def _blocks(
         ours = prediction[rows, None]
         score = (ours < prediction).astype(np.float32) + np.float32(0.5) * (ours == prediction)
         yield rows, comparable, score * comparable
-
-
-def ranking_metric(
-    kind: TaskType, truth: Floats, ranks: Floats, censoring: NDArray[np.int8] | None = None
-) -> tuple[str, Statistic]:
-    """Name of the metric, and the metric of weighted rows; they are of one output.
-
-    Args:
-        kind: type of the task.
-        truth: (n,) numbers, ones and zeros, or indices of classes.
-        ranks: (n,) what orders the rows, rising with the truth; (n, C) of classes without an order.
-        censoring: (n,) which numbers are bounds; None: none.
-    """
-    if kind == "regression":
-        if censoring is None or (censoring == EXACT).all():
-            return "spearman", spearman(truth, ranks)
-        return "concordance", concordance_statistic(truth, censoring, ranks)
-    if kind == "ordinal":
-        return "kendall", kendall(truth, ranks)
-    if kind == "multiclass":
-        return "macro_auroc", macro_auroc(truth, ranks, np.unique(truth).astype(np.int64))
-    return "auroc", auroc(truth == 1, ranks)
-
-
-def expected_class(probabilities: Floats) -> Floats:
-    """(n,) the expected class of (n, C) probabilities; rounding keeps equal probabilities equal."""
-    return np.asarray(np.round(probabilities @ np.arange(probabilities.shape[1]), 9))

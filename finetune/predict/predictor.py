@@ -116,8 +116,10 @@ def open_predictor(bundle: Bundle, base: str | None = None, device: torch.device
         device: where it computes.
 
     Raises:
-        ValueError: the base is not there or another one, or the bundle's tensors are not those of its model.
+        ValueError: the base is not there or another one, or the bundle's tensors are not those of its model; a class of
+            the user's cannot be imported, or has changed.
     """
+    bundle.manifest.require_same_code()
     model = empty_model(bundle)
     wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
     parameters = all_parameters(bundle, wanted, base)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.metrics.scores import TITLES, TaskScore
+from finetune.metrics.scores import TaskScore, title
 from finetune.report.pictures import MOST_TASKS, pictures
 from finetune.results import report_sections, text
 from finetune.results.merge import MergedPredictions
@@ -102,9 +102,9 @@ def _of_task(results: Results, task: TaskScore) -> ReportTable:
             f"a Pearson correlation of {ceiling.pearson:.3f}, by {ceiling.replicated:,} labels of several measurements"
         )
         rows.append(("replicates", f"perfect predictions would reach {said}"))
-    shown = [f"{TITLES.get(name, name)} {value:.3g}" for name, value in task.values.items()]
+    shown = [f"{title(name)} {value:.3g}" for name, value in task.values.items()]
     note = ". ".join([f"Of {task.labels:,} labels: {', '.join(shown)}", *task.notes]) if shown else ""
-    return ReportTable(f"{task.task}: {TITLES[task.metric]}", ("", "Value"), tuple(rows), note)
+    return ReportTable(f"{task.task}: {task.title}", ("", "Value"), tuple(rows), note)
 
 
 def _pictured(results: Results, objectives: Sequence[Task], tested: Sequence[MergedPredictions]) -> ReportSection:

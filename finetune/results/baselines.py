@@ -29,7 +29,6 @@ def fit_baselines(
     vectors: Features | str,
     began: float,
     search: Search,
-    kept: Callable[[str, Callable[[], TaskBaseline]], TaskBaseline] = lambda name, fit: fit(),
 ) -> Iterator[tuple[str, TaskBaseline | str]]:
     """Names of all baselines of an objective on one set of parts, the quickest first, and each, or why there is none.
 
@@ -41,7 +40,6 @@ def fit_baselines(
         vectors: of the encoder before fine-tuning, of the objective's level; or why they are missing.
         began: when the first baseline of the run began, by `time.monotonic`.
         search: finds relatives of sequences of several lengths.
-        kept: name, fit -> the baseline, which need not be fitted if it was before.
     """
     level = objective.settings.level
     features = windows if level == "residue" else sequence_features
@@ -61,4 +59,4 @@ def fit_baselines(
         elif time.monotonic() > began + MOST_S:
             yield name, f"the baselines before it took more than {MOST_S:g} s"
         else:
-            yield name, kept(name, fit)
+            yield name, fit()

@@ -19,7 +19,7 @@ from finetune.metrics.calibration import (
     tempered,
 )
 from finetune.metrics.predictions import LabelPredictions, is_exact
-from finetune.metrics.scoring import FEWEST_LABELS
+from finetune.metrics.scores import FEWEST_LABELS
 from finetune.metrics.weighted import Floats
 from finetune.tasks.task import Task
 
@@ -79,13 +79,13 @@ def fit_calibration(
 
 
 def _fitted(objective: Task, output: int, truth: Floats, prediction: Floats) -> Calibration:
-    count, kind = len(truth), objective.settings.type
-    if kind == "regression":
+    count, kind = len(truth), objective.settings.kind
+    if kind.is_number:
         width = conformal_half_width(truth, prediction, COVERAGE)
         if np.isfinite(width):
             return Calibration(count, half_width=width)
         return Calibration(count, why_not=f"too few validation labels to promise {COVERAGE:.0%}: {count}")
-    if kind in ("multiclass", "ordinal"):
+    if kind.predicts_each_class:
         trained = objective.is_trained[output][truth.astype(np.int64)]
         truth, prediction = truth[trained], prediction[trained]
         count = len(truth)
@@ -174,5 +174,5 @@ def _error(objective: Task, output: int, truth: Floats, probabilities: Floats) -
     """The calibration error of the probability of yes, or of the class that is called."""
     if probabilities.ndim == 1:
         return expected_calibration_error(truth, probabilities)
-    best = np.where(objective.is_trained[output], probabilities, -1.0).argmax(1)
+    best = objective.called(output, probabilities)
     return expected_calibration_error(truth == best, probabilities[np.arange(len(truth)), best])

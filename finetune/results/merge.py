@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from finetune.metrics.calibration import log_odds
-from finetune.metrics.predictions import LabelPredictions, LabelRows, concatenate
-from finetune.metrics.weighted import Floats, expected_class
+from finetune.metrics.predictions import LabelPredictions, concatenate
+from finetune.metrics.weighted import Floats
 from finetune.results.calibration import Calibration, calibrated, fit_calibration, interval_ends
 from finetune.tasks.task import Task
 
@@ -45,14 +43,8 @@ def average_seeds(objective: Task, of_seeds: Sequence[LabelPredictions]) -> tupl
     every = np.stack([each.prediction for each in of_seeds])
     mean, deviation = every.mean(0), every.std(0, ddof=1)
     if mean.ndim == 2:
-        deviation = deviation[np.arange(len(mean)), hard_prediction(objective, first.rows, mean)]
+        deviation = deviation[np.arange(len(mean)), objective.called(first.rows.outputs, mean)]
     return LabelPredictions(first.rows, mean), deviation
-
-
-def hard_prediction(objective: Task, rows: LabelRows, probabilities: Floats) -> NDArray[np.int64]:
-    """(n,) the class that is predicted: of those that were trained, the one with the largest probability."""
-    trained = objective.is_trained[rows.outputs]
-    return np.asarray(np.where(trained, probabilities, -1.0).argmax(1), np.int64)
 
 
 def with_calibration(
@@ -103,28 +95,13 @@ def joined_predictions(of_folds: Sequence[LabelPredictions], objectives: Sequenc
     if len(of_folds) == 1:
         return of_folds[0]
     found, order = concatenate(of_folds)
-    relative = np.concatenate([_relative(of, each) for of, each in zip(objectives, of_folds, strict=True)])
+    relative = np.concatenate(
+        [
+            of.settings.kind.relative(of, each.rows.outputs, each.prediction)
+            for of, each in zip(objectives, of_folds, strict=True)
+        ]
+    )
     return replace(found, relative=relative[order])
-
-
-def _relative(objective: Task, predictions: LabelPredictions) -> Floats:
-    """What a fold's model says beyond the mean, or the shares of classes, of its training labels; 0 where nothing.
-
-    These labels are a little lower where those that were left out are higher, so that a model which knows nothing else
-    would rank all of them below chance.
-
-    Returns:
-        (n,) deviations of numbers, in standard deviations of the training labels, or of the expected class of an order;
-        (n,) or (n, C) differences of log-odds.
-    """
-    found, outputs = predictions.prediction, predictions.rows.outputs
-    if objective.settings.is_number:
-        return np.round((found - objective.mean[outputs]) / objective.std[outputs], 9)
-    counts = objective.class_counts[outputs].astype(np.float64)
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    if objective.settings.type == "ordinal":
-        return np.asarray(np.round(expected_class(found) - shares @ np.arange(shares.shape[1]), 9))
-    return np.round(log_odds(found) - log_odds(shares if found.ndim == 2 else shares[:, 1]), 9)
 
 
 def objective_of_folds(of_folds: Sequence[Task]) -> Task:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import BELOW, EXACT
-from finetune.results.merge import MergedPredictions, hard_prediction
+from finetune.results.merge import MergedPredictions
 from finetune.tasks.task import Task
 from zymogen.files.durable import write_csv
 
@@ -78,11 +78,8 @@ def _numbers(objective: Task, joined: MergedPredictions) -> tuple[list[str], ...
 def _classes(objective: Task, joined: MergedPredictions) -> tuple[list[str], ...]:
     """truth, prediction, low, high, probability of classes."""
     rows, names, probabilities = joined.predictions.rows, objective.classes, joined.calibrated
-    if probabilities.ndim == 1:
-        index, shown = (probabilities >= 0.5).astype(np.int64), probabilities
-    else:
-        index = hard_prediction(objective, rows, probabilities)
-        shown = probabilities[np.arange(len(index)), index]
+    index = objective.called(rows.outputs, probabilities)
+    shown = probabilities if probabilities.ndim == 1 else probabilities[np.arange(len(index)), index]
     nothing = [""] * len(rows)
     truths = [names[number] for number in rows.truth.astype(np.int64).tolist()]
     return truths, [names[number] for number in index.tolist()], nothing, nothing, _texts(shown)

@@ -6,7 +6,7 @@ In: `Results`. Out: `ReportSection`s, and the drawing of the scores. Kept: nothi
 import math
 from pathlib import Path
 
-from finetune.metrics.scores import CHANCE, TITLES, TaskScore
+from finetune.metrics.scores import TaskScore
 from finetune.results.results import Results
 from finetune.splits.audit import PRETRAINING, SplitAudit
 from pretrain.report.drawings import IntervalPlot, IntervalRow
@@ -34,8 +34,8 @@ def scores(results: Results, most: int | None = None) -> ReportSection:
         name, value = results.best_baseline(task) or ("none", math.nan)
         best = name if math.isnan(value) else f"{value:.3f} ({name})"
         ends = [math.nan if end is None else end for end in (task.low, task.high)]
-        drawn.append(IntervalRow(f"{task.task}, {TITLES[task.metric]}", task.value, ((ends[0], ends[1]),), value))
-        metric = f"{TITLES[task.metric]} of {task.labels:,} labels, {CHANCE[task.metric]} by chance"
+        drawn.append(IntervalRow(f"{task.task}, {task.title}", task.value, ((ends[0], ends[1]),), value))
+        metric = f"{task.title} of {task.labels:,} labels, {task.chance} by chance"
         rows.append((task.task, metric, with_interval(task), best))
     more = len(results.scores.defined) - len(rows)
     note = f"{more:,} more tasks are in scores.json. " * bool(more)

@@ -15,7 +15,7 @@ from finetune.splits.audit import SplitAudit
 from zymogen.files.durable import replacing_file
 from zymogen.settings.json_file import as_json, parse, read
 
-FORMAT = "zymogen.scores/3"
+FORMAT = "zymogen.scores/4"
 FILE = "scores.json"
 
 

@@ -5,7 +5,7 @@ In: `Results`. Out: lines for a console and sentences for a report. Kept: nothin
 
 from collections.abc import Sequence
 
-from finetune.metrics.scores import NO_VALIDATION, TITLES, TaskScore
+from finetune.metrics.scores import NO_VALIDATION, TaskScore
 from finetune.results.calibration import TOO_SHORT
 from finetune.results.results import EnsembleMemberFacts, Results
 from zymogen.console.progress import in_columns
@@ -25,7 +25,7 @@ def format_table(results: Results) -> list[str]:
     rows = [["task", "metric", "model", "95 % interval", *["over seeds"] * has_seeds, *names]]
     rows[0] += [*["replicates agree to"] * has_ceiling, "labels"]
     for task, of_task in zip(defined, values, strict=True):
-        row = [task.task, TITLES[task.metric], _number(task.value), _interval(task)]
+        row = [task.task, task.title, _number(task.value), _interval(task)]
         if has_seeds:
             found = results.spread(task)
             row.append("" if found is None else f"{found[0]:.3f} +- {found[1]:.3f}")

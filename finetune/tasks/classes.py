@@ -26,11 +26,6 @@ POLARITY = {word: index for pair in OPPOSITES for index, word in enumerate(pair)
 _SHOWN = 8
 
 
-def is_binary(settings: TaskSettings) -> bool:
-    """Whether each label of a task is one of two classes."""
-    return settings.type in ("binary", "multilabel")
-
-
 def minus_is_negative(settings: TaskSettings, texts: Collection[str]) -> bool:
     """Whether ``-`` is the negative class of these texts, though it means 'missing' elsewhere.
 
@@ -38,7 +33,7 @@ def minus_is_negative(settings: TaskSettings, texts: Collection[str]) -> bool:
     """
     folded = {text.casefold() for text in settings.missing}
     rest = {text for text in texts if text == "-" or text.casefold() not in folded}
-    return is_binary(settings) and not settings.classes and rest == {"+", "-"}
+    return settings.kind.is_binary and not settings.classes and rest == {"+", "-"}
 
 
 def classes_of(settings: TaskSettings, texts: Sequence[str]) -> tuple[str, ...]:
@@ -56,13 +51,13 @@ def classes_of(settings: TaskSettings, texts: Sequence[str]) -> tuple[str, ...]:
     """
     if settings.classes:
         return settings.classes
-    if is_binary(settings):
+    if settings.kind.is_binary:
         return _two(settings, texts)
     numbers = [number_of(text) for text in texts]
     if all(number is not None for number in numbers):
         first = dict(zip(reversed(numbers), reversed(texts), strict=True))  # '1' and '1.0' are one class
         return tuple(first[number] for number in sorted(first, key=lambda number: number or 0.0))
-    if settings.type == "ordinal":
+    if settings.kind.is_ordered:
         raise ValueError(
             f"tasks: the classes of {settings.name!r} are {_shown(texts)}, whose order is not known; name them from "
             "the lowest to the highest, as in classes = ['low', 'medium', 'high']"
@@ -74,13 +69,14 @@ def index_of(text: str, classes: Sequence[str], settings: TaskSettings) -> int |
     """The index of the class that a text means; None if it means none of them."""
     if text in classes:
         return classes.index(text)
-    if is_binary(settings) and not settings.classes:
+    is_binary = settings.kind.is_binary
+    if is_binary and not settings.classes:
         return POLARITY.get(_word(text))
     number = number_of(text)
     if number is not None:
         return next((index for index, name in enumerate(classes) if number_of(name) == number), None)
     folded = [name.casefold() for name in classes]
-    return folded.index(text.casefold()) if is_binary(settings) and text.casefold() in folded else None
+    return folded.index(text.casefold()) if is_binary and text.casefold() in folded else None
 
 
 def _two(settings: TaskSettings, texts: Sequence[str]) -> tuple[str, str]:

@@ -4,17 +4,20 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from finetune.tables.numbers import MISSING
+from zymogen.settings.extension import FORM, is_external, require_name
 from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, setting
 
-TaskType = Literal["regression", "binary", "multiclass", "ordinal", "multilabel"]
+if TYPE_CHECKING:
+    from finetune.task_types.task_type import TaskType
+
+TASK_TYPES = ("regression", "binary", "multiclass", "ordinal", "multilabel")
+"""Types of ours (`finetune.task_types.registry`)."""
 Level = Literal["sequence", "residue", "pair"]
 Transform = Literal["none", "log10", "p"]
-
-_OF_NUMBERS = ("type", ("regression",))
-_OF_CLASSES = ("type", ("binary", "multiclass", "ordinal", "multilabel"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +35,13 @@ class TaskSettings(Section):
         "'A; B', each label of which is an output",
         "tasks",
     )
-    type: TaskType = setting(IDENTITY, "what a label is: a number, yes or no, one of several classes, ...")
+    type: str = setting(
+        IDENTITY,
+        "what a label is: a number ('regression'), yes or no ('binary', of several columns 'multilabel'), one of "
+        f"several classes ('multiclass', in an order 'ordinal'), or {FORM} for a class of your own",
+        extends=True,
+    )
+    options: dict[str, Any] = setting(IDENTITY, "settings of a class of your own", {})
     level: Level = setting(IDENTITY, "what has a label: a sequence, each residue, each pair of residues", "sequence")
     residue_numbers: Literal["none", "from_0", "from_1"] = setting(
         IDENTITY,
@@ -46,7 +55,6 @@ class TaskSettings(Section):
         IDENTITY,
         "column that says whether a row's number is exact, or a bound of the true value, such as '>'",
         None,
-        only=_OF_NUMBERS,
     )
     lower_bounds: tuple[str, ...] = setting(
         IDENTITY,
@@ -61,7 +69,6 @@ class TaskSettings(Section):
         IDENTITY,
         "what is learned of a number: itself, its logarithm, or -log10 of it in mol/l ('p')",
         "none",
-        only=_OF_NUMBERS,
     )
     replicates: Literal["mean", "median", "refuse", "leave_out"] = setting(
         IDENTITY,
@@ -80,14 +87,12 @@ class TaskSettings(Section):
         "names of the classes, in their order if they are ordinal; of two, the second one is positive; without any, "
         "those of the table",
         (),
-        only=_OF_CLASSES,
     )
     weight: float = setting(IDENTITY, "factor of its mean loss in the loss that is minimised", 1.0, above=0)
     imbalance: Literal["none", "pos_weight", "focal"] = setting(
         IDENTITY,
         "how a rare class counts: as it is, by its inverse frequency, or by focal loss",
         "none",
-        only=_OF_CLASSES,
     )
     missing: tuple[str, ...] = setting(
         IDENTITY, "texts that mean that nothing was measured, in any case, besides empty cells", MISSING
@@ -98,7 +103,6 @@ class TaskSettings(Section):
         "number from which on one counts as active, in the scale that is learned; the task then has AUROC, AP and "
         "enrichment too",
         None,
-        only=_OF_NUMBERS,
     )
 
     def __post_init__(self) -> None:
@@ -108,20 +112,14 @@ class TaskSettings(Section):
             ValueError: which settings of which task, and what to change.
         """
         Section.__post_init__(self)
-        classes = f"{self.dotted_name}.classes"
-        if self.type in ("binary", "multilabel"):
-            said = f"of a task of type {self.type} give two, the negative one first, or none"
-            require(len(self.classes) in (0, 2), classes, list(self.classes), said)
-        if self.columns_are == "lists":
-            is_plain = self.type == "multilabel" and self.level == "sequence" and len(self.columns) <= 1
-            allowed = "lists are one column of a multilabel task of whole sequences, without classes and conditions"
-            require(
-                is_plain and not self.classes and not self.conditions,
-                f"{self.dotted_name}.columns_are",
-                "lists",
-                allowed,
-            )
-        require(len(set(self.classes)) == len(self.classes), classes, list(self.classes), "name each once")
+        name = self.dotted_name
+        require_name(f"{name}.type", self.type, TASK_TYPES)
+        if not is_external(self.type):
+            said = f"only a class of your own reads it, and {name}.type is {self.type!r}"
+            require(not self.options, f"{name}.options", self.options, said)
+            self.kind.check()
+        distinct = len(set(self.classes)) == len(self.classes)
+        require(distinct, f"{name}.classes", list(self.classes), "name each once")
 
     @property
     def dotted_name(self) -> str:
@@ -129,6 +127,17 @@ class TaskSettings(Section):
         return "tasks" if "://" in self.name else f"tasks.{self.name}"
 
     @property
+    def kind(self) -> "TaskType":
+        """Its type; one of the user's is imported here.
+
+        Raises:
+            ValueError: it cannot be imported, or an option is not allowed.
+        """
+        # By its name, as types import the rooms that import this one.
+        found: TaskType = import_module("finetune.task_types.registry").task_type(self)
+        return found
+
+    @property
     def is_number(self) -> bool:
         """Whether a label is a number, and not a class."""
-        return self.type == "regression"
+        return self.kind.is_number

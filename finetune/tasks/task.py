@@ -5,6 +5,7 @@ read; numbers in the task's scale (itself, log10, or -log10 of mol/l), or in the
 alone.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -99,8 +100,24 @@ class Task:
 
     @property
     def width(self) -> int:
-        """Numbers that the head gives a place: a logit for each class of a multiclass task, otherwise one a task."""
-        return len(self.outputs) * (len(self.classes) if self.settings.type == "multiclass" else 1)
+        """Numbers that the head gives a place, for all outputs."""
+        return len(self.outputs) * math.prod(self.settings.kind.shape(len(self.classes)))
+
+    def called(self, outputs: int | NDArray[np.int64], probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return (n,) the class that is predicted: of those that were trained, the one with the largest probability.
+
+        Args:
+            outputs: of all, or (n,) of each.
+            probabilities: (n,) of yes, or (n, C) of classes.
+        """
+        if probabilities.ndim == 1:
+            return (probabilities >= 0.5).astype(np.int64)
+        return np.asarray(np.where(self.is_trained[outputs], probabilities, -1.0).argmax(1), np.int64)
+
+    def shares(self, outputs: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return (n, C) the shares of the classes among the training labels of (n,) outputs."""
+        counts = self.class_counts[outputs].astype(np.float64)
+        return np.asarray(counts / np.maximum(counts.sum(1, keepdims=True), 1), np.float64)
 
     @property
     def scale(self) -> Scale:

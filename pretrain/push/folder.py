@@ -10,6 +10,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from pretrain.export.checksums import CHECKSUMS, sha256_of
+from zymogen.settings.extension import is_external
+from zymogen.settings.section import flat
 
 LIST = ".zymogen-push.json"
 """Name of the list of our files in a repository."""
@@ -53,6 +55,13 @@ def _require_finished(folder: Path, files: dict[str, Path]) -> None:
     hashes: dict[str, str] = {}
     if mark == _BUNDLE:
         hashes = _entries(files[mark], "files")
+        of_classes = flat(json.loads(files[mark].read_bytes()))
+        named = [value for name, value in of_classes.items() if name.endswith((".settings.type", "heads.form"))]
+        if own := [name for name in named if is_external(name)]:
+            raise ValueError(
+                f"{folder} predicts only with {own[0]}, a class of your own, which is none of its files: nobody who "
+                "downloads it could open it; share the folder together with the class"
+            )
         needed = {*hashes}
     elif mark == _CONFIG and _INDEX in files:
         mark, needed = _INDEX, {*_entries(files[_INDEX], "weight_map").values()}

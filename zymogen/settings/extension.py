@@ -11,18 +11,26 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from zymogen.settings.section import OPERATIONAL, fields_of, settings_of, unknown_word
+from zymogen.settings.section import OPERATIONAL, Section, fields_of, settings_of, unknown_word
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 FORM = "package.module:Class"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoOptions(Section):
+    """The options of a class that has none."""
+
+    section: ClassVar = "options"
 
 
 def is_external(name: object) -> bool:
@@ -95,6 +103,15 @@ def load_function(setting: str, name: str, own: Mapping[str, Callable[..., R]]) 
     if not callable(function):
         raise ValueError(f"{setting} is {name!r}: it must be a function, or a class whose objects are called like one")
     return function
+
+
+def hash_of(setting: str, name: str) -> str:
+    """Return the SHA-256 of the file that defines a class of the user's; empty for one of ours.
+
+    Raises:
+        ValueError: its module cannot be imported.
+    """
+    return _hash(setting, name) if is_external(name) else ""
 
 
 def code_of(recipe: Any) -> dict[str, str]:

@@ -224,6 +224,9 @@ def _named(tables: list[dict[str, Any]], section: str, name: str, field: str, ov
     if not name:
         listed = ", ".join(map(repr, named))
         said = f"{section!r} is a list of tables; write {section}.NAME.{field}=..., where NAME is one of {listed}"
+    elif (owner := name.rpartition(".")[0]) in named:  # a table in the table, such as `options`
+        inner: dict[str, Any] = named[owner].setdefault(name.rpartition(".")[2], {})
+        return inner
     elif name not in named:
         close = difflib.get_close_matches(name, named, 1, 0.0)
         said = f"no table [[{section}]] has the name {name!r}; the nearest is {close[0]!r}"

@@ -11,13 +11,13 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from data.homology.relatives import SearchHits, hits
 from finetune.baselines import ridge
 from finetune.baselines.baseline import PartRecords, by_labelled, constant
-from finetune.baselines.features import Features, one_hot, sequence_features, windows
+from finetune.baselines.features import Features, one_hot, windows
 from finetune.baselines.nearest import Search, nearest_neighbour
 from finetune.baselines.ridge import linear
 from finetune.labels.labels import BELOW, Labels
 from finetune.metrics.predictions import label_rows
 from finetune.metrics.scoring import score
-from finetune.tasks.settings import Level, TaskSettings, TaskType
+from finetune.tasks.settings import Level, TaskSettings
 from finetune.tasks.task import Task
 from support.inputs.token_stores import store_of
 
@@ -31,7 +31,7 @@ def labels_of(matrix: Floats) -> Labels:
     return Labels(pointers, np.nonzero(seen)[1].astype(np.int32), matrix[seen].astype(np.float32))
 
 
-def objective(kind: TaskType, outputs: int = 1, classes: str = "", level: Level = "sequence") -> Task:
+def objective(kind: str, outputs: int = 1, classes: str = "", level: Level = "sequence") -> Task:
     names = tuple(f"t{number}" for number in range(outputs))
     ones = np.ones(outputs)
     counts = np.ones((outputs, len(classes)), np.int64)
@@ -93,14 +93,6 @@ def test_nearest_by_position_is_the_mean_of_equally_near_ones() -> None:
     assert second.tolist() == [4.0, 6.0, 6.0]
 
 
-def test_nearest_gives_shares_of_classes() -> None:
-    table = np.array([[0.0], [1], [2], [2], [0], [0], [0]])
-    found = nearest_neighbour(
-        objective("multiclass", classes="abc"), labels_of(table), parts(4, 4, 7), VARIANTS, no_search
-    )
-    assert found.predictions.prediction.tolist() == [[0.5, 0.5, 0], [0, 0, 1], [0, 0, 1]]
-
-
 def test_neighbours_that_agree_make_a_probability_of_one() -> None:
     """The first sequence is equally far from all others but the last, whose label is another."""
     sequences = ["A" * 12, *("A" * at + residue + "A" * (11 - at) for at in range(12) for residue in "CDEFG"), "W" * 12]
@@ -116,27 +108,6 @@ def words_of(sequences: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(shutil, "which", lambda name: None)
     store = store_of(folder, [(str(number), letters) for number, letters in enumerate(sequences)])
     return lambda asked, train: hits(store, asked, store, train)
-
-
-def test_blocks_do_not_change_the_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.Generator(np.random.Philox(11))
-    sequences = ["".join(rng.choice(list("ACDE"), 12)) for _ in range(60)]
-    labels, split = labels_of(rng.normal(size=(60, 2))), parts(30, 35, 60)
-    longer = [letters * 6 + letters[: number % 3] for number, letters in enumerate(sequences)]
-    for asked, search in ((sequences, no_search), (longer, words_of(longer, tmp_path, monkeypatch))):
-        whole = nearest_neighbour(objective("regression", 2), labels, split, asked, search)
-        with monkeypatch.context() as patch:
-            patch.setattr("finetune.baselines.nearest._BLOCK_CELLS", 7 * 30)
-            blocks = nearest_neighbour(objective("regression", 2), labels, split, asked, search)
-        assert (whole.predictions.prediction == blocks.predictions.prediction).all()
-    distances = np.array(
-        [[sum(a != b for a, b in zip(x, y, strict=True)) for y in sequences[:30]] for x in sequences[35:]]
-    )
-    values = labels.values.reshape(60, 2)[:30, 0].astype(np.float64)
-    expected = [values[row == row.min()].mean() for row in distances]
-    by_position = nearest_neighbour(objective("regression", 2), labels, split, sequences, no_search)
-    mine = by_position.predictions.prediction[by_position.predictions.rows.outputs == 0]
-    assert mine == pytest.approx(expected, abs=1e-12)
 
 
 def proteins() -> tuple[list[str], Labels]:
@@ -239,15 +210,6 @@ def test_logistic_leaves_untrained_classes_at_zero() -> None:
     assert found[:, 2] == pytest.approx(reference.predict_proba(scaled[75:])[:, 1], abs=0.02)
 
 
-def test_a_task_that_does_not_vary_is_constant() -> None:
-    rng = np.random.Generator(np.random.Philox(11))
-    table = np.concatenate([np.ones((20, 1)), rng.normal(size=(20, 1)) > 0], 1).astype(np.float64)
-    found = linear(
-        "frozen", objective("binary", 2), labels_of(table), parts(10, 15, 20), Features(rng.normal(size=(20, 3)), "v")
-    )
-    assert (found.predictions.prediction[found.predictions.rows.outputs == 0] == 1).all()
-
-
 def test_no_validation_label_takes_the_usual_penalty() -> None:
     rng = np.random.Generator(np.random.Philox(11))
     found = linear(
@@ -286,12 +248,3 @@ def test_window_baseline_of_residues(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "on 200 of 450 training labels, chosen by hash" in found.description
     prevalence = constant(of, labels, parts(15, 20, 30)).predictions.prediction
     assert prevalence == pytest.approx(np.full(300, values[:15].mean()))
-
-
-def test_features_by_the_lengths_of_sequences() -> None:
-    assert "positions that vary, of 4" in sequence_features(VARIANTS).description
-    mixed = sequence_features(["ACAC", "WWX"])
-    assert mixed.matrix[0, :2].tolist() == [0.5, 0.5]
-    assert mixed.matrix[1, 18] == 1
-    assert mixed.matrix[0, 20 : 20 + 400].reshape(20, 20)[[0, 1], [1, 0]] == pytest.approx([2 / 3, 1 / 3])
-    assert mixed.matrix[:, -1] == pytest.approx(np.log([4, 3]))

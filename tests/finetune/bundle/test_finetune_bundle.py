@@ -117,7 +117,7 @@ def test_the_model_of_a_run_is_read_as_it_was_written(folder: Path) -> None:
     for wrong, message in (
         (described["encoder"], "encoder: Field required"),  # a pretraining run's
         ({**described, "encoder": {**described["encoder"], "dim": "64"}}, r"encoder\.dim: .*integer, got '64'"),
-        ({**described, "adapters": {"maps": {"a": [8]}}}, r"adapters\.maps\.a\.1: Field required"),
+        ({**described, "adapters": {"maps": ["a"], "alpha": 8.0}}, r"adapters\.rank: Field required"),
     ):
         with pytest.raises(ValueError, match=message):
             ModelRecord.of(wrong)

@@ -148,7 +148,11 @@ def test_transformers_alone_computes_what_the_bundle_predicts(
             "transformers",
             r"t \(regression, sequence\), u \(binary, sequence\)",
         ),
-        ([objective(type="ordinal", classes=("a", "b", "c"))], "transformers", "'t' is ordinal"),
+        (
+            [objective(type="ordinal", classes=("a", "b", "c"))],
+            "transformers",
+            "'t' is of type ordinal, a problem",
+        ),
         (
             [objective(type="multiclass", columns=("a", "b"), classes=("x", "y"))],
             "transformers",

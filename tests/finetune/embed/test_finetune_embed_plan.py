@@ -1,4 +1,4 @@
-"""The plan of an embedding: windows of long sequences, equal sequences once, parts in order."""
+"""The plan of an embedding: windows of long sequences, and what is too long."""
 
 from pathlib import Path
 
@@ -41,24 +41,6 @@ def test_windows_of_several_sequences_follow_one_another() -> None:
     assert found.length.tolist() == [10, 16, 16, 16, 5]
     assert found.keep_from.tolist() == [1, 1, 12, 19, 1]
     assert found.keep_to.tolist() == [9, 12, 19, 29, 4]
-
-
-def test_equal_sequences_are_computed_once(tmp_path: Path) -> None:
-    store = store_of(tmp_path, [("a", "MKVL"), ("b", "MKV"), ("c", "MKVL"), ("d", "WWW"), ("e", "MKV")])
-    plan = plan_of(store, 1026, "refuse", 8, 10, "x.fasta")
-    assert plan.first_records.tolist() == [0, 1, 3]
-    assert plan.sequence_of_record.tolist() == [0, 1, 0, 2, 1]
-    assert plan.residues.tolist() == [4, 3, 3]
-    assert [(part.start, part.stop) for part in plan.parts] == [(0, 1), (1, 2), (2, 3)]
-    assert [part.start for part in plan_of(store, 1026, "refuse", 11, 10, "x.fasta").parts] == [0, 2]
-
-
-def test_equal_digests_of_different_sequences_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = store_of(tmp_path, [("a", "MKVL"), ("b", "MKV"), ("c", "MKVL"), ("d", "WWW")])
-    monkeypatch.setattr(type(store), "digests", np.zeros(4, np.uint64))
-    plan = plan_of(store, 1026, "refuse", 100, 10, "x.fasta")
-    assert plan.first_records.tolist() == [0, 1, 3]
-    assert plan.sequence_of_record.tolist() == [0, 1, 0, 2]
 
 
 def test_too_long_is_refused_by_name(tmp_path: Path) -> None:

@@ -49,7 +49,5 @@ def test_rows_that_contradict_each_other_are_left_out_where_that_is_chosen(
 
 
 def test_classes_have_no_bounds() -> None:
-    with pytest.raises(
-        ValueError, match=r"tasks\.y\.bound_column is 'sign'; only tasks.y.type = 'regression' reads it"
-    ):
+    with pytest.raises(ValueError, match=r"tasks\.y\.bound_column is 'sign'; only a task of numbers reads it"):
         read({"y": ["0", "1"], "sign": ["=", "="]}, type="binary", bound_column="sign")

@@ -50,21 +50,9 @@ def test_conditions_that_cannot_be_outputs_are_refused() -> None:
         read({"y": ["1"], "t": ["1"]}, conditions=("T",))
 
 
-def test_without_a_label_a_task_with_conditions_has_its_own_name() -> None:
-    found = read({"y": [None], "pH": ["7"]}, conditions=("pH",))
-    assert (found.outputs, len(found.labels)) == (("y",), 0)
-    assert np.array_equal(found.labels.pointers, [0, 0])
-
-
 def test_outputs_of_one_class_each_are_refused_with_all_classes() -> None:
     columns: dict[str, list[Cell]] = {"y": ["0", "0", "1", "1"], "ligand": ["a", "a", "b", "b"]}
     found = read(columns, [0, 1, 2, 3], type="binary", conditions=("ligand",))
     said = "all 4 training labels of 'y' are '0', '1' in each of its 2 outputs alone"
     with pytest.raises(ValueError, match=said):
         objectives([found], np.ones(4, bool))
-
-
-def test_long_values_of_conditions_are_cut_in_errors() -> None:
-    columns: dict[str, list[Cell]] = {"y": ["a", "b"], "SMILES": ["C" * 400] * 2}
-    with pytest.raises(ValueError, match=r"different classes of 'y, SMILES C{50}' for one sequence"):
-        read(columns, [0, 0], type="multiclass", conditions=("SMILES",))

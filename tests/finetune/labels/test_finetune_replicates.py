@@ -21,11 +21,6 @@ def test_rows_of_one_sequence_become_one_label(how: str, value: float) -> None:
     assert np.isnan(labels.spread[0])
 
 
-def test_the_mean_of_a_logarithm_is_geometric() -> None:
-    labels = read({"y": ["10", "1000"]}, [0, 0], transform="log10").labels
-    assert as_list(labels) == [(0, 0, 2.0)]
-
-
 def test_replicates_as_columns() -> None:
     labels = read({"r1": ["1", "4"], "r2": ["3", None]}, columns=("r*",), columns_are="replicates").labels
     assert as_list(labels) == [(0, 0, 2.0), (1, 0, 4.0)]
@@ -61,11 +56,6 @@ def test_censored_replicates(how: str, cells: list[Cell], expected: tuple[float,
 def test_replicates_that_cannot_be_one_label_are_refused(cells: list[Cell], values: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read({"y": cells}, [0, 1, 0], **values)
-
-
-def test_one_class_measured_twice_is_one_label() -> None:
-    labels = read({"y": ["a", "a", "b"]}, [0, 0, 1], type="multiclass").labels
-    assert as_list(labels) == [(0, 0, 0.0), (1, 0, 1.0)]
 
 
 # Agreement ----------------------------------------------------------------------------------------
@@ -128,11 +118,6 @@ def test_bounds_do_not_move_the_mean_where_numbers_are_exact() -> None:
     assert (objective.mean.tolist(), objective.std.tolist()) == ([3.0], [2.0])
     (objective,) = objectives([read({"y": [">1", ">5"]})], np.ones(2, bool))
     assert (objective.mean.tolist(), objective.std.tolist()) == ([3.0], [2.0])
-
-
-def test_equal_labels_do_not_vary() -> None:
-    (objective,) = objectives([read({"y": ["0.1"] * 7})], np.ones(7, bool))
-    assert objective.std.tolist() == [1.0]
 
 
 def test_classes_are_counted() -> None:

@@ -76,17 +76,6 @@ def test_exact_labels_beside_bounds_have_a_finite_gradient() -> None:
 # Classes ------------------------------------------------------------------------------------------
 
 
-def test_an_observed_negative_is_a_label() -> None:
-    found = loss(task("a", "binary", classes=2), torch.tensor([0.0, 2.0]), targets([0, 9], [0.0, 1.0]))
-    assert found.item() == pytest.approx(math.log(2) + math.log1p(math.exp(-2)), rel=1e-6)
-
-
-def test_a_column_of_many_is_as_a_binary_task() -> None:
-    logits, of = torch.tensor([0.3, -1.0]), targets([0, 0], [0.0, 1.0], [0, 1])
-    many = loss(task("a", "multilabel", outputs=2, classes=2), logits, of)
-    assert many == loss(task("a", "binary", outputs=2, classes=2), logits, of)
-
-
 def test_a_class_without_training_labels_learns_that_it_is_never_right() -> None:
     objective = task("a", "multiclass", classes=3)
     objective.class_counts[0, 2] = 0

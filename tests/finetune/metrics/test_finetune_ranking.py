@@ -10,12 +10,11 @@ from sklearn.metrics import roc_auc_score
 from finetune.metrics import weighted
 from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.scoring import score
-from finetune.metrics.validation import ranked
-from finetune.tasks.settings import TaskSettings, TaskType
+from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
 
 
-def drawn(kind: TaskType, outputs: int, rows: int, seed: int) -> tuple[Task, LabelPredictions]:
+def drawn(kind: str, outputs: int, rows: int, seed: int) -> tuple[Task, LabelPredictions]:
     """An objective of many outputs, some rare, constant or untrained, with ties and bounds."""
     rng = np.random.default_rng(seed)
     is_wide, is_number = kind in ("multiclass", "ordinal"), kind == "regression"
@@ -41,9 +40,9 @@ def drawn(kind: TaskType, outputs: int, rows: int, seed: int) -> tuple[Task, Lab
 
 @pytest.mark.parametrize("kind", ["regression", "binary", "multilabel", "multiclass", "ordinal"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_validation_has_the_bits_of_the_full_score(kind: TaskType, seed: int) -> None:
+def test_a_validation_has_the_bits_of_the_full_score(kind: str, seed: int) -> None:
     objective, predictions = drawn(kind, 20, 600, seed)
-    alone, full = ranked(objective, predictions), score(objective, predictions, intervals=False)
+    alone, full = score(objective, predictions, ranks_only=True), score(objective, predictions, intervals=False)
     shown = [[(t.task, t.metric, t.value, t.labels, t.in_mean) for t in scores.tasks] for scores in (alone, full)]
     assert shown[0] == shown[1]
     assert 2 < len(alone.defined) < len(alone.tasks)
@@ -58,11 +57,12 @@ def test_values_are_those_of_scipy_and_scikit_learn() -> None:
     truth, prediction = np.round(rng.normal(size=(2, 200)), 1)
     own = [outputs == output for output in range(5)]
 
-    def values(kind: TaskType, truth: Any, prediction: Any) -> list[float | None]:
+    def values(kind: str, truth: Any, prediction: Any) -> list[float | None]:
         classes = () if kind == "regression" else tuple("abcd"[: 2 if prediction.ndim == 1 else 4])
         names, counts = tuple("uvwxyz"), np.ones((6, len(classes)))
         objective = Task(TaskSettings(name="y", type=kind), names, classes, np.zeros(6), np.ones(6), counts, "")
-        found = ranked(objective, LabelPredictions(LabelRows(np.arange(200), outputs, truth), prediction))
+        predictions = LabelPredictions(LabelRows(np.arange(200), outputs, truth), prediction)
+        found = score(objective, predictions, ranks_only=True)
         assert [task.task for task in found.tasks] == list(names)
         return [task.value for task in found.tasks]
 
@@ -96,7 +96,7 @@ def test_a_thousand_columns_cost_a_sort_of_their_own_rows(outputs: int, monkeypa
 
     monkeypatch.setattr(np, "argsort", counted)
     monkeypatch.setattr(weighted, "concordance", refused)
-    monkeypatch.setattr("finetune.metrics.scoring.enrichment_metrics", refused)
-    assert len(ranked(objective, predictions).tasks) == outputs + 1
+    monkeypatch.setattr("finetune.task_types.classes.enrichment_metrics", refused)
+    assert len(score(objective, predictions, ranks_only=True).tasks) == outputs + 1
     assert len(sorts) == outputs + 1
     assert sum(sorts) == 2 * len(predictions.rows)

@@ -92,22 +92,6 @@ def test_concordance_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> No
         )
 
 
-def test_concordance_by_hand() -> None:
-    """<1, 2, >3, <2: of six pairs five are comparable; both upper bounds are below 2 and 3."""
-    truth, censoring = np.array([1.0, 2, 3, 2]), np.array([BELOW, EXACT, ABOVE, BELOW], np.int8)
-    assert weighted.concordance(truth, censoring, np.array([0.0, 1, 2, 0.5])) == (1.0, 5)
-    assert weighted.concordance(truth, censoring, np.array([0.0, 1, 2, 1])) == (0.9, 5)
-    assert weighted.concordance(truth, np.full(4, BELOW, np.int8), truth)[1] == 0
-
-
-def test_uncensored_concordance_is_kendall() -> None:
-    """Without ties tau is twice the concordance, minus 1."""
-    truth, prediction = RNG.normal(size=(2, 30))
-    value, count = weighted.concordance(truth, np.zeros(30, np.int8), prediction)
-    assert count == 30 * 29 // 2
-    assert 2 * value - 1 == pytest.approx(stats.kendalltau(truth, prediction).statistic, abs=1e-12)
-
-
 def mean_of(values: Floats) -> Statistic:
     return lambda w: np.asarray((w * values[:, None]).sum(0) / w.sum(0))
 

@@ -12,19 +12,17 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, cohen_kappa_score, roc_auc_score
 
 from finetune.heads.activation import activate
-from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
-from finetune.metrics.predictions import LabelPredictions, LabelRows, label_rows
+from finetune.labels.labels import ABOVE, BELOW, EXACT
+from finetune.metrics.predictions import LabelPredictions, LabelRows
 from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
-from finetune.tasks.settings import TaskSettings, TaskType
+from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
 
 Floats = NDArray[np.float64]
 
 
-def objective(
-    kind: TaskType, *outputs: str, classes: tuple[str, ...] = (), trained: object = None, **more: Any
-) -> Task:
+def objective(kind: str, *outputs: str, classes: tuple[str, ...] = (), trained: object = None, **more: Any) -> Task:
     counts = np.full((len(outputs), len(classes)), 5) if trained is None else np.asarray(trained)
     settings = TaskSettings(name="assay", type=kind, **more)
     ones = np.ones(len(outputs))
@@ -63,16 +61,6 @@ def test_regression() -> None:
     assert (task.labels, task.groups) == (60, 60)
 
 
-def test_ndcg_takes_values_below_zero() -> None:
-    truth = np.arange(50.0)
-    prediction = 17 * truth % 50 + 0.3 * truth
-    (task,) = score(objective("regression", "a"), table(truth - 30, prediction), intervals=False).tasks
-    assert task.values["ndcg_10"] == pytest.approx(0.894019841005432, abs=1e-9)
-    assert task.values["top_10_recall"] == pytest.approx(0.2, abs=1e-9)
-    assert task.value == pytest.approx(0.5351740696278511, abs=1e-9)
-    assert task.low is None
-
-
 def test_binary() -> None:
     (task,) = score(objective("binary", "a"), table(YES, SURE)).tasks
     assert task.value == pytest.approx(roc_auc_score(YES, SURE))
@@ -84,7 +72,6 @@ def test_binary() -> None:
     assert task.values["f1"] == pytest.approx(2 / 3)
     assert task.class_counts == {"no": 7, "yes": 3}
     assert (task.values["ef1_items"], task.values["ef1_most"]) == (1, pytest.approx(10 / 3))
-    assert task.values["bedroc_random"] == pytest.approx(0.3007448914)
 
 
 def test_each_task_is_scored_by_itself() -> None:
@@ -135,7 +122,7 @@ def test_multilabel_is_the_mean_of_defined_columns() -> None:
     first, second, third, mean = scores.tasks
     assert first.value is not None
     assert second.value == pytest.approx(1 - first.value)
-    assert third.undefined == "all 10 labels are no"
+    assert third.undefined == "all 10 labels are 'no'"
     assert (mean.task, mean.metric, mean.value) == ("assay", "mean_auroc", pytest.approx(0.5))
     assert mean.notes == ("mean of 2 of 3 columns",)
     assert scores.stopping_metric == pytest.approx(0)  # the columns enter it as their mean alone
@@ -192,13 +179,13 @@ UNDEFINED = [
     ("regression", [], [], "no label"),
     ("regression", range(9), range(9), "9 labels, fewer than 10"),
     ("regression", [2.0] * 12, range(12), "all 12 labels are equal"),
-    ("binary", [1.0] * 12, [0.5] * 12, "all 12 labels are yes"),
+    ("binary", [1.0] * 12, [0.5] * 12, "all 12 labels are 'yes'"),
     ("binary", [1.0], [0.5], "1 label, fewer than 10"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "truth", "prediction", "reason"), UNDEFINED)
-def test_undefined_tasks_are_listed(kind: TaskType, truth: object, prediction: object, reason: str) -> None:
+def test_undefined_tasks_are_listed(kind: str, truth: object, prediction: object, reason: str) -> None:
     scores = score(objective(kind, "a"), table(list(truth), list(prediction)))  # type: ignore[call-overload]
     (task,) = scores.undefined
     assert (task.value, task.undefined, scores.defined) == (None, reason, ())
@@ -260,7 +247,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "truth", "prediction", "said"), REFUSED)
-def test_what_is_no_prediction_is_refused(kind: TaskType, truth: object, prediction: object, said: str) -> None:
+def test_what_is_no_prediction_is_refused(kind: str, truth: object, prediction: object, said: str) -> None:
     of = objective(kind, "a", classes=("x", "y", "z") if kind == "multiclass" else ())
     with pytest.raises(ValueError, match=said):
         score(of, table(truth, prediction))
@@ -269,7 +256,8 @@ def test_what_is_no_prediction_is_refused(kind: TaskType, truth: object, predict
 def test_stopping_metric_is_the_mean_skill_of_defined_tasks() -> None:
     def task(name: str, metric: str, value: float | None, **more: object) -> TaskScore:
         why = "" if value is not None else "no label"
-        return TaskScore(name, "o", "binary", metric, value, None, None, 10, 10, undefined=why, **more)  # type: ignore[arg-type]
+        chance = 0.5 if metric == "auroc" else 0.0
+        return TaskScore(name, "o", "binary", metric, chance, value, None, None, 10, 10, undefined=why, **more)  # type: ignore[arg-type]
 
     rows = (task("a", "auroc", 0.9), task("b", "spearman", 0.2), task("c", "auroc", None), task("d", "kendall", -0.1))
     scores = TaskScores((*rows, task("e", "auroc", 1.0, in_mean=False)))
@@ -296,27 +284,3 @@ def test_a_number_that_is_not_finite_is_none_with_a_reason() -> None:
     assert (task.value, task.low, task.high) == (None, None, None)
     assert task.undefined == "its Spearman is no finite number"
     assert TaskScores.joined([TaskScores((found,))]).tasks == (found,)
-
-
-def test_order_of_rows_does_not_matter() -> None:
-    truth, prediction = noisy(50)
-    rows = table(truth, prediction, outputs=np.arange(50) % 2)
-    shuffled = np.random.Generator(np.random.Philox(2)).permutation(50)
-    inner = LabelRows(*(getattr(rows.rows, name)[shuffled] for name in ("records", "outputs", "truth")))
-    of = objective("regression", "a", "b")
-    first, second = score(of, rows), score(of, LabelPredictions(inner, rows.prediction[shuffled]))
-    for one, other in zip(first.tasks, second.tasks, strict=True):
-        assert one.value == pytest.approx(other.value, abs=1e-12)
-        assert one.low == pytest.approx(other.low, abs=1e-12)
-
-
-def test_rows_of_labels() -> None:
-    pointers, outputs = np.array([0, 2, 2, 3, 5]), np.array([0, 1, 0, 0, 0], np.int32)
-    values = np.array([1, 2, 3, 4, 5], np.float32)
-    labels = Labels(pointers, outputs, values, positions=np.array([0, 0, 1, 2, 3], np.int32))
-    rows = label_rows(labels, np.array([3, 1, 0]))
-    assert rows.records.tolist() == [3, 3, 0, 0]
-    assert rows.truth.tolist() == [4, 5, 1, 2]
-    assert rows.outputs.tolist() == [0, 0, 0, 1]
-    assert rows.positions is not None
-    assert rows.positions.tolist() == [2, 3, 0, 0]

@@ -174,14 +174,6 @@ def test_the_last_layer_is_computed_for_what_is_read(monkeypatch: pytest.MonkeyP
     assert read == [7 + 4 + 3]
 
 
-def test_pairs_are_of_one_document() -> None:
-    model, batch = made(PAIR), labelled()
-    (found,) = model(replace(batch, targets=(targets([5, 330], [0.0, 1.0], partner=[40, 3]),)), each=True)
-    vectors = model.encoder(batch)
-    head = model.heads["task_contact"].map
-    torch.testing.assert_close(found, head(vectors, torch.tensor([5, 330]), torch.tensor([45, 333]))[:, 0])
-
-
 # Cached vectors -----------------------------------------------------------------------------------
 
 

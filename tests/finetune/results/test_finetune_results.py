@@ -245,24 +245,6 @@ def test_predictions_are_written_in_the_unit_of_the_table_with_bounds_the_right_
     ]
 
 
-def test_classes_are_written_by_name_with_their_calibrated_probability(tmp_path: Path) -> None:
-    of = objective("multiclass", classes=3)
-    of.class_counts[0, 0] = 0  # never trained, so never called
-    labels = LabelRows(np.array([4]), np.zeros(1, np.int64), np.array([2.0]), None, np.array([[2, 16]]))
-    nothing = np.full(1, np.nan)
-    joined = MergedPredictions(
-        LabelPredictions(labels, np.array([[0.8, 0.15, 0.05]])),
-        np.array([[0.5, 0.3, 0.2]]),
-        nothing,
-        nothing,
-        np.array([0.25]),
-    )
-    predictions_file.write(tmp_path / "p.csv", [("validation", [of], [joined])], str)
-    assert list(csv.reader((tmp_path / "p.csv").open()))[1] == (
-        ["4", "validation", "t0", "3-17", "c", "b", "", "", "0.3", "0.25", "0.8 0.15 0.05"]
-    )  # fmt: skip
-
-
 def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baseline() -> None:
     positions = np.array([[0, 5], [1, 6], [0, 5], [2, 7]], np.int32)
     labels = Labels(np.arange(5), np.zeros(4, np.int32), np.array([0, 1, 1, 0], np.float32), None, positions)
@@ -283,7 +265,7 @@ def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baselin
 
 def scored(task: str, value: float | None, low: float | None = None, **fields: object) -> TaskScore:
     high = None if low is None or value is None else 2 * value - low
-    return TaskScore(task, "t", "regression", "spearman", value, low, high, 40, 40, **fields)  # type: ignore[arg-type]
+    return TaskScore(task, "t", "regression", "spearman", 0.0, value, low, high, 40, 40, **fields)  # type: ignore[arg-type]
 
 
 def results() -> Results:
@@ -315,7 +297,7 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"scores\.json is damaged: scores\.tasks\.1\.value: .*; start the run again"):
         Results.read(tmp_path / "scores.json")
     (tmp_path / "scores.json").write_text('{"format": "zymogen.scores/9"}')
-    with pytest.raises(ValueError, match=r"has the format 'zymogen\.scores/9'; 'zymogen\.scores/3' is read"):
+    with pytest.raises(ValueError, match=r"has the format 'zymogen\.scores/9'; 'zymogen\.scores/4' is read"):
         Results.read(tmp_path / "scores.json")
 
 
@@ -333,9 +315,9 @@ def test_somebody_elses_scores_have_a_value_or_a_reason(tmp_path: Path) -> None:
     (tmp_path / "scores.json").write_text(json.dumps(content))
     tables = report_sections.scores(Results.read(tmp_path / "scores.json")).sheets
     assert tables[1].rows[0] == ("a", "not measured")
-    content["scores"]["tasks"][0]["metric"] = "luck"
+    content["scores"]["tasks"][0]["chance"] = 1.0
     (tmp_path / "scores.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"scores\.tasks\.0: .*'luck' is no ranking metric; these are: spear"):
+    with pytest.raises(ValueError, match=r"scores\.tasks\.0: .*'spearman' is 1 at best and 1\.0 by chance"):
         Results.read(tmp_path / "scores.json")
 
 

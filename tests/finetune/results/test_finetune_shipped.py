@@ -23,7 +23,7 @@ from finetune.metrics.scores import TaskScore, TaskScores
 from finetune.metrics.scoring import score
 from finetune.results import predictions_file
 from finetune.results.calibration import Calibration, fit_calibration
-from finetune.results.merge import MergedPredictions, joined_predictions, merge_folds, with_calibration
+from finetune.results.merge import MergedPredictions, merge_folds, with_calibration
 from finetune.results.results import Results
 from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
@@ -134,8 +134,3 @@ def test_predict_gives_the_cells_of_predictions_csv(kind: str, tmp_path: Path) -
     else:
         of_called = [values[1 + CLASSES[kind].index(str(name))][row] for row, name in enumerate(values[0])]
         assert [f"{each:.7g}" for each in of_called] == [line["probability"] for line in lines]
-
-
-def test_the_pooled_predictions_of_one_fold_are_its_own() -> None:
-    one = predictions("binary")
-    assert joined_predictions([one], [objective("binary")]) is one

@@ -14,8 +14,6 @@ import pytest
 from data.order.plan import Cursor
 from finetune.assays import Assays, open_assays, prepare
 from finetune.ensemble import ensemble_members
-from finetune.metrics.scores import TaskScore, TaskScores
-from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import PASSES, PEAK_LR, WARMUP, Recipe
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
 from support.assays.small_run import Rows, changed, rows, write
@@ -121,16 +119,6 @@ def test_members_are_folds_times_seeds(tmp_path: Path) -> None:
         assert (member.recipe.schedule.total_tokens, member.recipe.schedule.passes) == (2 * sum(lengths), None)
 
 
-def test_one_member_has_the_directory_of_the_recipe(assays: Assays, tmp_path: Path) -> None:
-    recipe = read(Recipe, write(tmp_path))
-    (only,) = ensemble_members(recipe, assays)
-    assert (only.name, only.recipe, only.assays) == ("", recipe, assays)
-    assert [m.name for m in ensemble_members(replace(recipe, run=replace(recipe.run, seeds=2)), assays)] == [
-        "seed-0",
-        "seed-1",
-    ]
-
-
 def test_a_task_that_one_fold_cannot_train_is_refused_before_any(tmp_path: Path) -> None:
     """Two labels are in at most two folds; the run that tests one and validates the other has neither."""
 
@@ -172,26 +160,6 @@ def test_a_recipe_that_contradicts_itself_is_refused(tmp_path: Path, old: str, n
     with pytest.raises(ValueError, match=re.escape(said)) as caught:
         read(Recipe, path)
     assert "\n" not in str(caught.value)
-
-
-def scores(*values: float | None, **losses: float) -> FineTuneScores:
-    """Scores of tasks whose rankings have these values of AUROC."""
-    each = [
-        TaskScore(f"t{i}", "o", "binary", "auroc", value, None, None, 9, 9, undefined="" if value else "one class")
-        for i, value in enumerate(values)
-    ]
-    return FineTuneScores(TaskScores(tuple(each)), losses, "validation")
-
-
-def test_a_better_ranking_is_a_lower_number() -> None:
-    assert scores(0.75).rank_metric == 0.5
-    assert scores(1.0, 0.5, None).rank_metric == 0.5
-    assert scores(0.9).rank_metric < scores(0.8).rank_metric
-    assert scores(None, a=0.5, b=0.25).rank_metric == 0.75  # no task is defined: the losses
-    assert scores(0.75, o=0.25).numbers()["all_tasks"] == {"skill": 0.5}
-    assert scores(0.75, o=0.25).numbers()["o"] == {"loss": 0.25}
-    assert "all_tasks" not in scores(None, o=0.25).numbers()
-    assert scores(0.75).line() == "validation: skill 0.500: t0 AUROC 0.750"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def secrets_around(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_settings_that_take_a_path_are_known() -> None:
-    assert {"data.table", "data.wild_type", "split.file", "adaptation.adapter", "model.init"} <= SETTINGS.keys()
+    assert {"data.table", "data.wild_type", "split.file", "model.init"} <= SETTINGS.keys()
 
 
 @pytest.mark.parametrize(

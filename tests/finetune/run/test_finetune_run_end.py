@@ -13,52 +13,45 @@ from support.launching import run
 
 SCRIPT = """
 import gc, json, sys
-from finetune import ending, held_out
-from finetune.__main__ main as started
-from finetune.results import beside as of_beside
+from finetune import finalize, fold_predictions
+from finetune.__main__ import main as started
 
-recipe, root = sys.argv[1], ending.Path(sys.argv[2])
-real = held_out.predict, ending.beside, ending.page.write
+recipe, root = sys.argv[1], finalize.Path(sys.argv[2])
+real = fold_predictions.predict, finalize.page.write
 
 def cut(*given):
     raise RuntimeError("cut off here")
 
 def words(*more):
     gc.collect()  # a lock ends with its process: that of a command before is held by the traceback of its error
-    return started([recipe, "schedule.total_tokens=2_000", *more])
-
-def state():
-    names = {path.name for path in root.iterdir()}
-    return ["scores.json" in names, sum(name.startswith("ending-") for name in names)]
+    return started([recipe, "schedule.total_tokens=2_000", *more]), (root / "scores.json").exists()
 
 def content():
     return [json.loads((root / name).read_bytes()) for name in ("scores.json", "bundle/bundle.json")]
 
 found = {}
-ending.page.write = cut
-found["cut"] = [words(), state()]
-held_out.predict, of_beside.linear, of_beside.nearest_neighbour, ending.page.write = cut, cut, cut, real[2]
-found["continued"] = [words(), state()]
-ending.beside = cut
+finalize.page.write = cut
+found["cut"] = words()
+finalize.page.write = real[1]
+found["continued"] = words()
+fold_predictions.predict = cut
 first = content()
-found["complete"] = [words(), state(), content() == first]
-found["again"] = words("--again")
-held_out.predict, ending.beside = real[0], cut
-found["other settings"] = words("split.search_pretraining=true")
+found["complete"] = [words(), content() == first]
+found["again"] = words("--again")[0]
+found["other settings"] = words("split.search_pretraining=true")[0]
 (root / "found.json").write_text(json.dumps(found))
-""".replace("__main__ main", "__main__ import main")
+"""
 
 
 @pytest.mark.prove
-def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
+def test_a_finished_run_computes_nothing(tmp_path: Path) -> None:
     recipe, root = write(tmp_path), tmp_path / "run"
     done = run([sys.executable, "-c", SCRIPT, str(recipe), str(root)])
     assert done.status == 0, done.output
     text = (root / "found.json").read_text()
-    # Cut off while the page was drawn; then neither models nor baselines were asked again; then nothing at all.
+    # Cut off while the page was drawn, scored again; then nothing was computed unless it was asked for.
     assert text == (
-        '{"cut": [70, [false, 1]], "continued": [0, [true, 0]], "complete": [0, [true, 0], true], "again": 70, '
-        '"other settings": 70}'
+        '{"cut": [70, false], "continued": [0, true], "complete": [[0, true], true], "again": 70, "other settings": 70}'
     ), done.output
     said = f"{root / 'scores.json'} holds the results of these models on these labels; --again computes them once more"
     assert done.output.count(said) == 1

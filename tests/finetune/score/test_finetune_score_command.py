@@ -92,12 +92,6 @@ def test_a_column_of_wild_types_is_found_and_one_of_residues_is_none(
     assert "has no column of wild types, such as 'wild_type': name one with --target-seq" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["Mutations", "mutation", "Variant", "mutant"])
-def test_usual_names_of_mutations_in_any_case(model: Path, tmp_path: Path, name: str) -> None:
-    assert run(model, tmp_path, f"{name}\nK2R\n", "--scheme", "wt-marginal") == 0
-    assert rows_of(tmp_path / "out.csv")[0]["small:wt-marginal"] != ""
-
-
 def test_rows_that_cannot_be_scored_stay_with_a_note(
     model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,10 +116,10 @@ def test_ordinal_words_need_an_order() -> None:
         ),
         (
             {"type": "binary", "transform": "p"},
-            r"tasks\.\w+\.transform is 'p'; only tasks\.\w+\.type = 'regression' reads it",
+            r"tasks\.\w+\.transform is 'p'; only a task of numbers reads it, and tasks\.\w+\.type is 'binary'",
         ),
-        ({"imbalance": "focal"}, r"tasks\.\w+\.imbalance is 'focal'; only .*type = 'binary' or .* is 'regression'"),
-        ({"classes": ("a",)}, "only .*type = 'binary' or 'multiclass' or 'ordinal' or 'multilabel' reads it"),
+        ({"imbalance": "focal"}, r"tasks\.\w+\.imbalance is 'focal'; only a task of classes .*type is 'regression'"),
+        ({"classes": ("a",)}, r"\.classes is \('a',\); only a task of classes reads it"),
         (
             {"upper_bounds": ("<<",)},
             r"tasks\.\w+\.upper_bounds is \('<<',\); only tasks\.\w+\.bound_column reads it, .* is None",

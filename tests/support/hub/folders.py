@@ -33,7 +33,7 @@ def write_bundle(folder: Path) -> Path:
     save_file({"head.weight": np.ones((3, 2), np.float32)}, folder / "model.safetensors")
     (folder / "split.csv").write_text("id,part\na,train\n")
     files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-    (folder / "bundle.json").write_text(json.dumps({"format": "zymogen.bundle/2", "files": files}))
+    (folder / "bundle.json").write_text(json.dumps({"format": "zymogen.bundle/3", "files": files}))
     return folder
 
 

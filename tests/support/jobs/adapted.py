@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from data.batches.batch import PackedSequences
 from finetune.adaptation.adapt import adapt, initializers
-from finetune.adaptation.adapter import Adapter, AdapterPlan
+from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.lora import is_adapters, plan_of
 from finetune.adaptation.settings import AdaptationSettings
 from pretrain.model.encoder import Encoder
@@ -55,16 +55,13 @@ def adapted(
     settings: AdaptationSettings,
     weights: Mapping[str, FirstWeight],
     seed: int = 0,
-    start: Adapter | None = None,
 ) -> Adapted:
     """A model of this shape that starts from `weights`."""
-    plan = None
-    if settings.kind == "lora":
-        plan = start.plan if start is not None else plan_of(settings, shape)
+    plan = plan_of(settings, shape) if settings.kind == "lora" else None
     with torch.device("meta"):
         model = WithHead(shape)
     adapt(model, settings, plan)
-    first = initializers(model, weights, seed, plan, start)
+    first = initializers(model, weights, seed, plan)
     model.to_empty(device="cpu")
     model.load_state_dict({name: weight() for name, weight in first.items()})
     return Adapted(model, plan, first)
