@@ -1,16 +1,17 @@
 """The course of a run: its losses against tokens, as metrics.jsonl has them.
 
-In: lines of metrics.jsonl, and the starts. Out: `TrainingCurve`, and the `LossTrend` of a loss. Kept: nothing.
+In: a `RunReader`. Out: `TrainingCurve`, and the `LossTrend` of a loss. Kept: nothing.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from zymogen.trainer.run.attempts import Attempt
+from pretrain.evaluate.scores import corruption_of
+from zymogen.trainer.run.reader import RunReader, number
 
 Point = tuple[int, float]
 """(tokens seen, loss in nats); the loss is NaN or infinite where it was."""
@@ -41,31 +42,17 @@ class LossTrend(NamedTuple):
     """Its standard error."""
 
 
-def without_rolled_back(lines: Sequence[dict[str, Any]], all_starts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without those of steps that the run has lost: a later start began before them."""
-    until = {
-        number: min((start.base_step for start in all_starts if start.attempt > number), default=math.inf)
-        for number in {line["attempt"] for line in lines}
-    }
-    return [line for line in lines if line["step"] <= until[line["attempt"]]]
-
-
-def training_curve(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> TrainingCurve:
-    """The course that the lines of metrics.jsonl describe.
-
-    Args:
-        lines: in the order in which they were written, as `without_rolled_back` leaves them.
-        trained_as: name of the scored corruption that training uses too; None if there is none.
-    """
-    kept = list(lines)
-    logged = [line for line in kept if "loss" in line]
-    validated = [line for line in kept if "validation" in line]
+def training_curve(run: RunReader) -> TrainingCurve:
+    """The course that the metrics of a run describe."""
+    trained_as = corruption_of((run.settings.get("data") or {}).get("mask") or {})
+    logged = [line for line in run.lines if "loss" in line]
+    validated = [line for line in run.lines if "validation" in line]
     in_fp16 = any("loss_scale" in line for line in logged)
     return TrainingCurve(
         training=tuple((line["tokens"], number(line["loss"])) for line in logged if line.get("targets", 1)),
         validations=_scores(validated, "mask_all"),
         validations_as_trained=_scores(validated, trained_as) if trained_as else (),
-        steps=max((line["step"] for line in kept), default=0),
+        steps=run.steps,
         skipped_steps=0 if in_fp16 or not logged else int(logged[-1].get("skipped_steps") or 0),
     )
 
@@ -116,8 +103,3 @@ def level(points: Sequence[Point]) -> tuple[float, float] | None:
 def _scores(validated: Sequence[Mapping[str, Any]], corruption: str) -> tuple[Point, ...]:
     found = ((line["tokens"], number(line["validation"].get(corruption, {}).get("perplexity"))) for line in validated)
     return tuple((tokens, math.log(perplexity) if perplexity > 0 else math.nan) for tokens, perplexity in found)
-
-
-def number(value: Any) -> float:
-    """JSON has neither NaN nor infinity: null stands for both."""
-    return math.nan if value is None else float(value)

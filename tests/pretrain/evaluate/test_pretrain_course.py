@@ -1,24 +1,26 @@
 """The course of a run: what metrics.jsonl says of its losses, through stops, lost steps and numbers that are none."""
 
 import math
+from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pretrain.evaluate.training_curve import level, training_curve, trend, trend_of_validations, without_rolled_back
-from zymogen.trainer.run.attempts import Attempt, AttemptRecords, attempts
+from pretrain.evaluate.scores import CORRUPTIONS
+from pretrain.evaluate.training_curve import TrainingCurve, level, training_curve, trend, trend_of_validations
 
 
 def step(number: int, loss: float | None, attempt: int = 1, **more: Any) -> dict[str, Any]:
     return {"step": number, "tokens": 100 * number, "attempt": attempt, "loss": loss, "skipped_steps": 0.0, **more}
 
 
-BEGUN = {"time": "2026-11-01T08:00:00+00:00", "world_size": 1}
-
-
-def starts_of(lines: list[dict[str, Any]]) -> list[Attempt]:
-    return attempts(AttemptRecords(lines, [], []))
+def curve_of(lines: list[dict[str, Any]], corruption: str | None = None) -> TrainingCurve:
+    mask = asdict(CORRUPTIONS[corruption]) if corruption else {}
+    steps = max((line["step"] for line in lines), default=0)
+    run: Any = SimpleNamespace(lines=lines, settings={"data": {"mask": mask}}, steps=steps)
+    return training_curve(run)
 
 
 def validated(number: int, hidden: float | None, copied: float, attempt: int = 1) -> dict[str, Any]:
@@ -28,43 +30,27 @@ def validated(number: int, hidden: float | None, copied: float, attempt: int = 1
 
 def test_losses_by_tokens() -> None:
     lines = [step(1, 3.0), step(2, None), validated(2, 18.0, 9.0), {"step": 2, "tokens": 200, "attempt": 1, "x": 1}]
-    found = training_curve([*lines, step(3, 2.5, skipped_steps=2.0)], "80_10_10")
+    found = curve_of([*lines, step(3, 2.5, skipped_steps=2.0)], "80_10_10")
     assert [tokens for tokens, _ in found.training] == [100, 200, 300]
     assert (found.training[0][1], found.training[2][1]) == (3.0, 2.5)
     assert math.isnan(found.training[1][1])  # null stands for NaN
     assert found.validations == ((200, math.log(18.0)),)
     assert found.validations_as_trained == ((200, math.log(9.0)),)
     assert (found.steps, found.skipped_steps) == (3, 2)
-    assert training_curve(lines, None).validations_as_trained == ()
-    assert math.isnan(training_curve([validated(1, None, 2.0)], None).validations[0][1])
-    assert training_curve([], "mask_all") == training_curve([{"step": 0, "tokens": 0, "attempt": 1}], "mask_all")
+    assert curve_of(lines).validations_as_trained == ()
+    assert math.isnan(curve_of([validated(1, None, 2.0)]).validations[0][1])
+    assert curve_of([], "mask_all") == curve_of([{"step": 0, "tokens": 0, "attempt": 1}], "mask_all")
 
 
 def test_a_step_without_targets_has_no_loss_and_one_that_diverged_has() -> None:
     lines = [step(1, 3.0, targets=9.0), step(2, None, targets=0.0), step(3, None, targets=9.0)]
-    (_, first), (tokens, diverged) = training_curve(lines, None).training
+    (_, first), (tokens, diverged) = curve_of(lines).training
     assert (first, tokens, math.isnan(diverged)) == (3.0, 300, True)
 
 
-def test_steps_that_were_lost_in_a_stop_are_not_counted() -> None:
-    """An attempt diverged after its last checkpoint, at step 2; the next one trained on at a lower rate."""
-    lost = [step(3, 9.0), step(4, None), validated(4, 1e9, 1e9), step(6, None)]
-    again = [step(3, 2.8, attempt=2), step(5, 2.6, attempt=2)]
-    begun = [{**BEGUN, "attempt": 1, "base_step": 0}, {**BEGUN, "attempt": 2, "base_step": 2}]
-    found = training_curve(without_rolled_back([step(1, 3.0), step(2, 2.9), *lost, *again], starts_of(begun)), None)
-    assert found.training == ((100, 3.0), (200, 2.9), (300, 2.8), (500, 2.6))
-    assert (found.validations, found.steps) == ((), 5)
-    third = [
-        {**BEGUN, "attempt": 2, "exit": "input"},
-        {**BEGUN, "attempt": 3, "base_step": 1},
-    ]  # from before the second
-    assert without_rolled_back([step(1, 3.0), step(2, 2.9), *lost, *again], starts_of(begun + third)) == [step(1, 3.0)]
-    assert without_rolled_back([step(1, 3.0), *again], []) == [step(1, 3.0), *again]
-
-
 def test_steps_that_find_the_loss_scale_are_no_fault() -> None:
-    assert training_curve([step(1, 3.0, skipped_steps=4.0)], None).skipped_steps == 4
-    assert training_curve([step(1, 3.0, skipped_steps=4.0, loss_scale=1024.0)], None).skipped_steps == 0
+    assert curve_of([step(1, 3.0, skipped_steps=4.0)]).skipped_steps == 4
+    assert curve_of([step(1, 3.0, skipped_steps=4.0, loss_scale=1024.0)]).skipped_steps == 0
 
 
 def test_a_trend_is_the_change_over_the_last_half() -> None:
