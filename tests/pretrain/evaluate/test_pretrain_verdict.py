@@ -35,7 +35,7 @@ def line(at_half: float, at_end: float, noise: float = 0.0, start: float | None 
 
 
 def course(*, skipped: int = 0, training: tuple[Point, ...] = (), validations: tuple[Point, ...] = ()) -> TrainingCurve:
-    return TrainingCurve(training, validations, validations, steps=len(TOKENS), skipped_steps=skipped)
+    return TrainingCurve(training, validations, steps=len(TOKENS), skipped_steps=skipped)
 
 
 # What the scores show -----------------------------------------------------------------------------
@@ -139,20 +139,11 @@ FALLS, FLAT, RISES = line(2.3, 2.2), line(2.2, 2.198), line(2.2, 2.3)
         ),
         (
             BETTER,
-            course(validations=FALLS, training=line(1.2, 1.0, 0.01)),
+            course(validations=FLAT, training=line(2.2, 2.0, 0.01)),
             Advice.MORE_DATA,
-            "nats below the validation loss, more than half of what was learned",
+            "no longer falls (-0.002 nats over the last half of the training), while the training loss still falls",
         ),
         (BETTER, course(validations=FALLS, training=line(2.2, 2.0, 0.01)), Advice.LONGER, "still falls"),
-        (
-            BETTER,
-            replace(
-                course(validations=FALLS, training=line(1.2, 1.0, 0.01)),
-                validations_as_trained=((TOKENS[-1], math.nan),),
-            ),
-            Advice.LONGER,
-            "still falls",
-        ),
         (WORSE, course(validations=line(4.0, 3.2), training=line(3.9, 3.1, 0.01)), Advice.LONGER, "still falls"),
         (WORSE, course(validations=line(3.6, 3.4), training=line(3.3, 3.1, 0.01)), Advice.LONGER, "still falls"),
         (BETTER, course(validations=FALLS, skipped=1), Advice.LOWER_RATE, "1 of 100 steps had no finite gradient"),
