@@ -4,10 +4,10 @@ In: the scores of its last weights, and the course of its losses. Out: `Verdict`
 and each of its sentences is said only where it holds.
 
 The judgement is by mask-all, where nothing can be copied. What to do next is the first of these that the course shows:
-losses that are no numbers or skipped steps, or a loss that has risen: a lower peak rate; a validation loss that no longer
-falls while the training loss does: more data or fewer passes; a loss that still falls: longer; one that no longer does: a
-larger model.
-Where nothing is held out, nothing is claimed about other proteins, and the course is that of the training loss alone.
+losses that are no numbers or skipped steps, or a loss that has risen: a lower peak rate; a validation loss that no
+longer falls while the training loss does: more data or fewer passes; a loss that still falls: longer; one that no
+longer does: a larger model. Where nothing is held out, nothing is claimed about other proteins, and the course is that
+of the training loss alone.
 """
 
 import math

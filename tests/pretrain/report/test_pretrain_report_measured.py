@@ -1,8 +1,6 @@
 """What was measured after a run's end is on its page: perplexity of buckets, precision of contacts."""
 
 import json
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,15 +139,7 @@ def test_a_file_that_is_not_whole_costs_its_picture_alone(root: Path, damage: st
     assert "Measured afterwards" not in write_report(root).read_text()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    opened = Browser()
-    yield opened
-    opened.driver.quit()
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs Debian's chromium and chromium-driver")
 @pytest.mark.parametrize(("width", "mobile"), [(1280, False), (390, True)])
 def test_the_page_is_readable_and_asks_for_nothing(browser: Browser, root: Path, width: int, mobile: bool) -> None:
     model = "esm2_t33_650M_UR50D:masked-marginal-wt-fill"
@@ -164,4 +154,4 @@ def test_the_page_is_readable_and_asks_for_nothing(browser: Browser, root: Path,
     seen = browser.look()
     assert seen["width"] == width
     assert offences(seen) == []
-    assert len(seen["figures"]) == 16
+    assert len(seen["figures"]) == 15
