@@ -138,8 +138,8 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     from pretrain.corpora import resolve_epochs
     from pretrain.job import open_job
     from pretrain.proposal.recipe_text import toml_value
-    from pretrain.summary import LaunchCommand, format_summary, launch_command, schedule_differs
-    from zymogen.processes.launcher import command_line
+    from pretrain.summary import format_summary, schedule_differs
+    from zymogen.processes.launcher import LaunchCommand, command_line, launch_command
     from zymogen.trainer.attempt import train
     from zymogen.trainer.run.directory import ScheduleDiffersError
 

@@ -201,7 +201,7 @@ def describe_existing_run(request: ProposalOptions) -> list[str]:
 
 def _about_time(request: ProposalOptions, run: RunDirectory, kept: str, later: int | None) -> list[str]:
     """What to type if another time is asked for than the one for which a run's recipe was chosen."""
-    from pretrain.summary import LaunchCommand
+    from zymogen.processes.launcher import LaunchCommand
 
     times, tokens = times_of(kept), _tokens(kept)
     if request.budget_s is None or times is None or tokens is None or abs(request.budget_s - times[0]) < 1:
@@ -219,8 +219,7 @@ def _about_time(request: ProposalOptions, run: RunDirectory, kept: str, later: i
 
 def _program() -> str:
     """The words of the command that started this, up to its sources."""
-    from pretrain.summary import launch_command
-    from zymogen.processes.launcher import command_line
+    from zymogen.processes.launcher import command_line, launch_command
 
     return launch_command(command_line())
 

@@ -42,8 +42,7 @@ from pretrain.model.weights.names import CONTACT_HEAD
 from pretrain.proposal.corpus import facts_of
 from pretrain.proposal.proportions import check_proportions
 from pretrain.recipe import Recipe
-from pretrain.summary import launch_command
-from zymogen.processes.launcher import command_line
+from zymogen.processes.launcher import command_line, launch_command
 from zymogen.settings import json_file
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.job import Job, LossTerm, ModelBundle

@@ -5,26 +5,22 @@ In: a `TrainingResult` and how the run was started. Out: text. Each command in i
 
 import itertools
 import json
-import re
 import shlex
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrain.evaluate.scores import TITLES, MaskedLanguageScores, corruption_of, format_interval
-from pretrain.evaluate.training_curve import training_curve, without_rolled_back
+from pretrain.evaluate.scores import TITLES, MaskedLanguageScores, format_interval
+from pretrain.evaluate.training_curve import training_curve
 from pretrain.evaluate.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
 from zymogen.console.format import count, format_number
 from zymogen.console.progress import in_columns
+from zymogen.processes.launcher import LaunchCommand, this_python
 from zymogen.trainer.attempt import TrainingResult
 from zymogen.trainer.optimizer.settings import ScheduleSettings
-from zymogen.trainer.run.attempts import AttemptRecords, attempts
-from zymogen.trainer.run.directory import RunDirectory
-from zymogen.trainer.run.records import read_metrics
+from zymogen.trainer.run.reader import RunReader
 from zymogen.trainer.run_console import format_epochs
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
@@ -34,42 +30,6 @@ _PUBLISHED = "facebook/esm2_t6_8M_UR50D"
 
 Command = tuple[str, str]
 """(what it does, the command)."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchCommand:
-    """How a run was started, which is all that its next commands are made from."""
-
-    recipe: Path
-    """The recipe that the next commands name; where a run was started with a sequence file, the one chosen for it."""
-    overrides: Sequence[str] = ()
-    """The settings that were given on top of it, ``section.field=value`` each."""
-    launcher: str = "python -m pretrain"
-    """The words before the recipe."""
-    is_in_passes: bool = False
-    """Whether the recipe gives its length in passes, which a length in tokens replaces."""
-
-    def command(self, settings: Mapping[str, object] | None = None, *flags: str) -> str:
-        """The same command with other settings, in place of those that were given, and flags after them."""
-        changed = dict(settings or {})
-        if self.is_in_passes and "schedule.total_tokens" in changed:
-            changed["schedule.passes"] = "none"
-        kept = [o for o in self.overrides if o.partition("=")[0] not in changed]
-        words = [shlex.quote(word) for word in (*kept, *(f"{name}={value}" for name, value in changed.items()))]
-        return " ".join([self.launcher, shlex.quote(str(self.recipe)), *words, *flags])
-
-
-def launch_command(command: str) -> str:
-    """The words of the command that started a run up to its recipe, for another run that is started in the same way.
-
-    Args:
-        command: the whole command, as a shell reads it. Where it is not one of this program, Python itself is named.
-    """
-    words = shlex.split(command)
-    for end in range(2, len(words) + 1):
-        if words[end - 2 : end] == ["-m", "pretrain"]:
-            return shlex.join(words[:end])
-    return f"{_python()} -m pretrain"
 
 
 def schedule_differs(
@@ -84,13 +44,12 @@ def schedule_differs(
         directory: of the run.
         start: how it was started now.
     """
-    run = RunDirectory(directory)
-    seen = max((line["tokens"] for line in read_metrics(run.metrics)), default=0)
-    ended = run.read().recipe["schedule"]["total_tokens"]
+    run = RunReader(directory)
+    ended = run.settings["schedule"]["total_tokens"]
     number = next(n for n in itertools.count(2) if not Path(f"{directory}-{n}").exists())
     commands = [start.command({"run.directory": f"{directory}-{number}"}), start.command(before)]
     ways = "Train it in a directory of its own, or continue as it was"
-    if total_tokens is not None and (total_tokens == ended or total_tokens > seen):
+    if total_tokens is not None and (total_tokens == ended or total_tokens > run.tokens):
         commands.append(start.command(None, "--allow-schedule-change"))
         ways = "Train it in a directory of its own, continue it as it was, or as given with --allow-schedule-change"
     return "\n    ".join([f"{said}. {ways}:", *commands])
@@ -124,9 +83,8 @@ def format_summary(summary: TrainingResult[MaskedLanguageScores], start: LaunchC
         "",
         *(f"    {line}" for line in in_columns([head, *rows])),
     ]
-    taken = without_rolled_back(read_metrics(summary.run.metrics), attempts(AttemptRecords.read(summary.run)))
-    of_run = training_curve(taken, corruption_of(recipe["data"]["mask"]))
-    found = verdict(judged, of_run, scores.held_out, scores.evaluations["80_10_10"])
+    curve = training_curve(RunReader(summary.run.root))
+    found = verdict(judged, curve, scores.held_out, scores.evaluations["80_10_10"])
     lines += [
         "",
         *found.sentences,
@@ -153,69 +111,66 @@ def next_commands(
         export: folder of its model.
         is_embedded: whether it trained on the embedded corpus, and not on sequences of the user's own.
     """
-    directory, preset = recipe["run"]["directory"], recipe["model"]["preset"]
-    folder = json.dumps(str(export), ensure_ascii=False)
-    fill_in = f'from transformers import pipeline; print(pipeline("fill-mask", {folder})("{PEPTIDE}")[0])'
-    python = start.launcher.removesuffix(" -m pretrain")
-    python = python if re.search(r"python[\d.]*$", python) else _python()
-    commands = [("fill in a hidden residue, with transformers alone:", f"{python} -c {shlex.quote(fill_in)}")]
+    directory, total = recipe["run"]["directory"], recipe["schedule"]["total_tokens"]
     sources = recipe["data"].get("sources")
-    diverged = found.advice is Advice.LOWER_RATE
-    if found.is_little and not diverged and sources and recipe["model"].get("init") is None:
+    folder, python, run = json.dumps(str(export), ensure_ascii=False), this_python(), shlex.quote(directory)
+    fill_in = f'from transformers import pipeline; print(pipeline("fill-mask", {folder})("{PEPTIDE}")[0])'
+    commands = [("fill in a hidden residue, with transformers alone:", f"{python} -c {shlex.quote(fill_in)}")]
+    if found.is_little and found.advice is not Advice.LOWER_RATE and sources and recipe["model"].get("init") is None:
         words = shlex.join([*sources, f"model.init={_PUBLISHED}", f"run.directory={directory}_continued"])
         commands.append(("continue from a published model on the same sequences:", f"{start.launcher} {words}"))
-    schedule = recipe["schedule"]
-    total = schedule["total_tokens"]
     if found.advice is Advice.LOWER_RATE:
-        peak = ScheduleSettings.resolved(schedule)["peak_lr"]
-        lower = {"schedule.peak_lr": f"{peak / 10:.2g}", "run.directory": f"{directory}_lower"}
+        lower = {"schedule.peak_lr": f"{_peak_lr(recipe) / 10:.2g}", "run.directory": f"{directory}_lower"}
         commands.append(("train again at a tenth of the peak rate:", start.command(lower)))
     elif found.advice is Advice.MORE_DATA:
-        tokens = found.best_tokens or total // 2
-        fewer = {"schedule.total_tokens": f"{tokens:_}", "run.directory": f"{directory}_shorter"}
-        if warmup := schedule.get("warmup_tokens"):
-            fewer["schedule.warmup_tokens"] = f"{warmup * tokens // total:_}"  # or it may not fit
-        how_many = "as many as were best" if found.best_tokens else "half as many"
-        commands.append((f"train again with fewer passes, {how_many}:", start.command(fewer)))
+        fewer = {"schedule.total_tokens": f"{total // 2:_}", "run.directory": f"{directory}_shorter"}
+        if warmup := recipe["schedule"].get("warmup_tokens"):
+            fewer["schedule.warmup_tokens"] = f"{warmup // 2:_}"  # or it may not fit
+        commands.append(("train again with half as many passes:", start.command(fewer)))
     else:
         if found.advice is not Advice.LARGER:
-            longer = {"schedule.total_tokens": f"{found.times * total:_}"}
+            longer = start.command({"schedule.total_tokens": f"{found.times * total:_}"}, "--allow-schedule-change")
             how_long = "for as long again" if found.times == 2 else f"{found.times} times as long"
-            words = start.command(longer, "--allow-schedule-change")
-            commands.append((f"train the same model {how_long}:", words))
-        larger = _larger(preset) if found.judgement is Judgement.BETTER else None
-        if larger:
-            commands.append(_train_larger(start, recipe, preset, larger))
+            commands.append((f"train the same model {how_long}:", longer))
+        if found.judgement is Judgement.BETTER:
+            commands += _train_larger(start, recipe)
     if is_embedded:
         commands.append(("train on your own sequences:", f"{start.launcher} your.fasta.gz"))
     elif found.judgement is Judgement.BETTER and not found.is_little:
-        run = shlex.quote(directory)
+        score = f"{python} -m finetune.score {run} variants.csv --wild-type wild.fasta -o scored.csv"
         commands += [
-            (
-                "score variants:",
-                f"{python} -m finetune.score {run} variants.csv --wild-type wild.fasta -o scored.csv",
-            ),
+            ("score variants:", score),
             ("embed proteins:", f"{python} -m finetune.embed {run} proteins.fasta embedded.parquet"),
             ("fine-tune on a table:", f"{python} -m finetune.look assays.csv --init {run} -o assays.toml"),
         ]
     return commands
 
 
-def _train_larger(start: LaunchCommand, recipe: Mapping[str, Any], preset: str, larger: str) -> Command:
-    """The same on the next preset, with tokens enough for it and at the rate of its width."""
-    shape, wider = PRESETS[preset], PRESETS[larger]
-    before = recipe["schedule"]["total_tokens"]
-    enough = float(f"{rules.TOKENS_PER_PARAMETER * wider.num_parameters:.2g}")
-    tokens = max(before, round(enough))
-    peak = ScheduleSettings.resolved(recipe["schedule"])["peak_lr"]
+def _peak_lr(recipe: Mapping[str, Any]) -> float:
+    return float(ScheduleSettings.resolved(recipe["schedule"])["peak_lr"])
+
+
+def _train_larger(start: LaunchCommand, recipe: Mapping[str, Any]) -> list[Command]:
+    """The same on the next preset of the architecture, with tokens enough for it and at the rate of its width.
+
+    Nothing after the largest, and for a model without a preset.
+    """
+    preset, before = recipe["model"]["preset"], recipe["schedule"]["total_tokens"]
+    shape = PRESETS.get(preset)
+    family = [name for name, each in PRESETS.items() if shape and each.architecture == shape.architecture]
+    if shape is None or preset == family[-1]:
+        return []
+    larger = family[family.index(preset) + 1]
+    wider = PRESETS[larger]
+    tokens = max(before, round(float(f"{rules.TOKENS_PER_PARAMETER * wider.num_parameters:.2g}")))
     changed = {"model.preset": larger, "run.directory": f"{recipe['run']['directory']}_{larger}"}
     if tokens > before:
         changed["schedule.total_tokens"] = f"{tokens:_}"
     if (narrower := max(shape.dim, 128)) < wider.dim:
-        changed["schedule.peak_lr"] = f"{peak * narrower / wider.dim:.2g}"
+        changed["schedule.peak_lr"] = f"{_peak_lr(recipe) * narrower / wider.dim:.2g}"
     times = tokens * wider.num_parameters / (before * shape.num_parameters)
     what = f"train a larger model, {larger}, on {tokens / wider.num_parameters:,.0f} tokens for each parameter"
-    return f"{what} (some {float(f'{times:.1g}'):,.0f} times the time of this run):", start.command(changed)
+    return [(f"{what} (some {float(f'{times:.1g}'):,.0f} times the time of this run):", start.command(changed))]
 
 
 def _trained_on(summary: TrainingResult[MaskedLanguageScores]) -> str:
@@ -225,18 +180,3 @@ def _trained_on(summary: TrainingResult[MaskedLanguageScores]) -> str:
     passes = f", {format_epochs(seen.passes)}" if seen and seen.passes is not None else ""
     steps = f"{',' if passes else ''} in {state.step:,} steps ({summary.seconds:.0f} s this time)"
     return f"Trained on {state.tokens_seen:,} tokens{proteins}{passes}{steps}."
-
-
-def _larger(preset: str | None) -> str | None:
-    """The next preset of the same architecture; None after the largest, and for a model without a preset."""
-    if preset is None:
-        return None
-    family = [name for name, shape in PRESETS.items() if shape.architecture == PRESETS[preset].architecture]
-    return next(iter(family[family.index(preset) + 1 :]), None)
-
-
-def _python() -> str:
-    """This Python, as a word of a command."""
-    folder = Path(sys.executable).parent
-    folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    return shlex.quote(f"{folder}/python")

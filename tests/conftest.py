@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from support.context_ranks import Ranks
     from support.kept_runs import Trained
     from support.rank_pool import RankPool
+    from support.screens.browser import Browser
 
 __all__ = ["pytest_addoption", "pytest_runtest_call"]  # hooks, which pytest finds here
 
@@ -96,6 +97,19 @@ def last_report(write_last_report: Callable[[Path], None], monkeypatch: pytest.M
     from pretrain.report import page
 
     monkeypatch.setattr(page, "write_last_report", write_last_report)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    """A browser that looks at pages; skipped without one."""
+    pytest.importorskip("selenium")
+    if not shutil.which("chromedriver"):
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    from support.screens.browser import Browser
+
+    opened = Browser()
+    yield opened
+    opened.driver.quit()
 
 
 @pytest.fixture(scope="session")

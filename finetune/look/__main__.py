@@ -43,11 +43,11 @@ def _look(options: argparse.Namespace) -> None:
 
 def _remark(init: Path) -> Iterator[str]:
     """What the report of a pretraining run says against its encoder, as lines; `init` is the run or its export."""
-    from pretrain.report.history import read_history
     from pretrain.report.page_text import verdict_on
+    from zymogen.trainer.run.reader import RunReader
 
     for root in (init, init.absolute().parent):
-        found = verdict_on(read_history(root)) if (root / "run.json").is_file() else None
+        found = verdict_on(RunReader(root)) if (root / "run.json").is_file() else None
         if found and found.is_little:
             yield f"note: {init} learned little or nothing beyond residue frequencies: its vectors may be no better "
             yield "than those of random weights. A published model may be: --init facebook/esm2_t6_8M_UR50D\n"

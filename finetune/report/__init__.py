@@ -1,4 +1,4 @@
 """The page of a fine-tuning run: scores beside baselines, a picture of every task, the audit, how it learned.
 
-In: `Results`, predictions, the history of a run. Out: report.html, drawn by `pretrain.report.page`. Kept: that file.
+In: `Results`, predictions, a `RunReader`. Out: report.html, drawn by `pretrain.report.page`. Kept: that file.
 """

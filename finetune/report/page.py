@@ -20,10 +20,10 @@ from finetune.tasks.task import Task
 from pretrain.report import page_text
 from pretrain.report.chart import Chart, ChartSeries
 from pretrain.report.charts import X_TITLE, column_chart, short
-from pretrain.report.history import RunHistory, read_history
 from pretrain.report.page import write_report
-from pretrain.report.section import KeyNumber, ReportContent, ReportSection, ReportTable
+from pretrain.report.section import ReportContent, ReportSection, ReportTable
 from zymogen.console.safe_text import log
+from zymogen.trainer.run.reader import RunReader
 
 _MOST_SHEETS = 12
 """Tasks with a table of all baselines."""
@@ -46,22 +46,22 @@ def write(
         The path of the page; empty where it was not drawn.
     """
     try:
-        history = read_history(member)
-        found = content(root.resolve().name, history, results, objectives, tested)
-        return str(write_report(root, history=history, content=found))
+        run = RunReader(member)
+        found = content(root.resolve().name, run, results, objectives, tested)
+        return str(write_report(root, run=run, content=found))
     except Exception as error:
         log(f"the report was not drawn: {type(error).__name__}: {error}")
         return ""
 
 
 def content(
-    name: str, history: RunHistory, results: Results, objectives: Sequence[Task], tested: Sequence[MergedPredictions]
+    name: str, run: RunReader, results: Results, objectives: Sequence[Task], tested: Sequence[MergedPredictions]
 ) -> ReportContent:
     """All that a fine-tuning run puts on its page."""
     several = f", {len(results.members)} models" if len(results.members) > 1 else ""
-    table = ", ".join(map(str, (history.recipe.get("data") or {}).get("table") or []))
-    model = history.recipe.get("model") or {}
-    kind = (history.recipe.get("adaptation") or {}).get("kind", "")
+    table = ", ".join(map(str, (run.settings.get("data") or {}).get("table") or []))
+    model = run.settings.get("model") or {}
+    kind = (run.settings.get("adaptation") or {}).get("kind", "")
     scores = report_sections.scores(results, _MOST_ROWS)
     each = [_of_task(results, task) for task in results.scores.defined[:_MOST_SHEETS]]
     scores = replace(scores, sheets=(*scores.sheets, *each))
@@ -69,23 +69,23 @@ def content(
         name=name,
         subtitle=f"{model.get('init') or model.get('preset')}, {kind}{several}, {table}",
         judged=(*text.compared(results), *text.untrained(results), *text.calibrated(results)),
-        keys=(*_keys(results), *page_text.key_numbers(history)),
+        keys=(*_keys(results), *page_text.key_numbers(run)),
         sections=(
             scores,
             _pictured(results, objectives, tested),
             report_sections.split(results),
             ReportSection("Caveats", (*results.caveats, *results.said)),
-            _learning(history),
+            _learning(run),
         ),
         drawn_by="python -m finetune",
     )
 
 
-def _keys(results: Results) -> list[KeyNumber]:
+def _keys(results: Results) -> list[tuple[str, str, str]]:
     skill = results.scores.stopping_metric
     defined, undefined = len(results.scores.defined), len(results.scores.undefined)
-    found = [] if np.isnan(skill) else [KeyNumber("Skill", f"{skill:.3f}", "0 by chance, 1 for perfect rankings")]
-    return [*found, KeyNumber("Tasks", f"{defined}", f"scored, {undefined} undefined" if undefined else "scored")]
+    found = [] if np.isnan(skill) else [("Skill", f"{skill:.3f}", "0 by chance, 1 for perfect rankings")]
+    return [*found, ("Tasks", f"{defined}", f"scored, {undefined} undefined" if undefined else "scored")]
 
 
 def _of_task(results: Results, task: TaskScore) -> ReportTable:
@@ -116,19 +116,19 @@ def _pictured(results: Results, objectives: Sequence[Task], tested: Sequence[Mer
     return ReportSection("Predictions", drawings=tuple(itertools.chain(*of_tasks)), note=note)
 
 
-def _learning(history: RunHistory) -> ReportSection:
+def _learning(run: RunReader) -> ReportSection:
     """Loss and skill over the tokens seen, if any was logged."""
-    values = [validation.scores.get("all_tasks", {}).get("skill") for validation in history.validations]
+    values = [validation.scores.get("all_tasks", {}).get("skill") for validation in run.validations]
     skill = np.array([np.nan if value is None else value for value in values], np.float64)
-    of_training = any(validation.part == "training" for validation in history.validations)
+    of_training = any(validation.part == "training" for validation in run.validations)
     chart = Chart(
         name="skill",
         title="Skill on training rows, which choose the checkpoint" if of_training else "Skill in validation",
-        lines=(ChartSeries("", np.array([each.tokens for each in history.validations]), skill, "orange", marked=True),),
+        lines=(ChartSeries("", np.array([each.tokens for each in run.validations]), skill, "orange", marked=True),),
         x_title=X_TITLE,
         y_title="mean over tasks; 0 by chance, 1 perfect",
         x_value=short,
         height=240,
     )
-    loss = column_chart(history, "loss", "Training loss", "weighted sum of the tasks' mean losses", height=240)
+    loss = column_chart(run, "loss", "Training loss", "weighted sum of the tasks' mean losses", height=240)
     return ReportSection("How it learned", drawings=(loss, chart if np.isfinite(skill).any() else None))

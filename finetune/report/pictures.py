@@ -21,6 +21,7 @@ _MOST_POINTS = 400
 _BINS = 10
 _COLOURS = ("blue", "orange", "green", "fault")
 _UNIT = (-0.02, 1.02)
+_RATES = ("false positive rate", "true positive rate")
 _HEIGHT = 340
 
 
@@ -67,7 +68,8 @@ def _measured(objective: Task, name: str, task: str, truth: Floats, prediction: 
         x_title=f"measured{f', {unit}' * bool(unit)}",
         y_title=f"predicted{f', {unit}' * bool(unit)}",
         ranges=(both, both),
-        points=(x, y),
+        lines=(ChartSeries("", x, y, "blue", "points"),),
+        shows_last=False,
         diagonal=True,
         height=_HEIGHT,
         note=f"The dotted line is where both are equal.{fewer}",
@@ -80,43 +82,20 @@ def _binary(
     from sklearn.metrics import precision_recall_curve
 
     precision, recall, _ = precision_recall_curve(positive, before)
-    share = float(positive.mean())
-    # Of equal predictions each part has its share: the curve joins the ends of blocks of them.
-    order = np.argsort(-before, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(before[order])), len(order) - 1)
-    screened = np.concatenate([[0.0], (ends + 1) / len(order)])
-    hits = np.concatenate([[0.0], np.cumsum(positive[order])[ends] / positive.sum()])
-    yes = objective.classes[1]
+    share, roc, ends = float(positive.mean()), _roc("", positive, before, "blue"), np.array([0.0, 1.0])
+    # Of equal predictions each part has its share: the curve joins the ends of blocks of them, as that of ROC.
+    screened = share * roc.y + (1 - share) * roc.x
     best = ChartSeries(
         "of a perfect ranking", np.array([0.0, share, 1.0]), np.array([0.0, 1.0, 1.0]), "green", "dashed"
     )
-    chance = ChartSeries("by chance", np.array([0.0, 1.0]), np.array([share, share]), "train", "dotted")
+    chance = ChartSeries("by chance", ends, np.full(2, share), "train", "dotted")
+    found, ranked = ChartSeries("", recall[::-1], precision[::-1], "blue"), ChartSeries("", screened, roc.y, "blue")
+    part = f"share of {objective.classes[1]!r} found"
     return [
-        _square(
-            f"{name}-roc",
-            f"{task}: ROC",
-            "false positive rate",
-            "true positive rate",
-            _roc("", positive, before, "blue"),
-        ),
-        _square(
-            f"{name}-pr",
-            f"{task}: precision and recall",
-            "recall",
-            "precision",
-            ChartSeries("", recall[::-1], precision[::-1], "blue"),
-            chance,
-            diagonal=False,
-        ),
-        _square(
-            f"{name}-enrichment",
-            f"{task}: enrichment",
-            "share of the ranking, best first",
-            f"share of {yes!r} found",
-            ChartSeries("", screened, hits, "blue"),
-            best,
-        ),
-        _reliability(name, task, positive.astype(np.float64), before, after),
+        _square(f"{name}-roc", f"{task}: ROC", *_RATES, roc),
+        _square(f"{name}-pr", f"{task}: precision and recall", "recall", "precision", found, chance, diagonal=False),
+        _square(f"{name}-enrichment", f"{task}: enrichment", "share of the ranking, best first", part, ranked, best),
+        _reliability(name, task, positive, before, after),
     ]
 
 
@@ -138,13 +117,11 @@ def _classes(
     roc = _square(
         f"{name}-roc",
         f"{task}: ROC of each class against the others",
-        "false positive rate",
-        "true positive rate",
+        *_RATES,
         *curves,
         note=more.strip(),
     )
-    right = (best == index).astype(np.float64)
-    return [roc, _reliability(name, task, right, before[row, best], after[row, best], "predicted class right")]
+    return [roc, _reliability(name, task, best == index, before[row, best], after[row, best], "predicted class right")]
 
 
 def _roc(label: str, positive: NDArray[np.bool_], scores: Floats, colour: str) -> ChartSeries:
@@ -154,16 +131,15 @@ def _roc(label: str, positive: NDArray[np.bool_], scores: Floats, colour: str) -
     return ChartSeries(label, off, on, colour)
 
 
-def _reliability(name: str, task: str, truth: Floats, before: Floats, after: Floats, what: str = "yes") -> Chart:
+def _reliability(
+    name: str, task: str, truth: NDArray[np.bool_], before: Floats, after: Floats, what: str = "yes"
+) -> Chart:
+    from sklearn.calibration import calibration_curve
+
     curves = []
     for label, of, colour in (("as predicted", before, "orange"), ("calibrated", after, "blue")):
-        place = np.minimum((of * _BINS).astype(np.int64), _BINS - 1)
-        counts = np.bincount(place, minlength=_BINS)
-        there = counts > 0
-        x = np.bincount(place, of, _BINS)[there] / counts[there]
-        curves.append(
-            ChartSeries(label, x, np.bincount(place, truth, _BINS)[there] / counts[there], colour, marked=True)
-        )
+        true, predicted = calibration_curve(truth, np.clip(of, 0, 1), n_bins=_BINS)
+        curves.append(ChartSeries(label, predicted, true, colour, marked=True))
     return _square(
         f"{name}-calibration",
         f"{task}: calibration",

@@ -5,7 +5,6 @@ In: a run directory, the step that is exported. Out: README.md and the pictures 
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,12 @@ from pretrain.card.text import (
 )
 from pretrain.evaluate.scores import TITLES, HeldOutUnit, format_interval
 from pretrain.report import charts, page_text, results
-from pretrain.report.history import RunHistory, read_history
 from pretrain.report.pictures import card_pictures
 from pretrain.report.results import RunResults
 from pretrain.report.section import NOT_MEASURED, ReportSection, source_names
 from zymogen.console.format import format_number
 from zymogen.console.safe_text import log
+from zymogen.trainer.run.reader import RunReader
 
 _PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")
 """Settings that name places on somebody's machine, or are shown elsewhere."""
@@ -38,7 +37,6 @@ _PLAIN = re.compile(r"[\w.,+ \[\]-]*")
 _LICENCE = f"""\
 The licence of these weights is {NOT_STATED}: the run does not know it. Anyone who publishes them adds `license` to the
 metadata above, after a look at the licences of the sequences and of what training started from."""
-_NOTHING = RunResults(None, None, {})
 _PAPERS = {
     "ESM-2": "Lin et al. (2023), Evolutionary-scale prediction of atomic-level protein structure with a language "
     "model, Science 379",
@@ -46,28 +44,31 @@ _PAPERS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExportFacts:
-    """What the card is of, beyond what the run directory says."""
-
-    step: int
-    tokens: int
-    """Tokens that were seen by then."""
-    is_modern: bool
-    """Whether it is an ESM C."""
-    dtype: str
-    """That of the stored weights."""
-    contacts: str
-    """What it knows of contacts, in Markdown."""
-    weights: frozenset[str] = frozenset()
-    """Content hashes of the weights, as the checkpoint has them and as they are stored."""
-
-
-def write_card(root: Path, exported: ExportFacts, folder: Path) -> Path:
+def write_card(
+    root: Path,
+    folder: Path,
+    *,
+    step: int,
+    tokens: int,
+    is_modern: bool,
+    dtype: str,
+    contacts: str,
+    weights: Collection[str] = (),
+) -> Path:
     """Write README.md and its pictures into a folder that is being made.
 
     Pictures that cannot be drawn, as without matplotlib, cost a line and not the export. So does what was measured of
     other weights than those that are exported.
+
+    Args:
+        root: run directory.
+        folder: of the export.
+        step: of the exported checkpoint.
+        tokens: seen by then.
+        is_modern: whether the model is an ESM C.
+        dtype: that of the stored weights.
+        contacts: what the export knows of contacts, in Markdown.
+        weights: content hashes of the weights, as the checkpoint has them and as they are stored.
 
     Returns:
         The path of README.md.
@@ -75,79 +76,54 @@ def write_card(root: Path, exported: ExportFacts, folder: Path) -> Path:
     Raises:
         ValueError: it is no run directory.
     """
-    history = read_history(root, exported.step)
-    found = results.read(root, exported.weights)
+    run = RunReader(root, step)
+    found = results.read(root, weights)
     if found.of_others:
         files = ", ".join(str(root / name) for name in found.of_others)
         log(f"not of the exported weights, and not on the card: {files}")
-    pictures = card_pictures((charts.loss_figure(history), *found.section().drawings), folder)
-    path = folder / "README.md"
-    path.write_text(text(root.resolve().name, history, exported, pictures, found), encoding="utf-8")
-    return path
-
-
-def has_results(root: Path) -> bool:
-    """Whether a run directory holds anything that was measured after the end of the run."""
-    return results.is_any(root)
-
-
-def text(
-    name: str,
-    history: RunHistory,
-    exported: ExportFacts,
-    pictures: Collection[str],
-    found: RunResults = _NOTHING,
-) -> str:
-    """The card.
-
-    Args:
-        name: of the run.
-        history: of the run, up to what is exported.
-        exported: what is exported.
-        pictures: files of the drawings that lie beside the card.
-        found: what was measured of the weights after the end of the run.
-    """
-    described, recipe = history.described, history.recipe
+    loss, measured = ReportSection("", drawings=(charts.loss_figure(run),)), found.section()
+    pictures = card_pictures((*loss.drawings, *measured.drawings), folder)
+    described, recipe = run.record, run.settings
     data, corpus = recipe.get("data") or {}, described.corpus
     model = recipe.get("model") or {}
-    validated = [each for each in history.validations if each.step == exported.step]
-    scores, frozen = (validated[-1].scores, validated[-1].set) if validated else (None, "")
-    architecture = "ESM C" if exported.is_modern else "ESM-2"
-    seen = f"{exported.tokens:,} tokens (real ones, padding not counted)"
+    validated = [each for each in run.validations if each.step == step]
+    scores, frozen = (validated[-1].scores, validated[-1].test_set) if validated else (None, "")
+    architecture = "ESM C" if is_modern else "ESM-2"
+    seen = f"{tokens:,} tokens (real ones, padding not counted)"
     parts = {
         "": [
             f"An {architecture} encoder, pretrained with Zymogen by masked language modelling on protein sequences.",
             "",
-            *how_to_load("AutoModelForMaskedLM", is_modern=exported.is_modern),
+            *how_to_load("AutoModelForMaskedLM", is_modern=is_modern),
             "",
-            exported.contacts,
+            contacts,
         ],
         "Training": [
             *table(
                 ("", ""),
                 [
                     ("started from", started_from(model.get("init"), model.get("preset"))),
-                    ("trained for", f"{exported.step} steps, {seen}"),
+                    ("trained for", f"{step} steps, {seen}"),
                     *(("corpus", line) for line in corpora(data, corpus)),
                     ("fingerprint of what was drawn", f"`{corpus.get('fingerprint')}`"),
                     ("fingerprint of the split", f"`{corpus.get('split')}`"),
                     ("longest document", f"{data.get('crop_tokens')} tokens"),
-                    ("weights stored as", f"`{exported.dtype}`"),
-                    *_compute(history),
+                    ("weights stored as", f"`{dtype}`"),
+                    *_compute(run),
                 ],
             ),
             "",
             "<details><summary>Recipe</summary>",
             "",
-            *table(("setting", "value"), _recipe(history)),
+            *table(("setting", "value"), _recipe(run)),
             "",
             "</details>",
         ],
         "Evaluation": [
             *validation(scores, corpus, frozen),
             "",
-            *section_lines(ReportSection("", drawings=(charts.loss_figure(history),)), pictures),
-            *section_lines(found.section(), pictures),
+            *section_lines(loss, pictures),
+            *section_lines(measured, pictures),
         ],
         "Limits": [f"- {line}" for line in _limits(scores, data, corpus, found)],
         "Licence and citation": [
@@ -157,9 +133,13 @@ def text(
         ],
         "Versions": versions(described.versions),
     }
-    found_of_all = [*validation_results(name, scores, corpus, frozen), *measured_results(found, frozen)]
-    is_modern, init = exported.is_modern, model.get("init")
-    return card(name, parts, found_of_all, pipeline_tag="fill-mask", is_modern=is_modern, init=init)
+    name = root.resolve().name
+    scored = [*validation_results(name, scores, corpus, frozen), *measured_results(found, frozen)]
+    path, init = folder / "README.md", model.get("init")
+    path.write_text(
+        card(name, parts, scored, pipeline_tag="fill-mask", is_modern=is_modern, init=init), encoding="utf-8"
+    )
+    return path
 
 
 def corpora(data: Mapping[str, Any], corpus: Mapping[str, Any]) -> Iterator[str]:
@@ -193,13 +173,13 @@ def _removed(settings: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     )
 
 
-def _compute(history: RunHistory) -> Iterator[tuple[str, str]]:
+def _compute(run: RunReader) -> Iterator[tuple[str, str]]:
     """Devices, time, FLOPs, energy."""
-    lines = history.described.compute
+    lines = run.record.compute
     yield "computed with", literal(lines[0].removeprefix("compute: ")) if lines else NOT_STATED
     with np.errstate(divide="ignore", invalid="ignore"):
-        seconds = np.diff(history.column("tokens"), prepend=0.0) / history.column("tokens_per_s")
-    time, flops = seconds.sum(), (history.column("flops_per_s") * seconds).sum()  # not finite where one is not
+        seconds = np.diff(run.metric("tokens"), prepend=0.0) / run.metric("tokens_per_s")
+    time, flops = seconds.sum(), (run.metric("flops_per_s") * seconds).sum()  # not finite where one is not
     hours = f"{time / 3600:.3g} hours (without starts, validations and saves)"
     yield "time in training steps", hours if len(seconds) and np.isfinite(time) else NOT_MEASURED
     needed = f"{flops:.3g} (recomputing not counted)"
@@ -207,8 +187,8 @@ def _compute(history: RunHistory) -> Iterator[tuple[str, str]]:
     yield "energy", NOT_MEASURED
 
 
-def _recipe(history: RunHistory) -> Iterator[tuple[str, str]]:
-    for section, settings in page_text.recipe(history):
+def _recipe(run: RunReader) -> Iterator[tuple[str, str]]:
+    for section, settings in page_text.recipe(run):
         for name, value in settings:
             if name.rpartition(".")[2] not in _PLACES and _PLAIN.fullmatch(value):
                 yield literal(f"{section}.{name}"), literal(value) or "none"

@@ -1,17 +1,18 @@
 """The course of a run: its losses against tokens, as metrics.jsonl has them.
 
-In: lines of metrics.jsonl, and the starts. Out: `TrainingCurve`, and the `LossTrend` of a loss. Kept: nothing.
+In: a `RunReader`. Out: `TrainingCurve`, and the `LossTrend` of a loss. Kept: nothing.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from zymogen.trainer.run.attempts import Attempt
+from zymogen.trainer.run.reader import RunReader, number
 
+_CORRUPTION = "mask_all"
+"""The corruption by which a model is judged."""
 Point = tuple[int, float]
 """(tokens seen, loss in nats); the loss is NaN or infinite where it was."""
 
@@ -24,48 +25,28 @@ class TrainingCurve:
     """Mean loss of each logged step over its targets; a step without a target has no loss and no point here."""
     validations: tuple[Point, ...] = ()
     """Validation loss with every target masked."""
-    validations_as_trained: tuple[Point, ...] = ()
-    """Validation loss under the corruption of training; empty where it is not one of those that are scored."""
     steps: int = 0
     """Number of the last step that was written down."""
     skipped_steps: int = 0
     """Steps without a finite gradient; 0 in fp16, whose loss scale is found by such steps."""
 
 
-class LossTrend(NamedTuple):
-    """The change of a loss over the last half of the training."""
-
-    change: float
-    """Nats; below 0 where the loss falls."""
-    error: float
-    """Its standard error."""
+LossTrend = tuple[float, float]
+"""The change of a loss over the last half of the training, in nats, below 0 where it falls; and its standard error."""
 
 
-def without_rolled_back(lines: Sequence[dict[str, Any]], all_starts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without those of steps that the run has lost: a later start began before them."""
-    until = {
-        number: min((start.base_step for start in all_starts if start.attempt > number), default=math.inf)
-        for number in {line["attempt"] for line in lines}
-    }
-    return [line for line in lines if line["step"] <= until[line["attempt"]]]
-
-
-def training_curve(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> TrainingCurve:
-    """The course that the lines of metrics.jsonl describe.
-
-    Args:
-        lines: in the order in which they were written, as `without_rolled_back` leaves them.
-        trained_as: name of the scored corruption that training uses too; None if there is none.
-    """
-    kept = list(lines)
-    logged = [line for line in kept if "loss" in line]
-    validated = [line for line in kept if "validation" in line]
+def training_curve(run: RunReader) -> TrainingCurve:
+    """The course that the metrics of a run describe."""
+    logged = [line for line in run.lines if "loss" in line]
+    validated = (line for line in run.lines if "validation" in line)
+    scored = ((line["tokens"], number(line["validation"].get(_CORRUPTION, {}).get("perplexity"))) for line in validated)
     in_fp16 = any("loss_scale" in line for line in logged)
     return TrainingCurve(
         training=tuple((line["tokens"], number(line["loss"])) for line in logged if line.get("targets", 1)),
-        validations=_scores(validated, "mask_all"),
-        validations_as_trained=_scores(validated, trained_as) if trained_as else (),
-        steps=max((line["step"] for line in kept), default=0),
+        validations=tuple(
+            (tokens, math.log(perplexity) if perplexity > 0 else math.nan) for tokens, perplexity in scored
+        ),
+        steps=run.steps,
         skipped_steps=0 if in_fp16 or not logged else int(logged[-1].get("skipped_steps") or 0),
     )
 
@@ -81,7 +62,7 @@ def trend(points: Sequence[Point]) -> LossTrend | None:
     if len(half) < 8 or half[0, 0] == half[-1, 0]:
         return None
     (slope, _), covariance = np.polyfit(np.log2(half[:, 0] / half[0, 0]), half[:, 1], 1, cov=True)
-    return LossTrend(float(slope), float(np.sqrt(covariance[0, 0])))
+    return float(slope), float(np.sqrt(covariance[0, 0]))
 
 
 def trend_of_validations(points: Sequence[Point]) -> LossTrend | None:
@@ -100,24 +81,4 @@ def trend_of_validations(points: Sequence[Point]) -> LossTrend | None:
         return None
     at, before = min(earlier, key=lambda point: abs(math.log2(tokens / point[0]) - 1))
     change = (loss - before) / math.log2(tokens / at)
-    return LossTrend(change, 0.0) if math.isfinite(change) else None
-
-
-def level(points: Sequence[Point]) -> tuple[float, float] | None:
-    """Mean loss over the last tenth of the training, and its standard error; None with fewer than five finite ones."""
-    last = points[-1][0] if points else 0
-    count = max(5, sum(10 * tokens >= 9 * last for tokens, _ in points))
-    losses = np.array([loss for _, loss in points[-count:]])
-    if len(losses) < 5 or not np.isfinite(losses).all():
-        return None
-    return float(losses.mean()), float(losses.std(ddof=1) / math.sqrt(len(losses)))
-
-
-def _scores(validated: Sequence[Mapping[str, Any]], corruption: str) -> tuple[Point, ...]:
-    found = ((line["tokens"], number(line["validation"].get(corruption, {}).get("perplexity"))) for line in validated)
-    return tuple((tokens, math.log(perplexity) if perplexity > 0 else math.nan) for tokens, perplexity in found)
-
-
-def number(value: Any) -> float:
-    """JSON has neither NaN nor infinity: null stands for both."""
-    return math.nan if value is None else float(value)
+    return (change, 0.0) if math.isfinite(change) else None

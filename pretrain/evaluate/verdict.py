@@ -4,28 +4,27 @@ In: the scores of its last weights, and the course of its losses. Out: `Verdict`
 and each of its sentences is said only where it holds.
 
 The judgement is by mask-all, where nothing can be copied. What to do next is the first of these that the course shows:
-losses that are no numbers or skipped steps, or a loss that has risen: a lower peak rate; a training loss far below the
-validation loss: more data or fewer passes; a loss that still falls: longer; one that no longer does: a larger model.
-Where nothing is held out, nothing is claimed about other proteins, and the course is that of the training loss alone.
+losses that are no numbers or skipped steps, or a loss that has risen: a lower peak rate; a validation loss that no
+longer falls while the training loss does: more data or fewer passes; a loss that still falls: longer; one that no
+longer does: a larger model. Where nothing is held out, nothing is claimed about other proteins, and the course is that
+of the training loss alone.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pretrain.evaluate.scores import CorruptionScores, HeldOutUnit
-from pretrain.evaluate.training_curve import LossTrend, Point, TrainingCurve, level, trend, trend_of_validations
+from pretrain.evaluate.training_curve import LossTrend, TrainingCurve, trend, trend_of_validations
 
 _CHANGE = 0.01
 """Nats over the last half of the training, 1 % of a perplexity: a smaller change counts as none."""
-_GAP = 0.05
-"""Nats between training and validation loss that are never called far."""
 _SKIPPED = 1e-3
 """Share of the steps that may be skipped before the peak rate is blamed."""
 _ABOVE_A_GUESS = math.log(64) + 0.1
 """A loss above that of a guess among all token ids, in either architecture: no untrained model has it."""
-_MOST_TIMES = 16
+_LAST_HALF = "nats over the last half of the training"
 _LITTLE = 0.1
 """Nats a residue: a smaller gain over residue frequencies is that of perplexity 16.4 against 18.1 at most."""
 
@@ -47,6 +46,10 @@ class Advice(StrEnum):
     LARGER = "a larger model"
 
 
+Advised = tuple[Advice, str, int]
+"""An advice, the sentence with its reason, and how many times as long to train."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A judgement and an advice, each with its sentence."""
@@ -60,8 +63,6 @@ class Verdict:
     """What the course shows and what follows from it, as a sentence; empty without an advice."""
     times: int = 2
     """How many times as long to train, for `Advice.LONGER`."""
-    best_tokens: int | None = None
-    """Tokens at which the validation loss was lowest, if that was well before the end."""
     is_little: bool = False
     """Whether the model learned little or nothing beyond residue frequencies."""
     caveats: tuple[str, ...] = ()
@@ -91,14 +92,10 @@ def verdict(
 
 def _advised(scores: CorruptionScores, course: TrainingCurve, held_out: HeldOutUnit) -> Verdict:
     judgement, finding = _judged(scores, held_out)
-    diverged = _diverged(course)
+    advised = _diverged(course)
     if held_out is HeldOutUnit.NOTHING:  # scores of training proteins are no second opinion
-        course = replace(course, validations=(), validations_as_trained=())
-    advice, reason = diverged or _memorised(scores, course) or _risen(course) or (None, "")
-    best = _best(course)
-    if advice:
-        return Verdict(judgement, finding, advice, reason, best_tokens=best)
-    return _by_trend(Verdict(judgement, finding, best_tokens=best), scores, course)
+        course = replace(course, validations=())
+    return Verdict(judgement, finding, *(advised or _risen(course) or _by_trend(judgement, scores, course) or ()))
 
 
 # What the scores show -----------------------------------------------------------------------------
@@ -164,104 +161,66 @@ def _caveats(
 # What the course shows ----------------------------------------------------------------------------
 
 
-def _lower_rate(finding: str) -> tuple[Advice, str]:
-    return Advice.LOWER_RATE, f"{finding}: lower schedule.peak_lr."
+def _lower_rate(finding: str) -> Advised:
+    return Advice.LOWER_RATE, f"{finding}: lower schedule.peak_lr.", 1
 
 
-def _diverged(course: TrainingCurve) -> tuple[Advice, str] | None:
+def _fewer_epochs(finding: str) -> Advised:
+    said = f"{finding}, while the training loss still falls"
+    return Advice.MORE_DATA, f"{said}: train on more proteins, or make fewer passes over these.", 1
+
+
+def _diverged(course: TrainingCurve) -> Advised | None:
     last = course.training[-1][0] if course.training else 0
     lost = sum(not math.isfinite(loss) for tokens, loss in course.training if 2 * tokens >= last)
     if lost or (course.validations and not math.isfinite(course.validations[-1][1])):
         return _lower_rate("The loss became infinite or no number")
     if course.steps and course.skipped_steps >= max(1.0, _SKIPPED * course.steps):
         return _lower_rate(f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped")
-    now = level(course.training)
-    if now and now[0] - 2 * now[1] > _ABOVE_A_GUESS:
-        return _lower_rate(f"The training loss is {now[0]:.2f} nats, above that of a guess")
+    late = [loss for tokens, loss in course.training if 10 * tokens >= 9 * last]
+    if len(late) >= 5 and (now := math.fsum(late) / len(late)) > _ABOVE_A_GUESS:
+        return _lower_rate(f"The training loss is {now:.2f} nats, above that of a guess")
     return None
 
 
-def _memorised(scores: CorruptionScores, course: TrainingCurve) -> tuple[Advice, str] | None:
-    """Whether more than half of what was learned about the training proteins does not hold for others."""
-    now = level(course.training)
-    if now is None or not course.validations_as_trained:
-        return None
-    loss, error = now
-    gap, learned = course.validations_as_trained[-1][1] - loss, math.log(scores.unigram) - loss
-    if learned <= 0 or not gap - 2 * error > max(_GAP, 0.5 * (learned + 2 * error)):
-        return None
-    return Advice.MORE_DATA, (
-        f"The training loss is {gap:.2f} nats below the validation loss, more than half of what was learned: train on "
-        "more proteins, or make fewer passes over these."
-    )
-
-
-def _risen(course: TrainingCurve) -> tuple[Advice, str] | None:
-    of_steps, finite = trend(course.training), _finite(course.validations)
+def _risen(course: TrainingCurve) -> Advised | None:
+    """Whether the loss has become worse."""
+    of_steps = trend(course.training)
+    finite = [point for point in course.validations if math.isfinite(point[1])]
     if len(finite) > 1:
         tokens, best = min(finite, key=lambda point: point[1])
         if (rise := course.validations[-1][1] - best) <= _CHANGE:
             return None
         said = f"The validation loss has risen by {rise:.2f} nats since {tokens:,} tokens"
-        if of_steps and _is_falling(of_steps):
-            return Advice.MORE_DATA, (
-                f"{said}, while the training loss still falls: train on more proteins, or make fewer passes over these."
-            )
-        return _lower_rate(said)
-    if of_steps and of_steps.change - 2 * of_steps.error > _CHANGE:
-        return _lower_rate(
-            f"The training loss has risen by {of_steps.change:.2f} nats over the last half of the training"
-        )
+        return _fewer_epochs(said) if _is_falling(of_steps) else _lower_rate(said)
+    if of_steps and of_steps[0] - 2 * of_steps[1] > _CHANGE:
+        return _lower_rate(f"The training loss has risen by {of_steps[0]:.2f} {_LAST_HALF}")
     return None
 
 
-def _by_trend(found: Verdict, scores: CorruptionScores, course: TrainingCurve) -> Verdict:
-    of_validations = trend_of_validations(course.validations)
-    known = of_validations or trend(course.training)
-    which = "validation" if of_validations else "training"
+def _by_trend(judgement: Judgement, scores: CorruptionScores, course: TrainingCurve) -> Advised | None:
+    of_steps, of_validations = trend(course.training), trend_of_validations(course.validations)
+    known, which = of_validations or of_steps, "validation" if of_validations else "training"
     lags = scores.gain_low <= 0
     if known is None:
-        if not lags:
-            return found
-        reason = "The run was too short to show where it was going: train longer."
-        return replace(found, advice=Advice.LONGER, reason=reason, times=10)
+        return (Advice.LONGER, "The run was too short to show where it was going: train longer.", 10) if lags else None
+    change, error = known
     if _is_falling(known):
-        times = _times(scores, known) if lags else 2
-        said = f"The {which} loss still falls, by {-known.change:.3f} nats over the last half of the training"
-        how_long = "twice" if times == 2 else f"{times} times"
-        reason = f"{said}: train {how_long} as long."
-        return replace(found, advice=Advice.LONGER, reason=reason, times=times)
-    if abs(known.change) + 2 * known.error > 3 * _CHANGE:
-        return found  # too noisy to tell
-    said = f"The {which} loss no longer falls ({known.change:+.3f} nats over the last half of the training)"
-    if found.judgement is Judgement.BETTER:
-        return replace(found, advice=Advice.LARGER, reason=f"{said}: a larger model can learn more.")
-    if found.judgement is Judgement.WORSE:
-        return replace(found, advice=Advice.LOWER_RATE, reason=f"{said}: lower schedule.peak_lr.")
-    if not scores.gain_low <= 0 <= scores.gain_high:
-        return found
-    said += ", near that of residue frequencies: train 4 times as long, to see whether it leaves them."
-    return replace(found, advice=Advice.LONGER, reason=said, times=4)
-
-
-def _is_falling(known: LossTrend) -> bool:
-    return known.change + 2 * known.error < -_CHANGE
-
-
-def _times(scores: CorruptionScores, known: LossTrend) -> int:
-    """How many times as long until the lower end of the gain's interval is above 0, if each doubling gains as much."""
-    if not math.isfinite(scores.gain_low):
-        return 2
-    doublings = min(10, math.ceil(-scores.gain_low / -known.change)) if scores.gain_low < 0 else 1
-    return min(_MOST_TIMES, 1 << max(1, doublings))
-
-
-def _best(course: TrainingCurve) -> int | None:
-    if not (finite := _finite(course.validations)):
+        return Advice.LONGER, f"The {which} loss still falls, by {-change:.3f} {_LAST_HALF}: train twice as long.", 2
+    if abs(change) + 2 * error > 3 * _CHANGE:
+        return None  # too noisy to tell
+    said = f"The {which} loss no longer falls ({change:+.3f} {_LAST_HALF})"
+    if _is_falling(of_steps):
+        return _fewer_epochs(said)
+    if judgement is Judgement.BETTER:
+        return Advice.LARGER, f"{said}: a larger model can learn more.", 1
+    if judgement is Judgement.WORSE:
+        return _lower_rate(said)
+    if not lags:
         return None
-    tokens, _ = min(finite, key=lambda point: point[1])
-    return tokens if 10 * tokens < 9 * course.validations[-1][0] else None
+    said += ", near that of residue frequencies: train 4 times as long, to see whether it leaves them."
+    return Advice.LONGER, said, 4
 
 
-def _finite(points: Sequence[Point]) -> list[Point]:
-    return [point for point in points if math.isfinite(point[1])]
+def _is_falling(known: LossTrend | None) -> bool:
+    return known is not None and known[0] + 2 * known[1] < -_CHANGE

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
-from pretrain.card.card import ExportFacts, has_results, write_card
+from pretrain.card.card import write_card
 from pretrain.export.checksums import replace_dir
 from pretrain.export.contact_head import contact_card_lines
 from pretrain.export.verify import reference_logits, require_same
@@ -19,6 +19,7 @@ from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.finite import require_finite, require_fits
 from pretrain.model.weights.names import CONTACT_HEAD, ContactHead
+from pretrain.report import results
 from zymogen.files.durable import describe_os_error, exclusive_lock, workspace, write_error
 from zymogen.processes.errors import StorageError, is_disk_full
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
@@ -66,7 +67,7 @@ def export(
     rounded = getattr(torch, dtype)
     require_finite(weights, checkpoint.path, "the training diverged there: export an earlier checkpoint with --step")
     require_fits(weights, rounded, checkpoint.path)
-    hashes = {identity_of(weights.items())} if (measured := has_results(run.root)) else set()
+    hashes = {identity_of(weights.items())} if (measured := results.is_any(run.root)) else set()
     # Rounded as the files are, so that what transformers reads can be compared.
     model.load_state_dict({name: weights.pop(name).to(rounded).float() for name in list(weights)}, assign=True)
     if measured and dtype != "float32":
@@ -84,15 +85,16 @@ def export(
         expected = reference_logits(model)
         del model  # so that one of both is in memory
         require_same(expected, building)
-        exported = ExportFacts(
+        write_card(
+            run.root,
+            building,
             step=step,
             tokens=tokens_seen,
             is_modern=shape.is_modern,
             dtype=dtype,
             contacts=contact_card_lines(shape, contact_head),
-            weights=frozenset(hashes),
+            weights=hashes,
         )
-        write_card(run.root, exported, building)
         with exclusive_lock(run.root):  # as the run's end may export, too
             replace_dir(building, run.export, work / "old")
     return run.export, step

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 from zymogen.console.progress import in_columns
 from zymogen.processes.exit_classes import FINISHED, INPUT
-from zymogen.trainer.run.attempts import KILLED, Attempt, AttemptRecords, attempts
+from zymogen.trainer.run.attempts import KILLED, Attempt
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.lock import is_held
-from zymogen.trainer.run.records import read_metrics
+from zymogen.trainer.run.reader import RunReader
 
 TRAINS = os.EX_UNAVAILABLE
 """Exit status where the last start has no end yet: 75 would say that it may be made again."""
@@ -30,14 +30,12 @@ def wait_for_end(run: RunDirectory, most_s: float) -> None:
 def table(run: RunDirectory) -> list[str]:
     """A line for each start, under a line of headings."""
     all_starts = _read(run)
-    trains = _trains(run, all_starts[-1])
     rows = [["attempt", "steps", "processes", "began (UTC)", "took", "status", "ended", "first cause"]]
     for start in all_starts:
-        is_running = trains and start is all_starts[-1]
-        status = "" if is_running else str(start.exit_class.status)
-        ended = "still trains" if is_running else start.exit
-        cause, began, took = start.cause.brief if start.cause else "", _clock(start), _took(start)
-        rows.append([str(start.attempt), _steps(start), str(start.world_size), began, took, status, ended, cause])
+        is_running = start is all_starts[-1] and _trains(run, start)
+        status, ended = ("", "still trains") if is_running else (str(start.exit_class.status), start.exit)
+        cause = start.cause.brief if start.cause else ""
+        rows.append([str(start.attempt), _steps(start), str(start.world_size), *_times(start), status, ended, cause])
     return in_columns(rows)
 
 
@@ -49,11 +47,11 @@ def last(run: RunDirectory) -> tuple[list[str], int]:
     """
     all_starts = _read(run)
     start = all_starts[-1]
-    ended = start.exit_class
+    ended, (began, took) = start.exit_class, _times(start)
     lines = [
         f"attempt {start.attempt} of {run.root}",
         f"steps        {_steps(start)}, {start.world_size} process{'' if start.world_size == 1 else 'es'}",
-        f"began        {_clock(start)} UTC, took {_took(start)}",
+        f"began        {began} UTC, took {took}",
     ]
     if _trains(run, start):
         return [*lines, "ended        not yet: it still trains"], TRAINS
@@ -78,8 +76,7 @@ def _read(run: RunDirectory) -> list[Attempt]:
     Raises:
         ValueError: it is no run directory, or none has begun yet.
     """
-    run.read()
-    if not (all_starts := attempts(AttemptRecords.read(run), read_metrics(run.metrics))):
+    if not (all_starts := RunReader(run.root).attempts):
         raise ValueError(f"{run.root}: attempts.jsonl has no start; none has begun yet")
     return all_starts
 
@@ -93,10 +90,8 @@ def _steps(start: Attempt) -> str:
     return f"{start.base_step:,} to {start.step:,}"
 
 
-def _took(start: Attempt) -> str:
+def _times(start: Attempt) -> tuple[str, str]:
+    """When it began, and how long it took."""
     at_least = " at least" if start.exit == KILLED else ""
-    return f"{timedelta(seconds=round(start.ended - start.began))}{at_least}"
-
-
-def _clock(start: Attempt) -> str:
-    return f"{datetime.fromtimestamp(start.began, UTC):%Y-%m-%d %H:%M:%S}"
+    took = f"{timedelta(seconds=round(start.ended - start.began))}{at_least}"
+    return f"{datetime.fromtimestamp(start.began, UTC):%Y-%m-%d %H:%M:%S}", took

@@ -11,7 +11,6 @@ sample that was trained twice, or never, in any start of the run, gives another 
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,18 +21,17 @@ from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import EMPTY_CHAIN, Cursor, extend_chain
 from data.settings import DataSettings
 from pretrain.corpora import data_settings
+from zymogen.console.format import count
 from zymogen.console.progress import ProgressBar
 from zymogen.processes.errors import StorageError
 from zymogen.processes.exit_classes import ERROR, FINISHED, INPUT, STORAGE, ExitClass
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
 from zymogen.trainer.checkpoint.load import find, unreadable, verify
-from zymogen.trainer.checkpoint.manifest import TrainerState, UnsupportedVersionError, step_of_name
+from zymogen.trainer.checkpoint.manifest import UnsupportedVersionError, step_of_name
 from zymogen.trainer.recovery.loss_monitor import skipped_bins, skipped_bins_of
 from zymogen.trainer.run.directory import RunDirectory
 
-WHOLE, DAMAGED, UNREADABLE, OTHER = "whole", "damaged", "unreadable", "other version"
-_CLASSES: dict[str, ExitClass] = {WHOLE: FINISHED, OTHER: INPUT, DAMAGED: STORAGE, UNREADABLE: STORAGE}
-_ROW = "{:>12}  {:>16}  {:13}  {}"
+_ROW = "{:>12}  {:13}  {}"
 
 
 def verify_run(path: Path, say: Callable[[str], None]) -> int:
@@ -51,22 +49,18 @@ def verify_run(path: Path, say: Callable[[str], None]) -> int:
         ValueError: there is no checkpoint.
     """
     paths = _checkpoints(path)
-    say(_ROW.format("step", "bytes", "verdict", "reason"))
-    verdicts: dict[str, str] = {}
+    say(_ROW.format("step", "verdict", "reason"))
+    classes: dict[str, ExitClass] = {}
     for each in paths:
-        num_bytes = _size(each)
         with ProgressBar(f"comparing {each.name} with its hashes", after_s=2.0):
-            verdict, reason = _verdict(each)
-        if not os.path.lexists(each):  # a run that trains removes its oldest one
-            continue
-        verdicts[each.name] = verdict
-        say(_ROW.format(f"{step_of_name(each.name):,}", f"{num_bytes:,}", verdict, reason).rstrip())
-    whole = [name for name, verdict in verdicts.items() if verdict == WHOLE]
+            exit_class, verdict, reason = _verdict(each)
+        if os.path.lexists(each):  # a run that trains removes its oldest one
+            classes[each.name] = exit_class
+            say(_ROW.format(f"{step_of_name(each.name):,}", verdict, reason).rstrip())
+    whole = [name for name, exit_class in classes.items() if exit_class is FINISHED]
     newest = f"the newest whole one is {whole[-1]}" if whole else "none is whole"
-    say(f"{len(whole)} of {len(verdicts)} whole; {newest}")
-    return max(
-        map(_CLASSES.__getitem__, verdicts.values()), key=(FINISHED, INPUT, STORAGE).index, default=FINISHED
-    ).status
+    say(f"{len(whole)} of {len(classes)} whole; {newest}")
+    return max(classes.values(), key=(FINISHED, INPUT, STORAGE).index, default=FINISHED).status
 
 
 def _checkpoints(path: Path) -> list[Path]:
@@ -79,26 +73,17 @@ def _checkpoints(path: Path) -> list[Path]:
     return paths[::-1]
 
 
-def _verdict(path: Path) -> tuple[str, str]:
-    """What a checkpoint is, and why."""
+def _verdict(path: Path) -> tuple[ExitClass, str, str]:
+    """The class of what a checkpoint is, what it is, and why."""
     try:
         verify(path)
     except InvalidCheckpointError as error:
-        return DAMAGED, f"{error.reason}: {error}"
+        return STORAGE, "damaged", f"{error.reason}: {error}"
     except UnsupportedVersionError as error:
-        return OTHER, error.reason
+        return INPUT, "other version", error.reason
     except StorageError as error:
-        return UNREADABLE, error.reason
-    return WHOLE, ""
-
-
-def _size(path: Path) -> int:
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with suppress(FileNotFoundError):  # a run that trains removes its oldest checkpoint
-                total += os.lstat(os.path.join(folder, name)).st_size
-    return total
+        return STORAGE, "unreadable", error.reason
+    return FINISHED, "whole", ""
 
 
 _AUDIT_ROW = "{:>12}  {:>16}  {}"
@@ -138,21 +123,15 @@ def audit_run(path: Path, say: Callable[[str], None]) -> int:
         skipped = skipped_bins(loader.plan.settings, step)
         same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor)
         same = same and skipped_bins_of(state) == skipped
-        if not same:
-            others.append(state)
-        say(
-            _AUDIT_ROW.format(
-                f"{state.step:,}", f"{state.tokens_seen:,}", "what the recipe says" if same else "something else"
-            )
-        )
-    say(f"{len(saved) - len(others)} of {len(saved)} as the recipe says, {_seen(saved[-1], len(skipped))}")
+        others += [state] * (not same)
+        trained_on = "what the recipe says" if same else "something else"
+        say(_AUDIT_ROW.format(f"{state.step:,}", f"{state.tokens_seen:,}", trained_on))
+    last = saved[-1]
+    refused = f", of which the optimizer did not take {last.skipped_steps:,}" if last.skipped_steps else ""
+    left_out = f"; data.skip_bins left out {count(len(skipped), 'bin')}" if skipped else ""
+    seen = f"{last.step:,} steps{refused}{left_out}"
+    say(f"{len(saved) - len(others)} of {len(saved)} as the recipe says, {seen}")
     return ERROR.status if others else FINISHED.status
-
-
-def _seen(state: TrainerState, bins: int) -> str:
-    skipped = f", of which the optimizer did not take {state.skipped_steps:,}" if state.skipped_steps else ""
-    left = f"; data.skip_bins left out {bins:,} bin{'s' if bins > 1 else ''}" if bins else ""
-    return f"{state.step:,} steps{skipped}{left}"
 
 
 def _loader(run: RunDirectory, settings: DataSettings) -> Loader:

@@ -1,6 +1,6 @@
 """The charts of a pretraining run.
 
-In: a `RunHistory`. Out: charts, those for which the run has numbers. Kept: nothing.
+In: a `RunReader`. Out: charts, those for which the run has numbers. Kept: nothing.
 """
 
 import math
@@ -12,8 +12,8 @@ import numpy as np
 from pretrain.evaluate.scores import TITLES
 from pretrain.report.chart import Chart, ChartSeries, Dash, Numbers
 from pretrain.report.drawings import IntervalPlot, IntervalRow
-from pretrain.report.history import RunHistory
 from zymogen.console.format import count
+from zymogen.trainer.run.reader import RunReader
 
 _STYLES: dict[str, tuple[str, Dash]] = {"mask_all": ("blue", "solid"), "80_10_10": ("orange", "dashed")}
 _CONSTANTS: tuple[tuple[str, str, tuple[str, Dash]], ...] = (
@@ -37,20 +37,20 @@ def _percent(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def loss_figure(history: RunHistory) -> Chart | None:
+def loss_figure(run: RunReader) -> Chart | None:
     """Loss and perplexity of training and validation, with residue frequencies and the floor; None before a step."""
     lines = []
-    if len(loss := history.column("loss")):
-        lines.append(ChartSeries("training", history.column("tokens"), loss, "train"))
-    last = history.validations[-1].scores if history.validations else {}
-    tokens = np.array([validation.tokens for validation in history.validations])
+    if len(loss := run.metric("loss")):
+        lines.append(ChartSeries("training", run.metric("tokens"), loss, "train"))
+    last = run.scores
+    tokens = np.array([validation.tokens for validation in run.validations])
     for name in (name for name, of in last.items() if "perplexity" in of):
         colour, dash = _STYLES.get(name, ("blue", "dotted"))
-        nats = _nats(history, name, "perplexity")
+        nats = _nats(run, name, "perplexity")
         lines.append(ChartSeries(TITLES.get(name, name), tokens, nats, colour, dash, marked=True))
     if judged := next(iter(last), None):
         for key, label, (colour, dash) in _CONSTANTS:
-            if np.isfinite(constant := _nats(history, judged, key)).any():
+            if np.isfinite(constant := _nats(run, judged, key)).any():
                 lines.append(ChartSeries(label, tokens, constant, colour, dash, across=True))
     if not lines:
         return None
@@ -62,7 +62,7 @@ def loss_figure(history: RunHistory) -> Chart | None:
         y_title="loss, nats a residue",
         x_value=short,
         has_perplexity=True,
-        stages=_stages(history),
+        stages=_stages(run),
         height=380,
         note="Lower is better. Training is scored under its own corruption. Perplexity is exp of the loss, and stands "
         "beside the name of each line. "
@@ -70,48 +70,46 @@ def loss_figure(history: RunHistory) -> Chart | None:
     )
 
 
-def training_figures(history: RunHistory) -> list[Chart]:
+def training_figures(run: RunReader) -> list[Chart]:
     """Small charts of how training went, over the same axis."""
-    norm = history.column("grad_norm")
+    norm = run.metric("grad_norm")
     spread = norm[np.isfinite(norm) & (norm > 0)]
     wide = len(spread) > 1 and spread.max() > 30 * spread.min()
     found = [
-        column_chart(history, "learning_rate", "Learning rate", "of each update", from_zero=True),
+        column_chart(run, "learning_rate", "Learning rate", "of each update", from_zero=True),
+        column_chart(run, "grad_norm", "Gradient norm", "before clipping", short, logarithmic=wide, from_zero=not wide),
+        column_chart(run, "tokens_per_s", "Throughput", "tokens a second", short, from_zero=True),
+        column_chart(run, "mfu", "MFU", "share of the machine's peak FLOPs", _percent, from_zero=True),
+        column_chart(run, "padding", "Padding", "share of slots without a token", _percent, from_zero=True),
         column_chart(
-            history, "grad_norm", "Gradient norm", "before clipping", short, logarithmic=wide, from_zero=not wide
+            run, "document_tokens", "Length of documents", "mean over tokens, in tokens", short, from_zero=True
         ),
-        column_chart(history, "tokens_per_s", "Throughput", "tokens a second", short, from_zero=True),
-        column_chart(history, "mfu", "MFU", "share of the machine's peak FLOPs", _percent, from_zero=True),
-        column_chart(history, "padding", "Padding", "share of slots without a token", _percent, from_zero=True),
-        column_chart(
-            history, "document_tokens", "Length of documents", "mean over tokens, in tokens", short, from_zero=True
-        ),
-        column_chart(history, "loader_wait", "Waiting for data", "share of the time", _percent, from_zero=True),
-        column_chart(history, "imbalance", "Imbalance of ranks", "slowest over mean, in attention")
-        if any(start.world_size > 1 for start in history.starts)
+        column_chart(run, "loader_wait", "Waiting for data", "share of the time", _percent, from_zero=True),
+        column_chart(run, "imbalance", "Imbalance of ranks", "slowest over mean, in attention")
+        if any(start.world_size > 1 for start in run.attempts)
         else None,
-        column_chart(history, "loss_scale", "Loss scale", "of float16", short, logarithmic=True),
+        column_chart(run, "loss_scale", "Loss scale", "of float16", short, logarithmic=True),
     ]
     return [chart for chart in found if chart]
 
 
-def time_line(history: RunHistory) -> IntervalPlot | None:
+def time_line(run: RunReader) -> IntervalPlot | None:
     """Attempts, saves and validations by wall time; None before the first start."""
-    if not history.starts:
+    if not run.attempts:
         return None
-    began, took = history.starts[0].began, max(start.ended for start in history.starts) - history.starts[0].began
+    began, took = run.attempts[0].began, max(each.ended for each in run.attempts) - run.attempts[0].began
     units = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 0.0))
     unit, size = next((unit, size or 1.0) for unit, size in units if took >= 1.5 * size)
 
     def since(times: Iterable[float]) -> tuple[float, ...]:
         return tuple((time - began) / size for time in times)
 
-    ended = history.starts[: None if history.has_ended else -1]
+    ended = run.attempts[: None if run.has_ended else -1]
     ends = since(start.ended for start in ended if not start.exit.startswith(_WELL))
-    saved, failed = since(history.saves), since(history.failed_saves)
-    validated = since(each.time for each in history.validations)
+    saved, failed = since(run.saves), since(run.failed_saves)
+    validated = since(each.time for each in run.validations)
     bars = tuple(
-        zip(since(each.began for each in history.starts), since(each.ended for each in history.starts), strict=True)
+        zip(since(each.began for each in run.attempts), since(each.ended for each in run.attempts), strict=True)
     )
     rows = (
         IntervalRow("attempts", bars=bars, crosses=ends),
@@ -135,7 +133,7 @@ def time_line(history: RunHistory) -> IntervalPlot | None:
 
 
 def column_chart(
-    history: RunHistory,
+    run: RunReader,
     column: str,
     title: str,
     y_title: str,
@@ -143,12 +141,12 @@ def column_chart(
     **more: Any,
 ) -> Chart | None:
     """A chart of one column, with `more` fields; None where it was never logged."""
-    if column not in history.columns:
+    if column not in run.metrics:
         return None
     return Chart(
         name=column.replace("_", "-"),
         title=title,
-        lines=(ChartSeries("", history.column("tokens"), history.column(column), "blue"),),
+        lines=(ChartSeries("", run.metric("tokens"), run.metric(column), "blue"),),
         x_title=X_TITLE,
         y_title=y_title,
         value=value,
@@ -157,15 +155,15 @@ def column_chart(
     )
 
 
-def _nats(history: RunHistory, corruption: str, key: str) -> Numbers:
+def _nats(run: RunReader, corruption: str, key: str) -> Numbers:
     """(validations,) the logarithm of a perplexity; NaN where it was not finite or not known."""
-    values = [validation.scores.get(corruption, {}).get(key) for validation in history.validations]
+    values = [validation.scores.get(corruption, {}).get(key) for validation in run.validations]
     return np.array([math.log(value) if value and value > 0 else math.nan for value in values])
 
 
-def _stages(history: RunHistory) -> tuple[tuple[float, str], ...]:
+def _stages(run: RunReader) -> tuple[tuple[float, str], ...]:
     """The curriculum's stages, by the length of crops; none where it has one length throughout."""
-    data = history.recipe.get("data", {})
+    data = run.settings.get("data", {})
     stages = data.get("curriculum") or []
     if not stages:
         return ()

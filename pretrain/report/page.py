@@ -6,33 +6,31 @@ In: a run directory. Out: report.html in it. Kept: nothing; a file of that name 
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pretrain.evaluate.scores import kind_of
+from pretrain.evaluate.scores import HeldOutUnit, kind_of
 from pretrain.report import charts, page_text, results
 from pretrain.report.chart import style_sheet
-from pretrain.report.history import RunHistory, read_history
 from pretrain.report.section import ReportContent, ReportSection
 from zymogen.console.safe_text import log
 from zymogen.files.durable import replacing_file
 from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.reader import RunReader
 
 MARK = "zymogen.report/1"
 """Stands at the beginning of every page that this module writes."""
 _LETTERS = """\
 Each letter is the true residue. Its colour is the probability that the model gives it while the residue is hidden, a
 seventh of the protein at a time."""
-WIDE, HALF, NARROW = 880, 420, 342
-"""Widths in pixels at which charts are drawn: the column of a desktop, half of it, and that of a phone."""
 
 
 def write_report(
-    root: Path, refresh_s: int | None = None, history: RunHistory | None = None, content: ReportContent | None = None
+    root: Path, refresh_s: int | None = None, run: RunReader | None = None, content: ReportContent | None = None
 ) -> Path:
     """Draw the report of a run, and put it in the place of the last one.
 
     Args:
         root: run directory; a process may be training in it.
         refresh_s: seconds after which an open page reloads itself; None for a page that does not.
-        history: of the run, where it was read already.
+        run: the run whose attempts and curves are shown, if not that of `root`.
         content: of the page; None for that of pretraining.
 
     Returns:
@@ -41,11 +39,13 @@ def write_report(
     Raises:
         ValueError: it is no run directory, or its report.html was not written by this function.
     """
-    path, history = RunDirectory(root).report, history or read_history(root)
-    text = render(history, refresh_s, content or _of_pretraining(history))
-    require_ours(path, MARK, "report")
+    path, run = RunDirectory(root).report, run or RunReader(root)
+    text = render(run, refresh_s, content or _of_pretraining(run))
+    if path.is_symlink() or (path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace"))):
+        raise ValueError(f"{path} is there, and is no report of this command; move it, and start again")
     with replacing_file(path, "get the right to write there") as new:
-        new.touch(0o666 if history.is_shared else 0o600)  # it shows proteins of the corpus
+        # It shows proteins of the corpus.
+        new.touch(0o666 if (run.settings.get("run") or {}).get("shared") else 0o600)
         new.write_text(text, encoding="utf-8")
     return path
 
@@ -58,7 +58,7 @@ def write_last_report(root: Path) -> None:
         log(f"the report was not drawn: {type(error).__name__}: {error}")
 
 
-def render(history: RunHistory, refresh_s: int | None, content: ReportContent) -> str:
+def render(run: RunReader, refresh_s: int | None, content: ReportContent) -> str:
     """The page of a run as text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -71,48 +71,38 @@ def render(history: RunHistory, refresh_s: int | None, content: ReportContent) -
     )
     return environment.get_template("page.html").render(
         mark=MARK,
-        widths={"wide": WIDE, "half": HALF, "narrow": NARROW},
         refresh_s=refresh_s,
         colours=style_sheet(),
         content=content,
-        sections=(*content.sections, *_of_every_run(history)),
-        state=page_text.run_state(history),
+        sections=(*content.sections, *_of_every_run(run)),
+        state=page_text.run_state(run),
         drawn=datetime.now(UTC).strftime("%-d %B %Y, %H:%M:%S UTC"),
     )
 
 
-def _of_pretraining(history: RunHistory) -> ReportContent:
+def _of_pretraining(run: RunReader) -> ReportContent:
+    found = page_text.verdict_on(run)
     return ReportContent(
-        name=history.root.resolve().name,
-        subtitle=page_text.subtitle(history),
-        judged=tuple(page_text.format_verdict(history)),
-        keys=tuple(page_text.key_numbers(history)),
+        name=run.root.resolve().name,
+        subtitle=page_text.subtitle(run),
+        judged=tuple(line for sentence in found.sentences for line in sentence.splitlines()) if found else (),
+        keys=tuple(page_text.key_numbers(run)),
         sections=(
-            results.read(history.root).section(),
-            ReportSection("", drawings=(charts.loss_figure(history),), is_wide=True),
+            results.read(run.root).section(),
+            ReportSection("", drawings=(charts.loss_figure(run),)),
         ),
         drawn_by="python -m pretrain.report",
     )
 
 
-def _of_every_run(history: RunHistory) -> list[ReportSection]:
+def _of_every_run(run: RunReader) -> list[ReportSection]:
     """What the page of each job ends with."""
-    proteins, kind = page_text.proteins(history), kind_of(history.held_out).capitalize()
+    proteins, kind = page_text.proteins(run), kind_of(HeldOutUnit.of(run.record.corpus)).capitalize()
     explained = (_LETTERS,) if proteins else ()
     return [
-        ReportSection(f"{kind}s, as the model predicts them", explained, drawings=proteins, is_wide=True),
-        ReportSection("How it trained", drawings=charts.training_figures(history)),
-        ReportSection("When", sheets=page_text.attempts(history), drawings=(charts.time_line(history),), is_wide=True),
-        ReportSection("Recipe", settings=page_text.recipe(history)),
-        ReportSection("Environment", settings=page_text.environment(history)),
+        ReportSection(f"{kind}s, as the model predicts them", explained, drawings=proteins),
+        ReportSection("How it trained", drawings=charts.training_figures(run)),
+        ReportSection("When", sheets=page_text.attempts(run), drawings=(charts.time_line(run),)),
+        ReportSection("Recipe", settings=page_text.recipe(run)),
+        ReportSection("Environment", settings=page_text.environment(run)),
     ]
-
-
-def require_ours(path: Path, mark: str, what: str) -> None:
-    """Refuse to replace a file that this room did not write.
-
-    Raises:
-        ValueError: so.
-    """
-    if path.is_symlink() or (path.exists() and not (path.is_file() and mark in path.read_text(errors="replace"))):
-        raise ValueError(f"{path} is there, and is no {what} of this command; move it, and start again")

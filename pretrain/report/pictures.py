@@ -1,48 +1,18 @@
-"""Pictures of a run as files of their own, for a README or a model card.
+"""Pictures beside a model card, which follow the light or dark setting of the reader's system.
 
-In: a run directory, a folder. Out: loss.svg and protein.svg there, or the pictures of a card, which follow the light or
-dark setting of the reader's system. Kept: nothing; a file of that name that this module did not write stays.
+In: drawings, a folder. Out: an SVG file there of each. Kept: nothing.
 """
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
-from pretrain.evaluate.scores import kind_of
-from pretrain.report import charts, page_text
-from pretrain.report.chart import style_sheet
-from pretrain.report.history import read_history
-from pretrain.report.page import require_ours
+from pretrain.report.chart import WIDTH, style_sheet
 from pretrain.report.section import Drawing
 from zymogen.console.safe_text import log, redacted
-from zymogen.files.durable import replacing_file
 
-MARK = "zymogen.picture/1"
-_WIDTH = 840
 _BEYOND = 20
 """Pixels that the label of a tick may reach beyond a drawing."""
-
-
-def write_pictures(root: Path, folder: Path) -> list[Path]:
-    """Draw the loss of a run, and the first protein of its predictions.
-
-    Raises:
-        ValueError: it is no run directory, or has nothing to draw, or the folder holds other files of these names.
-    """
-    history = read_history(root)
-    loss, proteins = charts.loss_figure(history), page_text.proteins(history)
-    if loss is None or not proteins:
-        raise ValueError(f"{root} has no {'steps' if loss is None else 'predictions'} yet; train it to its end")
-    title = f"Probability of each residue of a {kind_of(history.held_out)}"
-    drawings = {"loss.svg": loss, "protein.svg": replace(proteins[0], name="protein", title=title)}
-    for name in drawings:
-        require_ours(folder / name, MARK, "picture")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, drawing in drawings.items():
-        with replacing_file(folder / name, "get the right to write there") as new:
-            new.write_text(_alone(drawing.draw(_WIDTH)), encoding="utf-8")
-    return [folder / name for name in drawings]
 
 
 def card_pictures(drawings: Iterable[Drawing | None], folder: Path) -> list[str]:
@@ -54,21 +24,20 @@ def card_pictures(drawings: Iterable[Drawing | None], folder: Path) -> list[str]
     try:
         for drawing in filter(None, drawings):
             name = f"{drawing.name}.svg"
-            (folder / name).write_text(redacted(drawing_file(drawing)), encoding="utf-8")
+            (folder / name).write_text(redacted(_as_file(drawing.draw())), encoding="utf-8")
             found.append(name)
     except Exception as error:
         log(f"the card's pictures were not drawn: {type(error).__name__}: {error}")
     return found
 
 
-def drawing_file(drawing: Drawing) -> str:
-    """A drawing as the content of a file, which ends where it ends: a page shows labels that reach beyond its edge."""
-    inside = drawing.draw(_WIDTH - 2 * _BEYOND)
-    return _alone(re.sub(r'viewBox="0 0 [^ ]+ ', f'viewBox="{-_BEYOND} 0 {_WIDTH} ', inside, count=1))
+def _as_file(drawing: str) -> str:
+    """A drawing as the content of a file, with its colours and its typeface.
 
-
-def _alone(drawing: str) -> str:
-    """A drawing of a page as a file: with its colours and its typeface."""
+    It ends where it ends, while a page shows labels that reach beyond its edge.
+    """
     style = f"{style_sheet()}text{{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Arial,sans-serif}}"
-    opening = drawing.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    return opening.replace(">", f"><!-- {MARK} --><style>{style}</style>", 1) + "\n"
+    width = WIDTH + 2 * _BEYOND
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="{-_BEYOND} 0 {width} '
+    whole = re.sub(r'<svg viewBox="0 0 [^ ]+ ', opening, drawing, count=1)
+    return whole.replace(">", f"><style>{style}</style>", 1) + "\n"

@@ -8,9 +8,11 @@ for a file that is not there or not whole. Kept: nothing.
 import csv
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from pretrain.evaluate.results import (
     ALL,
@@ -24,7 +26,8 @@ from pretrain.evaluate.results import (
     EvaluationRow,
 )
 from pretrain.evaluate.scores import TITLES, format_interval, kind_of
-from pretrain.report.drawings import ContactMap, IntervalPlot, IntervalRow
+from pretrain.report.chart import Chart, ChartSeries
+from pretrain.report.drawings import IntervalPlot, IntervalRow
 from pretrain.report.section import NOT_MEASURED, Drawing, ReportSection, ReportTable, source_names
 from zymogen.console.format import count
 from zymogen.settings.json_file import read_bytes
@@ -235,15 +238,31 @@ def _contacts(found: ContactScores) -> IntervalPlot:
     )
 
 
-def _map(found: ContactScores) -> ContactMap | None:
+def _map(found: ContactScores) -> Chart | None:
     """The contacts of one chain; none where all pairs have one probability, so that none is more probable."""
     if found.is_constant:
         return None
-    return ContactMap(
+    pairs, touching = found.map, {*found.map.touching}
+    right, wrong = ([pair for pair in pairs.predicted if (pair in touching) == is_right] for is_right in (True, False))
+    return Chart(
         name="contact-map",
-        title=f"Contacts of {found.map.name}",
-        pairs=found.map,
-        note=f"Grey, below the diagonal: pairs that touch. Above it the {len(found.map.predicted)} most probable pairs "
-        f"of {found.model}, blue where they touch, orange where not. Of all chains this one's precision is in the "
-        "middle.",
+        title=f"Contacts of {pairs.name}",
+        lines=(
+            _pairs("touch", pairs.touching, "muted"),
+            _pairs("predicted, touch", [(j, i) for i, j in right], "blue"),
+            _pairs("predicted, do not", [(j, i) for i, j in wrong], "orange"),
+        ),
+        x_title="residue",
+        y_title="residue",
+        ranges=((0, pairs.residues), (pairs.residues, 0)),
+        diagonal=True,
+        shows_last=False,
+        height=396,
+        note=f"Below the diagonal: pairs that touch. Above it the {len(pairs.predicted)} most probable pairs of "
+        f"{found.model}. Of all chains this one's precision is in the middle.",
     )
+
+
+def _pairs(label: str, pairs: Iterable[tuple[int, int]], colour: str) -> ChartSeries:
+    x, y = np.array([*pairs], np.float64).reshape(-1, 2).T + 0.5
+    return ChartSeries(label, x, y, colour, "points")

@@ -22,22 +22,13 @@ class Drawing(ABC):
     note: str = ""
 
     @property
-    @abstractmethod
     def summary(self) -> str:
-        """Everything that it shows, for readers who do not see it."""
+        """Everything that it shows, for readers who do not see it; empty where its text has it."""
+        return ""
 
     @abstractmethod
-    def draw(self, width: int) -> str:
-        """The drawing as an SVG element of `width` pixels."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyNumber:
-    """A number that a reader looks for first."""
-
-    name: str
-    value: str
-    remark: str = ""
+    def draw(self) -> str:
+        """The drawing as an element of an HTML page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +53,6 @@ class ReportSection:
     settings: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
     """Names and values under a title each."""
     note: str = ""
-    is_wide: bool = False
-    """Whether a drawing takes the whole width of a desktop, not half of it."""
 
     @property
     def is_empty(self) -> bool:
@@ -79,7 +68,8 @@ class ReportContent:
     subtitle: str
     judged: tuple[str, ...]
     """What the run is worth, in sentences."""
-    keys: tuple[KeyNumber, ...]
+    keys: tuple[tuple[str, str, str], ...]
+    """Numbers that a reader looks for first: name, value and a remark."""
     sections: tuple[ReportSection, ...]
     drawn_by: str
     """The command that draws the page."""

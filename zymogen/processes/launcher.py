@@ -1,7 +1,7 @@
 """The launcher of this process: the command that started both, and its end, with which this process ends.
 
-In: the environment and the process tree. Out: a command line, a `LaunchedWorld`; the end of this process. Kept: a
-thread that looks.
+In: the environment and the process tree. Out: a command line, and a `LaunchCommand` for the next run; a
+`LaunchedWorld`; the end of this process. Kept: a thread that looks.
 
 Ranks that are left alone train on unwatched, or wait for hours. Several ranks are killed, not stopped in order.
 Stopping in order means that all agree on a step and save; that takes as long as a step and a save do, and is impossible
@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,3 +255,46 @@ def forward_exit_status(line: str) -> None:
     with suppress(OSError):
         unfinished.write_text(json.dumps(content))
         unfinished.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCommand:
+    """How a run was started, from which its next commands are made."""
+
+    recipe: Path
+    """The recipe that the next commands name; where a run was started with a sequence file, the one chosen for it."""
+    overrides: Sequence[str] = ()
+    """The settings that were given on top of it, ``section.field=value`` each."""
+    launcher: str = "python -m pretrain"
+    """The words before the recipe."""
+    is_in_passes: bool = False
+    """Whether the recipe gives its length in passes, which a length in tokens replaces."""
+
+    def command(self, settings: Mapping[str, object] | None = None, *flags: str) -> str:
+        """The same command with other settings, in place of those that were given, and flags after them."""
+        changed = dict(settings or {})
+        if self.is_in_passes and "schedule.total_tokens" in changed:
+            changed["schedule.passes"] = "none"
+        kept = [o for o in self.overrides if o.partition("=")[0] not in changed]
+        words = [shlex.quote(word) for word in (*kept, *(f"{name}={value}" for name, value in changed.items()))]
+        return " ".join([self.launcher, shlex.quote(str(self.recipe)), *words, *flags])
+
+
+def launch_command(command: str) -> str:
+    """The words of the command that started a run up to its recipe, for another run that is started in the same way.
+
+    Args:
+        command: the whole command, as a shell reads it. Where it is not one of this program, Python itself is named.
+    """
+    words = shlex.split(command)
+    for end in range(2, len(words) + 1):
+        if words[end - 2 : end] == ["-m", "pretrain"]:
+            return shlex.join(words[:end])
+    return f"{this_python()} -m pretrain"
+
+
+def this_python() -> str:
+    """This Python, as a word of a command."""
+    folder = Path(sys.executable).parent
+    folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    return shlex.quote(f"{folder}/python")

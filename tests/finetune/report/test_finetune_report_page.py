@@ -2,7 +2,6 @@
 
 import html
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from finetune.splits.audit import Overlap, SplitAudit
 from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
 from support.inputs.written_runs import WrittenRun
+from support.screens.browser import Browser, offences
 from zymogen.keyed_random import hashes, key
 
 COUNT = 120
@@ -162,19 +162,11 @@ def test_a_page_that_cannot_be_drawn_costs_a_line(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs Debian's chromium and chromium-driver")
 @pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_is_readable_in_a_browser(tmp_path: Path, width: int) -> None:
-    pytest.importorskip("selenium")
-    from support.screens.browser import Browser, offences
-
+def test_the_page_is_readable_in_a_browser(tmp_path: Path, browser: Browser, width: int) -> None:
     root = WrittenRun(steps=40).write(tmp_path / "run")
     long = of_kind("binary", "a_task_with_a_name_that_is_longer_than_a_column_of_a_phone_is_wide")
     results, objectives, joined = results_of(long, of_kind("regression", "k", 3), of_kind("multiclass", "m"))
     page.write(root, root, results, objectives, joined)
-    browser = Browser()
-    try:
-        browser.open(root / "report.html", width, mobile=width < 500)
-        assert offences(browser.look()) == []
-    finally:
-        browser.driver.quit()
+    browser.open(root / "report.html", width, mobile=width < 500)
+    assert offences(browser.look()) == []

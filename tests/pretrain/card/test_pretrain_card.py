@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,16 @@ from huggingface_hub import ModelCard
 
 from pretrain.__main__ import main
 from pretrain.card import text as card_text
-from pretrain.card.card import ExportFacts, text, write_card
+from pretrain.card.card import write_card
 from pretrain.card.text import FOLDER, hub_model
 from pretrain.export.contact_head import NOT_FITTED
-from pretrain.report.charts import loss_figure
-from pretrain.report.history import read_history
 from pretrain.report.results import ASSAYS, CONTACTS, EVALUATION, read
 from pretrain.report.section import source_names
 from support.inputs.written_runs import IDENTITIES, LENGTHS, TOKENS_A_STEP, WEIGHTS, WrittenRun, evaluation, measure
 from support.places import ROOT
 from zymogen.console.format import format_number
 from zymogen.trainer.run import records
+from zymogen.trainer.run.reader import RunReader
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 OF_THE_WORDS = (
@@ -112,13 +110,15 @@ def unknown(card: str, root: Path) -> list[str]:
     return [number for number in numbers if number.replace(",", "").rstrip(",") not in theirs]
 
 
-def card_of(root: Path, step: int | None = None, contacts: str = NOT_FITTED) -> str:
-    history = read_history(root)
-    step = history.course.steps if step is None else step
-    exported = ExportFacts(step=step, tokens=step * TOKENS_A_STEP, is_modern=False, dtype="float32", contacts=contacts)
-    loss = loss_figure(history)
-    pictures = {"loss.svg": loss} if loss else {}
-    return text(root.name, read_history(root, step), exported, pictures, read(root, {WEIGHTS}))
+FACTS: dict[str, Any] = {"is_modern": False, "dtype": "float32", "contacts": NOT_FITTED}
+
+
+def card_of(root: Path, step: int | None = None) -> str:
+    step = RunReader(root).steps if step is None else step
+    folder = root.parent / f"card-{step}"
+    folder.mkdir(exist_ok=True)
+    exported = {**FACTS, "step": step, "tokens": step * TOKENS_A_STEP, "weights": {WEIGHTS}}
+    return write_card(root, folder, **exported).read_text()
 
 
 def change(root: Path, **parts: Any) -> None:
@@ -221,16 +221,14 @@ def test_the_card_of_an_earlier_step_knows_nothing_later(tmp_path: Path) -> None
 
 # Measured after the end of the run ----------------------------------------------------------------
 
-MEASURED = ExportFacts(
-    step=100, tokens=800_000, is_modern=False, dtype="float32", contacts="", weights=frozenset({WEIGHTS})
-)
+MEASURED = {**FACTS, "step": 100, "tokens": 800_000, "weights": {WEIGHTS}}
 PICTURES = ("perplexity-length", "perplexity-identity", "contacts", "contact-map", "assays-0")
 
 
 def test_what_was_measured_stands_in_tables_pictures_and_model_index(tmp_path: Path) -> None:
     root = measure(WrittenRun().write(tmp_path / "run"))
     (tmp_path / "out").mkdir()
-    card = write_card(root, MEASURED, tmp_path / "out").read_text()
+    card = write_card(root, tmp_path / "out", **MEASURED).read_text()
     assert unknown(card, root) == []
     svg = "{http://www.w3.org/2000/svg}svg"
     for name in ("loss", *PICTURES):
@@ -269,8 +267,7 @@ def test_what_was_measured_of_other_weights_is_not_on_the_card(
 ) -> None:
     root = measure(WrittenRun().write(tmp_path / "run"))
     (tmp_path / "out").mkdir()
-    other = replace(MEASURED, weights=frozenset({"ef" * 32}))
-    card = write_card(root, other, tmp_path / "out").read_text()
+    card = write_card(root, tmp_path / "out", **MEASURED | {"weights": {"ef" * 32}}).read_text()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"README.md", "loss.svg"}
     assert "Measured" not in card
     assert len(ModelCard(card).data.eval_results) == 2  # the validation's
@@ -321,7 +318,7 @@ def test_planted_tokens_reach_no_byte(tmp_path: Path, monkeypatch: pytest.Monkey
     names = (measure(root) / CONTACTS).read_text().replace('"own"', f'"{SECRET}"')
     (root / CONTACTS).write_text(names)
     (tmp_path / "out").mkdir()
-    write_card(root, MEASURED, tmp_path / "out")
+    write_card(root, tmp_path / "out", **MEASURED)
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {"README", "loss", *PICTURES}
     for path in (tmp_path / "out").iterdir():
         assert b"planted" not in path.read_bytes()
@@ -359,8 +356,7 @@ def test_without_a_library_to_draw_with_the_card_is_written(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     root = WrittenRun().write(tmp_path / "run")
     (tmp_path / "out").mkdir()
-    exported = ExportFacts(step=100, tokens=800_000, is_modern=False, dtype="float32", contacts="")
-    card = write_card(root, exported, tmp_path / "out").read_text()
+    card = write_card(root, tmp_path / "out", **MEASURED).read_text()
     assert "loss.svg" not in card
     assert "| mask-all |" in card
     assert "the card's pictures were not drawn: " in capsys.readouterr().err

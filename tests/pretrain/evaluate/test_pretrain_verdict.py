@@ -35,7 +35,7 @@ def line(at_half: float, at_end: float, noise: float = 0.0, start: float | None 
 
 
 def course(*, skipped: int = 0, training: tuple[Point, ...] = (), validations: tuple[Point, ...] = ()) -> TrainingCurve:
-    return TrainingCurve(training, validations, validations, steps=len(TOKENS), skipped_steps=skipped)
+    return TrainingCurve(training, validations, steps=len(TOKENS), skipped_steps=skipped)
 
 
 # What the scores show -----------------------------------------------------------------------------
@@ -139,20 +139,11 @@ FALLS, FLAT, RISES = line(2.3, 2.2), line(2.2, 2.198), line(2.2, 2.3)
         ),
         (
             BETTER,
-            course(validations=FALLS, training=line(1.2, 1.0, 0.01)),
+            course(validations=FLAT, training=line(2.2, 2.0, 0.01)),
             Advice.MORE_DATA,
-            "nats below the validation loss, more than half of what was learned",
+            "no longer falls (-0.002 nats over the last half of the training), while the training loss still falls",
         ),
         (BETTER, course(validations=FALLS, training=line(2.2, 2.0, 0.01)), Advice.LONGER, "still falls"),
-        (
-            BETTER,
-            replace(
-                course(validations=FALLS, training=line(1.2, 1.0, 0.01)),
-                validations_as_trained=((TOKENS[-1], math.nan),),
-            ),
-            Advice.LONGER,
-            "still falls",
-        ),
         (WORSE, course(validations=line(4.0, 3.2), training=line(3.9, 3.1, 0.01)), Advice.LONGER, "still falls"),
         (WORSE, course(validations=line(3.6, 3.4), training=line(3.3, 3.1, 0.01)), Advice.LONGER, "still falls"),
         (BETTER, course(validations=FALLS, skipped=1), Advice.LOWER_RATE, "1 of 100 steps had no finite gradient"),
@@ -204,24 +195,8 @@ def test_where_nothing_is_held_out_the_training_loss_alone_is_spoken_of(
     assert "validation" not in " ".join(found.sentences)
     is_worse = scores.gain_high < 0 or math.isnan(scores.gain)
     assert found.judgement is (Judgement.WORSE if is_worse else Judgement.UNDECIDED)
-    assert found.best_tokens is None
 
 
-@pytest.mark.parametrize(
-    ("gain_low", "times"), [(-0.05, 2), (-0.099, 2), (-0.15, 4), (-0.25, 8), (-0.45, 16), (-9.0, 16), (0.0, 2)]
-)
-def test_how_much_longer_follows_from_the_fall_of_a_doubling(gain_low: float, times: int) -> None:
-    """At 0.1 nats a doubling, as many doublings as bring the lower end of the gain above 0."""
-    fall = course(validations=line(2.3, 2.2))
-    found = judged(replace(UNDECIDED, gain_low=gain_low), fall)
-    assert found.times == times
-    assert f"train {'twice' if times == 2 else f'{times} times'} as long" in found.reason
-    assert judged(BETTER, fall).times == 2
-
-
-def test_where_fewer_passes_would_have_ended() -> None:
-    risen = line(2.2, 2.3)
-    assert judged(BETTER, course(validations=risen, training=line(2.2, 2.0, 0.01))).best_tokens == 10_000
-    assert judged(BETTER, course(validations=line(2.3, 2.2))).best_tokens is None
-    lost = ((5_000, math.nan), *risen)
-    assert judged(BETTER, course(validations=lost, training=line(2.2, 2.0, 0.01))).best_tokens == 10_000
+def test_how_much_longer() -> None:
+    found = [judged(BETTER, course(validations=FALLS)), judged(UNDECIDED, course(validations=FLAT)), judged(UNDECIDED)]
+    assert [each.times for each in found] == [2, 4, 10]

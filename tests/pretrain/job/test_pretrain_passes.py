@@ -9,8 +9,8 @@ from data.order.plan_size import tokens_per_epoch
 from pretrain.__main__ import main
 from pretrain.corpora import open_on_every_rank
 from pretrain.recipe import Recipe
-from pretrain.summary import LaunchCommand
 from support.launching import lines
+from zymogen.processes.launcher import LaunchCommand
 from zymogen.settings.toml_file import read
 from zymogen.trainer.optimizer.settings import ScheduleSettings
 

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shlex
+import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,9 @@ from pretrain.__main__ import main
 from pretrain.evaluate.scores import CorruptionScores, HeldOutUnit, MaskedLanguageScores
 from pretrain.evaluate.verdict import Advice, Judgement, Verdict
 from pretrain.recipe import Recipe
-from pretrain.summary import PEPTIDE, LaunchCommand, format_summary, launch_command, next_commands, schedule_differs
+from pretrain.summary import PEPTIDE, format_summary, next_commands, schedule_differs
 from support.launching import lines
+from zymogen.processes.launcher import LaunchCommand, launch_command
 from zymogen.settings import json_file
 from zymogen.settings.toml_file import read
 from zymogen.trainer.run import records
@@ -46,20 +48,20 @@ def words(
     held_out: HeldOutUnit = HeldOutUnit.CLUSTERS,
     start: LaunchCommand = START,
     preset: str | None = "esm2_60k",
-    folder: Path = Path("absent"),
+    folder: Path | None = None,
     corrupted: CorruptionScores = SCORES,
 ) -> str:
-    run = RunDirectory(folder)
-    recipe = RECIPE | {"model": {"preset": preset}}
-    object.__setattr__(run, "read", lambda: RunRecord(recipe=recipe))
-    summary: Any = SimpleNamespace(
-        scores=MaskedLanguageScores({"mask_all": scores, "80_10_10": corrupted}, held_out),
-        state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor(window=3)),
-        run=run,
-        seconds=3.0,
-        job=SimpleNamespace(corpus_progress={Cursor(window=3): seen}.get),
-    )
-    return format_summary(summary, start)
+    with tempfile.TemporaryDirectory() as empty:
+        run = RunDirectory(folder or Path(empty))
+        (run.root / "run.json").write_text(json_file.as_json(RunRecord(recipe=RECIPE | {"model": {"preset": preset}})))
+        summary: Any = SimpleNamespace(
+            scores=MaskedLanguageScores({"mask_all": scores, "80_10_10": corrupted}, held_out),
+            state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor(window=3)),
+            run=run,
+            seconds=3.0,
+            job=SimpleNamespace(corpus_progress={Cursor(window=3): seen}.get),
+        )
+        return format_summary(summary, start)
 
 
 USES = ("score variants", "embed proteins", "fine-tune on a table")
@@ -185,9 +187,9 @@ def test_the_launch_is_repeated() -> None:
 
 def test_fewer_passes_have_a_warm_up_that_fits() -> None:
     schedule = {"total_tokens": 1000, "warmup_tokens": 600, "peak_lr": None}
-    found = Verdict(Judgement.BETTER, "", Advice.MORE_DATA, best_tokens=300)
+    found = Verdict(Judgement.BETTER, "", Advice.MORE_DATA)
     (_, (_, command), *_) = next_commands(START, found, RECIPE | {"schedule": schedule}, Path("e"), is_embedded=False)
-    assert command.endswith("schedule.total_tokens=300 run.directory=runs/x_shorter schedule.warmup_tokens=180")
+    assert command.endswith("schedule.total_tokens=500 run.directory=runs/x_shorter schedule.warmup_tokens=300")
 
 
 def test_any_path_can_be_pasted() -> None:
@@ -224,6 +226,7 @@ def test_a_wider_model_gets_a_lower_rate() -> None:
 
 def test_no_command_speaks_against_the_verdict(tmp_path: Path) -> None:
     def metrics(folder: Path, losses: list[float], perplexities: list[float]) -> Path:
+        folder.mkdir()
         for number, (loss, perplexity) in enumerate(zip(losses, perplexities, strict=True), 1):
             where = {"step": number, "tokens": 100 * number, "attempt": 1}
             scores = {"perplexity": perplexity}
@@ -237,17 +240,12 @@ def test_no_command_speaks_against_the_verdict(tmp_path: Path) -> None:
     assert lower.endswith("schedule.total_tokens=1000 schedule.peak_lr=4e-05 run.directory=runs/x_lower")
 
     losses = [2.9 - 0.05 * n for n in range(40)]
-    learned_by_heart = words(folder=metrics(tmp_path / "b", losses, [9.0 + abs(n - 20) / 10 for n in range(40)]))
-    assert "train on more proteins" in learned_by_heart
-    (fewer,) = (proposed(learned_by_heart)[what] for what in next_runs(learned_by_heart))
-    assert fewer.endswith("schedule.total_tokens=2_100 run.directory=runs/x_shorter")
-
-    gap = words(folder=metrics(tmp_path / "c", [1.0] * 40, [9.0 - n / 100 for n in range(40)]))
-    assert "or make fewer passes over these" in gap
-    assert next_runs(gap) == ["train again with fewer passes, half as many"]
-    assert proposed(gap)["train again with fewer passes, half as many"].endswith(
-        "schedule.total_tokens=500 run.directory=runs/x_shorter"
-    )
+    for name, rise in (("b", 0.1), ("c", 0.0)):
+        learned_by_heart = words(folder=metrics(tmp_path / name, losses, [9.0 + abs(n - 20) * rise for n in range(40)]))
+        assert "while the training loss still falls: train on more proteins" in learned_by_heart
+        assert next_runs(learned_by_heart) == ["train again with half as many passes"]
+        fewer = proposed(learned_by_heart)["train again with half as many passes"]
+        assert fewer.endswith("schedule.total_tokens=500 run.directory=runs/x_shorter")
 
     flat = words(folder=metrics(tmp_path / "d", [2.2] * 40, [9.0] * 40))
     assert "no longer falls (+0.000 nats over the last half of the training): a larger model can learn more." in flat

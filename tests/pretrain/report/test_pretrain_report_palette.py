@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from pretrain.report.chart import COLOURS, named, placeholder, style_sheet
+from pretrain.report.chart import COLOURS, PLACEHOLDERS, named, style_sheet
 from pretrain.report.drawings import INK
 
 TEXTS = ("ink", "muted", "train", "blue", "orange", "green", "fault")
@@ -44,6 +44,6 @@ def test_levels_differ_in_lightness(form: int) -> None:
 
 
 def test_placeholders_become_variables() -> None:
-    drawing = "".join(f"fill: {placeholder(name)};" for name in COLOURS)
+    drawing = "".join(f"fill: {PLACEHOLDERS[name]};" for name in COLOURS)
     assert named(drawing) == "".join(f"fill: var(--{name});" for name in COLOURS)
     assert all(f"--{name}:{forms[form]};" in style_sheet() for name, forms in COLOURS.items() for form in (0, 1))

@@ -49,12 +49,6 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                     yield record
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl that say of which step and attempt they are."""
-    names = ("step", "tokens", "attempt")
-    return [line for line in read(path) if all(isinstance(line.get(name), int) for name in names)]
-
-
 def has_time(line: Mapping[str, Any]) -> bool:
     """Whether a line says when it was written, as all of ours do."""
     with suppress(KeyError, TypeError, ValueError):

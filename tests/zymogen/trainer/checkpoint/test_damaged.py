@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pretrain.__main__ import main
-from pretrain.report.history import read_history
 from support.checkpoint_run import flip
 from support.kept_runs import config
 from support.launching import lines
@@ -16,6 +15,7 @@ from support.rank_pool import RankPool
 from zymogen.trainer.checkpoint.load import find, verify
 from zymogen.trainer.run.attempts import AttemptRecords, attempts
 from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.reader import RunReader
 
 WORDS = (
     "run.checkpoint_every=2",
@@ -55,7 +55,7 @@ def test_a_start_uses_the_checkpoint_before_a_damaged_one(
     assert os.listdir(run / "checkpoints/.quarantine") == [f"{second.name}-hash"], "the last one"
     base = int(third.name.removeprefix("step-"))
     assert [start.base_step for start in attempts(AttemptRecords.read(RunDirectory(run)))] == [0, base]
-    assert [start.base_step for start in read_history(run).starts] == [0, base]
+    assert [start.base_step for start in RunReader(run).attempts] == [0, base]
     ours, theirs = (verify(find(folder / "checkpoints")[0]).manifest for folder in (run, tmp_path / "other"))
     assert ours.files == theirs.files
     steps = [line["step"] for line in lines(run / "metrics.jsonl") if line["attempt"] == 2 and "loss" in line]
