@@ -168,7 +168,7 @@ def _read(rows: TableRows, guess: InferredTask, decimal: str) -> tuple[TaskLabel
 def _nearest(guess: InferredTask, error: str, num_records: int) -> list[InferredTask]:
     """What may be read in place of a guess with an error.
 
-    Numbers without a logarithm are learned as they are. Sequences whose rows contradict each other are left out; where
+    Sequences whose rows contradict each other are left out; where
     these are many, and labels are zeros and ones, the share of ones is learned.
     """
     found = re.search(r"\((\d+) labels", error)
@@ -176,9 +176,7 @@ def _nearest(guess: InferredTask, error: str, num_records: int) -> list[Inferred
     if "different mutations" in error and torn > _MOST_CONTRADICTING * num_records:
         return []
     if not any(said in error for said in ("different classes", "another above", "different mutations")):
-        settings = {name: value for name, value in guess.settings.items() if name != "transform"}
-        is_plain = settings == guess.settings or not ("logarithm" in error or "no molar unit" in error)
-        return [] if is_plain else [replace(guess, settings=settings)]
+        return []
     of_sequences = guess.settings.get("level", "sequence") == "sequence" and "yes or no" not in guess.reason
     has_numbers = guess.settings["type"] in ("binary", "ordinal") and "classes" not in guess.settings
     if torn > _FEW_CONFLICTS * num_records and of_sequences and has_numbers:

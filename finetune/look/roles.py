@@ -4,7 +4,6 @@ In: columns, where the proteins are. Out: `ColumnRoles`. Kept: nothing. What eac
 columns before anything is decided, in an order of their names, so that the order of the table decides nothing.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +20,6 @@ from finetune.look.columns.own_split import TableSplit, own_split
 from finetune.look.columns.relations import (
     counts_of_rates,
     find_copies,
-    fits,
     is_coarser,
     is_thresholded,
     match_renamed,
@@ -89,7 +87,7 @@ def infer_roles(
     order = [column.name for column in columns]
     columns = [
         replace(column, is_text=True) if is_per_residue(column, residues) else column
-        for column in sorted(columns, key=lambda column: _natural(column.name))
+        for column in sorted(columns, key=lambda column: column.name)
     ]
     records = np.full(len(residues), -1) if records is None else records
     others = [column for column in columns if column.name not in known and column.name not in named]
@@ -221,11 +219,6 @@ def _join(task: InferredTask, units: ColumnProfile | None, bounds: tuple[ColumnP
         task.settings |= {setting: texts} if texts else {}
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A key by which 'rep 2' is before 'rep 10'."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
 def _named(column: ColumnProfile, residues: NDArray[np.int64]) -> InferredTask:
     """The task of a column that the user named.
 
@@ -252,7 +245,6 @@ def _tasks(columns: Sequence[ColumnProfile], roles: ColumnRoles, residues: NDArr
     roles.of |= summed_up
     repeated = {column.name for _, members, _ in groups for column in members}
     columns = [column for column in columns if column.name not in {*roles.of, *repeated}]
-    roles.of |= fits(columns)
     tasks = []
     for column in columns:
         found = guesses[column.name] if column.name not in roles.of else None

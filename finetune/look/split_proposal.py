@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology import mmseqs, peptides
 from data.homology.relatives import related
-from data.store.derived import find
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.read import TaskLabels
 from finetune.look.draft_data import DraftData, as_settings
@@ -28,9 +26,6 @@ from finetune.splits.settings import IDENTITIES, LEAST_FOLDS, By, SplitSettings
 from finetune.splits.split import split_records
 from finetune.splits.text import format_split
 from finetune.splits.variants import MutatedPositions, are_mostly_variants, of_rows
-from pretrain.proposal import rules
-from zymogen.console.format import duration
-from zymogen.processes.resources import resources
 
 FOLDS, LEAST_WITHOUT_FOLDS = 5, 1000
 """Folds that are proposed, and the number of labelled proteins from which on none are."""
@@ -48,10 +43,8 @@ _LEAST_FOR_ONE_PART = 10 * _LEAST_TESTED
 """Labelled proteins of the output that has most of them; below, folds test every protein."""
 _MOST_MIXED = 0.3
 """Share of variants with mutations on two sides, which a split by position would not use."""
-_MOST_CLUSTERING_S = 60.0
-"""Expected time of clustering with MMseqs2 up to which relatives are looked for before the recipe is written."""
-_MOST_BY_WORDS = 60_000
-"""The same where shared words stand in for it: proteins."""
+_MOST_SEARCHED = 60_000
+"""Proteins up to which relatives are looked for before the recipe is written, which takes about a minute."""
 
 
 @dataclass
@@ -72,8 +65,6 @@ class ProposedSplit:
     """Other splits that the table allows."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Task -> why it cannot be trained, of those with a few labels."""
-    would_take: float = 0.0
-    """Seconds in which relatives would be found, where they were not looked for."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -108,14 +99,14 @@ def propose_split(opened: DraftData, roles: ColumnRoles, named: Sequence[str] = 
     """
     variants = opened.proteins.mutated is not None or are_mostly_variants(opened.store)
     mutations = of_rows(opened.records, opened.proteins.mutated, opened.proteins.wild_types)
-    would_take = 0.0 if variants else clustering_seconds(opened)
-    may_search = would_take <= _MOST_CLUSTERING_S
+    may_search = variants or opened.proteins.num_records <= _MOST_SEARCHED
     rejected: dict[str, str] = {}
     last: ValueError | None = None
     for settings, reason in _candidates(opened, roles, variants, may_search):
         if settings["by"] == "homology" and not may_search:
-            said = f"; not tried here, as finding them takes {estimate_seconds(would_take)}: the run does it first"
-            found = ProposedSplit(settings, reason + said)
+            found = ProposedSplit(
+                settings, f"{reason}; not tried here, as finding them takes long: the run does it first"
+            )
         else:
             try:
                 found = _tried(opened, settings, reason, mutations, named, may_search=may_search)
@@ -127,25 +118,9 @@ def propose_split(opened: DraftData, roles: ColumnRoles, named: Sequence[str] = 
         opened.leave_out(found.left_out)
         others, labelled = _alternatives(opened, roles, variants, settings["by"]), int(opened.is_labelled.sum())
         against = [f"{name}: {why}" for name, why in rejected.items()]
-        return replace(found, labelled=labelled, rejected=against, alternatives=others, would_take=would_take)
+        return replace(found, labelled=labelled, rejected=against, alternatives=others)
     assert last is not None
     raise last
-
-
-def estimate_seconds(seconds: float) -> str:
-    """How long finding relatives takes, in words."""
-    return f"about {duration(seconds)}" if seconds < math.inf else "long without MMseqs2"
-
-
-def clustering_seconds(opened: DraftData) -> float:
-    """Time in which relatives are found, as it is expected; 0 where they are known or shared words find them."""
-    store, count = opened.store, opened.proteins.num_records
-    by_position = peptides.count(store)[1] / peptides.COMPARISONS_A_SECOND
-    if mmseqs.why_not_installed():
-        return by_position if count <= _MOST_BY_WORDS else math.inf
-    if find(store, f"clusters-mmseqs-{IDENTITIES[0]!r}-"):
-        return 0.0
-    return by_position + rules.cluster_seconds(float(opened.proteins.num_residues.sum()), count, resources().cores)
 
 
 def _candidates(opened: DraftData, roles: ColumnRoles, variants: bool, may_search: bool) -> Iterator[_Candidate]:

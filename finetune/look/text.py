@@ -17,7 +17,7 @@ from finetune.look.infer_task import InferredTask
 from finetune.look.protein_columns import ProteinColumns
 from finetune.look.roles import ColumnRoles
 from finetune.look.sizes import LONGEST, RunSizes
-from finetune.look.split_proposal import ProposedSplit, estimate_seconds
+from finetune.look.split_proposal import ProposedSplit
 from finetune.tables.table import Table, truncate_cell
 from pretrain.machine import Machine
 from zymogen.console.format import aligned, count, duration
@@ -117,10 +117,7 @@ def format_proteins(table: Table, found: DraftData, place: ProteinColumns) -> li
 
 def format_relatives(split: ProposedSplit) -> list[str]:
     """Who is related to whom."""
-    said = split.audited
-    if not said and split.would_take:
-        said = f"not looked for, as finding them takes {estimate_seconds(split.would_take)}"
-    return _lines([("relatives", said)]) if said else []
+    return _lines([("relatives", split.audited)]) if split.audited else []
 
 
 def format_draft(

@@ -58,7 +58,7 @@ def _predict(options: argparse.Namespace) -> None:
         from finetune.predict.checked_rows import checked_rows
         from finetune.predict.predictor import open_predictor
         from finetune.predict.relatives import TrainingProteins
-        from finetune.tables.parts import table_parts
+        from finetune.tables.read import table_parts
         from zymogen.trainer.engine.launch import launch
     opened = [open_folder(folder) for folder in folders]
     reading = opened[0].manifest.reading

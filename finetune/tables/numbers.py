@@ -284,16 +284,10 @@ def _one_unit(values: NDArray[np.float64], units: Mapping[int, str], unit: str, 
         said.append(f"values in {each} are converted to {wanted}: {len(own)}")
     bare = [index for index in np.flatnonzero(~np.isnan(values)).tolist() if index not in units]
     if bare and not unit:
-        if len(bare) > len(units):
-            raise MixedColumnError(
-                f"the value is in {wanted}, and {len(bare)} others of the column have no unit; write the unit of the "
-                "column into the task (unit)",
-                min(units),
-            )
         raise MixedColumnError(
-            f"the value has no unit, and {len(units)} others of the column have one "
-            f"({', '.join(sorted(tally)[:_MOST_TEXTS])}); write the unit of the column into the task (unit)",
-            bare[0],
+            f"{len(units)} values of the column have a unit ({', '.join(sorted(tally)[:_MOST_TEXTS])}), and "
+            f"{len(bare)} have none; write the unit of the column into the task (unit)",
+            min(units) if len(bare) > len(units) else bare[0],
         )
     if not unit:
         said.append(f"the unit {wanted} stands in the cells")

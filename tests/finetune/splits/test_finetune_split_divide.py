@@ -56,7 +56,7 @@ def test_words_of_ones_own() -> None:
     settings = SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",), unused=("x",))
     assert split_records(settings, records).parts.part.tolist() == [TRAIN, TRAIN, TEST, UNUSED]
     with pytest.raises(
-        ValueError, match=r"row 5: split\.column 'fold' has 'x', which is no part; allowed are '0', '1', "
+        ValueError, match=r"row 5: no part of a split: split\.column 'fold' is 'x'; allowed are '0', '1', "
     ):
         split_records(SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",)), records)
     with pytest.raises(ValueError, match=r"split\.column is 'flod'; the nearest is 'fold'"):

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune.tables import parts
-from finetune.tables.parts import table_parts
-from finetune.tables.read import read_table
+from finetune.tables import read
+from finetune.tables.read import read_table, table_parts
 from support.assays.messy_tables import TABLES
 
 
@@ -40,7 +39,7 @@ def test_tables_as_people_have_them(tmp_path: Path, make: Callable[[Path], list[
 
 
 def test_what_comes_after_the_first_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_FIRST_LINES", 250)
+    monkeypatch.setattr(read, "_FIRST_LINES", 250)
     lines = [f'{number},"a, {number}\nb",MKTAYIAK{"ACDE"[number % 4]}' for number in range(400)]
     lines[300:300] = ["# a remark", ",,", ""]
     text = "Table S1\nn,note,sequence\n" + "\n".join(lines) + "\n"

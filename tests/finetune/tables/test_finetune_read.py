@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
-from finetune.tables.parts import table_parts
-from finetune.tables.read import read_table
+from finetune.tables.read import read_table, table_parts
 from finetune.tables.table import Table
 
 A, B, C = "MKTAYIAKQR", "GGSGGSWWWW", "MKVLAAGIVG"
