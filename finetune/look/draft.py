@@ -130,16 +130,16 @@ def _proposal(
         num = int((proteins.num_residues + SPECIAL_TOKENS > crop).sum())
         kept = "residues around their mutations are" if "mutation" in data else "their beginning is"
         place.reasons["too_long"] = f"{num:,} proteins are longer than crop_tokens; {kept} kept"
-        read_proteins(table, data, place.reasons, crop)
+        proteins = read_proteins(table, data, place.reasons, crop)
     with ProgressBar("reading proteins and labels", after_s=2.0):
-        found = open_draft(table, data, crop, roles.tasks, request.store_dir)
-    roles.of |= {each.columns[0]: ("task", each.reason) for each in found.guesses if len(each.columns) == 1}
+        found = open_draft(table, proteins, data, roles.tasks, request.store_dir)
+    roles.of |= {each.columns[0]: ("task", each.reason) for each in found.inferred if len(each.columns) == 1}
     for name, why in found.left_out.items():
         if name in request.tasks:
             raise ValueError(f"{table.name}: --task {name!r}: cannot be learned: {why}")
         roles.of[name] = "not learned", why
     say([*format_columns(table, columns, roles), *format_proteins(table, found, place)])
-    columns_of_task = {guess.name: guess.columns for guess in found.guesses}
+    columns_of_task = {task.name: task.columns for task in found.inferred}
     shape = _shape(request)  # before relatives are searched, which takes long
     split = propose_split(found, roles, request.tasks)
     for task, why in split.left_out.items():
@@ -225,7 +225,7 @@ def _parts(
     name = name_of(request.recipe.stem)
     run = [
         SettingChoice("directory", f"runs/{name}", "where the run is kept"),
-        SettingChoice("evaluate_every", chosen.evaluate_every, "steps between two validations, about a pass"),
+        SettingChoice("evaluate_every", chosen.evaluate_every, "steps between two validations, about an epoch"),
         SettingChoice("patience", chosen.patience, "validations without a better score after which training ends"),
     ]
     model = SettingChoice("preset", SMALLEST, _WITHOUT_MODEL)
@@ -234,7 +234,7 @@ def _parts(
     elif request.preset is not None:
         model = SettingChoice("preset", request.preset, "given by you; random weights, a baseline only")
     longest = int(found.proteins.whole_residues.max())
-    step = f"{chosen.steps_per_pass} steps a pass over {split.counts[0]:,} proteins that train"
+    step = f"{chosen.steps_per_epoch} steps an epoch over {split.counts[0]:,} proteins that train"
     settings = [
         *(SettingChoice(n, v, place.reasons.get(n, "")) for n, v in data.items() if n != "table"),
         SettingChoice(
@@ -250,10 +250,10 @@ def _parts(
         ("[model]", "", [model]),
         ("[data]", "", [SettingChoice("table", table, ""), *settings]),
     ]
-    for guess in found.guesses:
-        columns = [] if guess.columns == (guess.name,) else [SettingChoice("columns", list(guess.columns), "")]
-        each = [SettingChoice(n, v, "") for n, v in guess.settings.items()]
-        parts.append(("[[tasks]]", guess.reason, [SettingChoice("name", guess.name, ""), *columns, *each]))
+    for task in found.inferred:
+        columns = [] if task.columns == (task.name,) else [SettingChoice("columns", list(task.columns), "")]
+        each = [SettingChoice(n, v, "") for n, v in task.settings.items()]
+        parts.append(("[[tasks]]", task.reason, [SettingChoice("name", task.name, ""), *columns, *each]))
     against = "".join(f"; not {text}" for text in split.rejected)
     parts.append(("[split]", split.reason + against, [SettingChoice(n, v, "") for n, v in split.settings.items()]))
     labelled = int(found.is_labelled.sum())
@@ -267,5 +267,5 @@ def _parts(
         f"{chosen.steps:,} steps at most{members}, about {duration(max(1.0, takes.seconds))} and "
         f"{takes.memory_bytes / 1e9:.1f} GB, {takes.how}"
     )
-    parts.append(("[schedule]", "", [SettingChoice("passes", chosen.passes, length)]))
+    parts.append(("[schedule]", "", [SettingChoice("passes", chosen.epochs, length)]))
     return parts

@@ -45,7 +45,7 @@ class RunEstimate:
 
 
 def measure(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] | str:
-    """What `python -m finetune.timed` finds; or why it found nothing.
+    """What `python -m finetune.look.benchmark` finds; or why it found nothing.
 
     Args:
         text: the recipe.
@@ -55,7 +55,7 @@ def measure(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] | 
     with tempfile.TemporaryDirectory(prefix="zymogen-look-") as folder:
         path = Path(folder) / "recipe.toml"
         path.write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "finetune.timed", str(path), *overrides]
+        command = [sys.executable, "-m", "finetune.look.benchmark", str(path), *overrides]
         environment = os.environ | short_switch_interval(os.environ) | {"HF_HUB_OFFLINE": "1"}
         try:
             with ProgressBar(f"timing {rows} rows of the proposal", after_s=0.0):
@@ -92,7 +92,7 @@ def estimate(
     training, validation, tested = (mean_tokens * count for count in counts)
     every, encoder = training + validation + tested, found["encoder_tokens_per_s"]
     validations = math.ceil(chosen.steps / chosen.evaluate_every)
-    steps = chosen.passes * training / found["training_tokens_per_s"] + _RUN_S + _VALIDATION_S * validations
+    steps = chosen.epochs * training / found["training_tokens_per_s"] + _RUN_S + _VALIDATION_S * validations
     held_out = members * (validation + tested) / encoder
     how = f"measured here on {found['rows']} rows"
     if chosen.kind == "frozen":

@@ -238,22 +238,22 @@ def _tasks(columns: Sequence[ColumnProfile], roles: ColumnRoles, residues: NDArr
     roles.of |= counts_of_rates(columns)
     columns = [column for column in columns if column.name not in roles.of]
     roles.of |= find_copies(columns, [*summed_up, *(column.name for _, members, _ in groups for column in members)])
-    guesses = {column.name: infer_task(column, residues) for column in columns if column.name not in roles.of}
-    of_residues = {name for name, found in guesses.items() if found and found.settings.get("level") == "residue"}
-    roles.of |= match_renamed([each for each in columns if each.name in guesses and each.name not in of_residues])
+    inferred = {column.name: infer_task(column, residues) for column in columns if column.name not in roles.of}
+    of_residues = {name for name, found in inferred.items() if found and found.settings.get("level") == "residue"}
+    roles.of |= match_renamed([each for each in columns if each.name in inferred and each.name not in of_residues])
     groups, summed_up = replicates([column for column in columns if column.name not in roles.of])
     roles.of |= summed_up
     repeated = {column.name for _, members, _ in groups for column in members}
     columns = [column for column in columns if column.name not in {*roles.of, *repeated}]
     tasks = []
     for column in columns:
-        found = guesses[column.name] if column.name not in roles.of else None
+        found = inferred[column.name] if column.name not in roles.of else None
         if found is not None:
             tasks.append(found)
         else:
             roles.of.setdefault(column.name, infer_text_role(column))
     for base, members, said in groups:
-        found = guesses[members[0].name]
+        found = inferred[members[0].name]
         if found is None:
             roles.of |= {member.name: infer_text_role(member) for member in members}
             continue

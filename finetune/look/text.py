@@ -96,10 +96,10 @@ def format_proteins(table: Table, found: DraftData, place: ProteinColumns) -> li
     rows = [("proteins", f"{proteins.num_records:,} distinct, {span}{duplicates}{without}")]
     repeated = f"{used} rows are of {proteins.num_records} distinct proteins"  # said above
     rows += [("note", text) for text in (*proteins.said, *place.notes) if text != repeated]
-    for guess, task in zip(found.guesses[:_MOST_TASKS], found.tasks[:_MOST_TASKS], strict=True):
-        rows.append(("task", f"{task.settings.name}: {_labels(guess, task.labels)}"))
-        if len(task.outputs) > 1 and guess.settings.get("conditions"):
-            columns = " and ".join(map(repr, guess.settings["conditions"]))
+    for inferred, task in zip(found.inferred[:_MOST_TASKS], found.tasks[:_MOST_TASKS], strict=True):
+        rows.append(("task", f"{task.settings.name}: {_labels(inferred, task.labels)}"))
+        if len(task.outputs) > 1 and inferred.settings.get("conditions"):
+            columns = " and ".join(map(repr, inferred.settings["conditions"]))
             rows.append(("", f"{len(task.outputs):,} outputs, one for each value of {columns}"))
     for task in found.tasks[:_MOST_TASKS]:
         labels = task.labels
@@ -135,7 +135,7 @@ def format_draft(
         *(("", f"or {text}") for text in split.alternatives),
         *(("left out", f"{name}: {why}") for name, why in split.left_out.items()),
         ("step", f"{count(chosen.bins_per_step, 'bin')} of {chosen.bin_tokens:,} slots, crop {chosen.crop_tokens}"),
-        ("length", f"{chosen.passes} passes of about {chosen.steps_per_pass} steps, a validation every "
+        ("length", f"{chosen.epochs} epochs of about {chosen.steps_per_epoch} steps, a validation every "
                    f"{chosen.evaluate_every}, ended after {chosen.patience} that are no better"),
         ("time", f"at most about {duration(max(1.0, expected.seconds))} of training{runs}{end}, on "
                  f"{machine.name}, {expected.how}; baselines and the search for relatives come on top"),
@@ -147,8 +147,8 @@ def format_draft(
     return ["", "proposed", *_lines(rows)]
 
 
-def _labels(guess: InferredTask, labels: Any) -> str:
-    kind = guess.settings["type"] + (" of residues" if guess.settings.get("level") == "residue" else "")
+def _labels(inferred: InferredTask, labels: Any) -> str:
+    kind = inferred.settings["type"] + (" of residues" if inferred.settings.get("level") == "residue" else "")
     words = f"{kind}, {len(labels.values):,} labels"
     if labels.replicates is not None:
         words += f", {int((labels.replicates > 1).sum()):,} of them made of several measurements"

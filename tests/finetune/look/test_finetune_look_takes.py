@@ -18,7 +18,7 @@ from finetune.recipe import Recipe
 from support.assays.messy_tables import lines, numbers, proteins, saved
 from zymogen.settings.toml_file import read
 
-SIZES = RunSizes("lora", 64, 1024, 4, steps_per_pass=10, passes=6, patience=5, seconds=9.0, memory_bytes=5e8)
+SIZES = RunSizes("lora", 64, 1024, 4, steps_per_epoch=10, epochs=6, patience=5, seconds=9.0, memory_bytes=5e8)
 FOUND = {"rows": 100, "encoder_tokens_per_s": 1e3, "training_tokens_per_s": 200.0, "memory_bytes": 7, "device": "cpu"}
 
 
