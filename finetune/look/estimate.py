@@ -36,12 +36,12 @@ class RunEstimate:
 
     seconds: float
     """Time of all members up to their last step, validations included."""
-    end_s: float | None
-    """Time of the predictions after the last step; None where nothing was measured."""
+    end_s: float
+    """Time of the predictions after the last step."""
     memory_bytes: float
     """Memory of one process."""
     how: str
-    """A clause: measured on what, or why not."""
+    """A clause: measured on what."""
 
 
 def measure(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] | str:
@@ -76,7 +76,7 @@ def bins_of_rows(mean_tokens: float, chosen: RunSizes) -> int:
 
 
 def estimate(
-    found: dict[str, Any] | str, chosen: RunSizes, mean_tokens: float, counts: tuple[int, int, int], members: int
+    found: dict[str, Any], chosen: RunSizes, mean_tokens: float, counts: tuple[int, int, int], members: int
 ) -> RunEstimate:
     """Time and memory of the run that is proposed.
 
@@ -87,8 +87,6 @@ def estimate(
         counts: labelled proteins that train, validate and are tested, in one member.
         members: runs that the recipe asks for, one for each fold.
     """
-    if isinstance(found, str):
-        return RunEstimate(members * chosen.seconds, None, chosen.memory_bytes, f"estimated, not measured: {found}")
     training, validation, tested = (mean_tokens * count for count in counts)
     every, encoder = training + validation + tested, found["encoder_tokens_per_s"]
     validations = math.ceil(chosen.steps / chosen.evaluate_every)

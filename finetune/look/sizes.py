@@ -1,7 +1,6 @@
-"""How much at a time and for how long: crop, bins, steps, epochs, what of the encoder learns, and what that takes.
+"""How much at a time and for how long: crop, bins, steps, epochs, and what of the encoder learns.
 
-In: lengths, numbers of labels, a shape, a machine. Out: `RunSizes`. Kept: nothing. Time and memory are estimated by the
-functions that a proposal for pretraining uses; no step is timed.
+In: lengths, numbers of labels. Out: `RunSizes`. Kept: nothing.
 """
 
 import math
@@ -11,10 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.order.plan import SPECIAL_TOKENS
-from pretrain.machine import Machine
-from pretrain.model.flops import forward_flops, training_flops
-from pretrain.model.memory import activation_bytes, memory_of
-from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
 
 FROZEN_BELOW = 1000
@@ -44,10 +39,6 @@ class RunSizes:
     steps_per_epoch: int
     epochs: int
     patience: int
-    seconds: float
-    """Time of one member."""
-    memory_bytes: float
-    """Memory of one process."""
 
     @property
     def steps(self) -> int:
@@ -67,9 +58,7 @@ def choose_crop(lengths: NDArray[np.int64], *, may_cut: bool) -> int:
     return min(whole, LONGEST) if may_cut else whole
 
 
-def choose_sizes(
-    lengths: NDArray[np.int64], num_training: int, labelled: int, crop: int, shape: EsmShape, machine: Machine
-) -> RunSizes:
+def choose_sizes(lengths: NDArray[np.int64], num_training: int, labelled: int, crop: int) -> RunSizes:
     """Choose the sizes.
 
     Args:
@@ -77,8 +66,6 @@ def choose_sizes(
         num_training: records that train.
         labelled: proteins with a label.
         crop: longest document in tokens.
-        shape: of the encoder.
-        machine: what trains.
     """
     kind = "frozen" if labelled < FROZEN_BELOW else "lora"
     documents = lengths.astype(np.float64) + SPECIAL_TOKENS
@@ -92,24 +79,4 @@ def choose_sizes(
     steps = max(1, math.ceil(tokens / (bin_tokens * bins * fill)))
     least, most = _EPOCHS[kind]
     epochs = min(most, max(least, math.ceil(_LEAST_STEPS[kind] / steps)))
-    squares = float((documents**2).mean()) * len(documents)
-    share = num_training / max(len(documents), 1)
-    speed = machine.flops * machine.processes
-    if machine.kind == "cuda":
-        speed *= rules.utilization(shape.num_parameters)
-    all_tokens = mean * len(documents)
-    forward = forward_flops(shape, all_tokens, squares, 0) / speed
-    if kind == "frozen":
-        heads = 6 * 2 * shape.dim**2 * num_training * epochs / speed
-        seconds = forward + heads + 0.005 * steps * epochs
-        memory = memory_of(shape, 0, machine, "adamw").libraries + 4.0 * shape.num_parameters
-        memory += activation_bytes(shape, bin_tokens, checkpointing="layer")
-    else:
-        slowest = machine.cores * machine.processes * rules.CPU_TOKENS_PER_S if machine.kind == "cpu" else math.inf
-        training = max(
-            training_flops(shape, share * all_tokens, share * squares, 0) / speed, share * all_tokens / slowest
-        )
-        seconds = epochs * (training + 0.2 * forward)
-        found = memory_of(shape, bin_tokens, machine, "adamw")
-        memory = found.libraries + found.activations + 4.0 * shape.num_parameters
-    return RunSizes(kind, crop, bin_tokens, bins, steps, epochs, _PATIENCE[kind], seconds, memory)
+    return RunSizes(kind, crop, bin_tokens, bins, steps, epochs, _PATIENCE[kind])

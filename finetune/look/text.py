@@ -19,7 +19,6 @@ from finetune.look.roles import ColumnRoles
 from finetune.look.sizes import LONGEST, RunSizes
 from finetune.look.split_proposal import ProposedSplit
 from finetune.tables.table import Table, truncate_cell
-from pretrain.machine import Machine
 from zymogen.console.format import aligned, count, duration
 from zymogen.settings.section import listed
 
@@ -120,13 +119,10 @@ def format_relatives(split: ProposedSplit) -> list[str]:
     return _lines([("relatives", split.audited)]) if split.audited else []
 
 
-def format_draft(
-    model: str, split: ProposedSplit, chosen: RunSizes, expected: RunEstimate, machine: Machine
-) -> list[str]:
+def format_draft(model: str, split: ProposedSplit, chosen: RunSizes, expected: RunEstimate | str) -> list[str]:
     """What is proposed, and what it takes."""
     learns = "frozen encoder, heads learn" if chosen.kind == "frozen" else "LoRA adapters and heads learn"
     runs = f" for {split.settings['folds']} runs together" if split.settings.get("folds") else ""
-    end = "" if expected.end_s is None else f", then {duration(max(1.0, expected.end_s))} of predictions"
     rows = [
         ("model", model),
         ("learns", learns),
@@ -137,11 +133,16 @@ def format_draft(
         ("step", f"{count(chosen.bins_per_step, 'bin')} of {chosen.bin_tokens:,} slots, crop {chosen.crop_tokens}"),
         ("length", f"{chosen.epochs} epochs of about {chosen.steps_per_epoch} steps, a validation every "
                    f"{chosen.evaluate_every}, ended after {chosen.patience} that are no better"),
-        ("time", f"at most about {duration(max(1.0, expected.seconds))} of training{runs}{end}, on "
-                 f"{machine.name}, {expected.how}; baselines and the search for relatives come on top"),
-        ("memory", f"about {expected.memory_bytes / 1e9:.1f} GB for a process"
-                   f"{'' if expected.end_s is None else ', measured'}"),
     ]  # fmt: skip
+    if isinstance(expected, str):
+        rows.append(("time", f"not measured: {expected}"))
+    else:
+        train, end = (duration(max(1.0, seconds)) for seconds in (expected.seconds, expected.end_s))
+        rows.append(
+            ("time", f"at most about {train} of training{runs}, then {end} of predictions, {expected.how}; baselines "
+                     "and the search for relatives come on top")
+        )  # fmt: skip
+        rows.append(("memory", f"about {expected.memory_bytes / 1e9:.1f} GB for a process, measured"))
     if chosen.crop_tokens > LONGEST:
         rows.append(("note", f"joined chains are longer than the {LONGEST} tokens that ESM-2 was trained on"))
     return ["", "proposed", *_lines(rows)]

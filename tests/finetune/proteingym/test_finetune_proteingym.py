@@ -12,7 +12,7 @@ import pytest
 from benchmarks.scoring import written
 from finetune.proteingym.__main__ import main
 from finetune.proteingym.figures import figures_of, means
-from finetune.proteingym.reference import Assay, chosen, read_reference
+from finetune.proteingym.reference import Assay, read_reference
 from finetune.score.plan import Variant, variant_of
 from finetune.score.scorer import VariantScorer
 
@@ -131,17 +131,6 @@ def test_published_means_come_out_of_published_values() -> None:
         assert found.aggregate == pytest.approx(aggregate, abs=5e-5), size
 
 
-@real
-def test_published_scores_of_one_assay_rank_it_as_published() -> None:
-    with gzip.open(ZEROSHOT / "BLAT_ECOLX_Ranganathan2015_labeled.csv.gz", "rt", newline="") as file:
-        rows = list(csv.DictReader(file))
-    measured = np.array([float(row["2500"] or "nan") for row in rows])
-    scores = np.array([[float(row[f"esm1v_t33_650M_UR90_{n}"] or "nan") for n in range(1, 6)] for row in rows]).T
-    is_fit = np.full(len(rows), np.nan)
-    found = [figures_of(measured, is_fit, each)["spearman"] for each in (*scores, scores.mean(0))]
-    assert found == pytest.approx([0.6619, 0.6632, 0.6449, 0.6865, 0.7064, 0.7026], abs=5e-5)
-
-
 # The command --------------------------------------------------------------------------------------
 
 
@@ -247,9 +236,3 @@ def test_a_table_without_measurements_is_refused_before_anything_is_scored(
     assert run(place, "--model", str(models[0])) == 78
     assert "'DMS_score'" in capsys.readouterr().err
     assert "small" not in (place / "assays" / "A_1.csv").read_text()
-
-
-def test_assays_are_chosen_by_name() -> None:
-    assays = [Assay(name, f"{name}.csv", "A", "MK", "Activity") for name in ("first", "second")]
-    assert chosen(assays, None) == assays
-    assert chosen(assays, ["second", "second"]) == assays[1:]

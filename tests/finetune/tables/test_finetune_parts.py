@@ -55,20 +55,6 @@ def test_what_comes_after_the_first_lines(tmp_path: Path, monkeypatch: pytest.Mo
         list(table_parts(str(tmp_path / "x.csv"), 64))
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
-def test_encodings(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "x.csv").write_text("sequence,Kd (µM)\nMKT,1\nMKTA,2\n", encoding)
-    said = require_same(str(tmp_path / "x.csv"), 1)
-    assert said == list(read_table(str(tmp_path / "x.csv")).said)
-    assert [text[:29] for text in said] == ["it is not UTF-8 (byte 0xb5 in"] * (encoding == "cp1252")
-    (tmp_path / "x.csv").write_bytes(b"sequence\nM\0K\n")
-    with pytest.raises(ValueError, match="holds NUL bytes"):
-        table_parts(str(tmp_path / "x.csv"), 1)
-    (tmp_path / "x.csv").write_bytes(b"sequence\nMKT\xb5\n")
-    with pytest.raises(ValueError, match="cannot be read with encoding=ascii"):
-        table_parts(f"{tmp_path}/x.csv?encoding=ascii", 1)
-
-
 def test_fasta(tmp_path: Path) -> None:
     texts = {
         "attributes": "\n>a TARGET=1 SET=x\nMK\nTA*\n>b some words\nmk t\n>c OS=Homo sapiens\n\nMKT\n",
@@ -105,14 +91,3 @@ def test_parquet(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(content)
     with pytest.raises(ValueError, match="give it the suffix"):
         table_parts(str(tmp_path / "x.csv"), 3)
-
-
-def test_what_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "variants.csv").write_text("sequence\nMK\n")
-    with pytest.raises(ValueError, match=r"no such file.*variants\.csv"):
-        table_parts(str(tmp_path / "variant.csv"), 3)
-    with pytest.raises(ValueError, match="is a folder"):
-        table_parts(str(tmp_path), 3)
-    (tmp_path / "variants.csv").write_text("sequence\n")
-    with pytest.raises(ValueError, match="only the header 'sequence'"):
-        table_parts(str(tmp_path / "variants.csv"), 3)
