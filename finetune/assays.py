@@ -142,10 +142,10 @@ class Assays:
             )
         return Plan(sampler, self.reader.num_residues, self.settings, seed)
 
-    def num_seen(self, seed: int, passes: int) -> int:
-        """Number of training records that the first passes draw, at least one of them."""
+    def num_seen(self, seed: int, epochs: int) -> int:
+        """Number of training records that the first epochs draw, at least one of them."""
         sampler = self.plan(seed).sampler
-        return sampler.distinct(passes) if isinstance(sampler, WeightedEpochs) else int(self._trains.sum())
+        return sampler.distinct(epochs) if isinstance(sampler, WeightedEpochs) else int(self._trains.sum())
 
     @property
     def _trains(self) -> NDArray[np.bool_]:
@@ -154,7 +154,7 @@ class Assays:
 
     @property
     def _drawn(self) -> list[SampleGroup]:
-        """The groups that a pass draws from; none where it draws each training record once."""
+        """The groups that an epoch draws from; none where it draws each training record once."""
         return groups_of(self.settings.temperature, self.settings.balance, self._trains, self.tables, self.tasks)
 
     @property
@@ -213,7 +213,7 @@ class Assays:
         lines = [("proteins", f"{self.store.num_records:,} distinct: {shown}"), ("split", self.division.method)]
         lines += [("table", f"{name}: {len(records):,} distinct") for name, records in self.tables.items()]
         lines += [
-            ("drawn", f"{group.draws:,} a pass of the {len(group.records):,} training proteins of {group.name}")
+            ("drawn", f"{group.draws:,} an epoch of the {len(group.records):,} training proteins of {group.name}")
             for group in self._drawn
         ]
         by_part = self.labels_by_part()

@@ -24,7 +24,7 @@ from support.places import ROOT
 from support.source_tree import PACKAGES, module_name, python_files
 from zymogen.console.progress import BuildProgress, ProgressBar
 
-INTERNAL = {"zymogen.processes.parent", "finetune.timed"}
+INTERNAL = {"zymogen.processes.parent", "finetune.look.benchmark"}
 """Programs that our own processes start."""
 RUN, TUNED = "own/run", "tuned/run"
 PHASES: dict[str, tuple[str, str]] = {

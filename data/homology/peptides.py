@@ -24,8 +24,6 @@ SHORT = 30
 """Residues below which a sequence is a peptide."""
 MOST_COMPARISONS = 2 * 10**12
 """Comparisons of two residues up to which peptides are compared, as 100,000 of ten residues have with each other."""
-COMPARISONS_A_SECOND = 5e9
-"""On one core of a server of 2023."""
 NAME = f"position below {SHORT} residues"
 """How peptides are compared, for everything that reports the results."""
 

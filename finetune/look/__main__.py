@@ -63,7 +63,7 @@ def _options(parser: CommandParser) -> None:
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--init", help="pretrained model: a run, a folder, or a Hub name")
     model.add_argument("--preset", help="size of a model with random weights, a baseline only")
-    parser.add_argument("--no-timing", action="store_true", help="estimate time and memory, and time no rows")
+    parser.add_argument("--no-timing", action="store_true", help="time no rows, and report neither time nor memory")
     parser.add_argument("-o", "--output", type=Path, help="the recipe; recipes/NAME.toml without")
 
 

@@ -3,9 +3,7 @@
 In: a table. Out: `ColumnProfile`. Kept: nothing.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,25 +63,10 @@ class ColumnProfile:
         try:
             found = parse(cells.texts, unit=self.unit or name_and_unit(self.name)[1], decimal=self.decimal)
         except MixedColumnError:
-            with_unit = self._with_a_unit(cells.texts)
-            if with_unit is None:
-                return None
-            found = with_unit
+            return None
         refused = list(found.refused)
         enough = counts.sum() - counts[refused].sum() >= _NUMBERS * counts.sum()
         return found if enough and len(refused) <= _MOST_OTHER_TEXTS else None
-
-    def _with_a_unit(self, texts: Sequence[str]) -> ParsedNumbers | None:
-        """The texts with the unit that most cells have, for a column some of whose cells have none."""
-        tally = Counter[str]()
-        for text, count in zip(self.all.texts, np.bincount(self.all.which).tolist(), strict=True):
-            _, _, unit = text.rpartition(" ")
-            if unit and not is_number(unit) and is_number(text):
-                tally[unit] += count
-        for unit, _ in tally.most_common():
-            with suppress(MixedColumnError):
-                return parse(texts, unit=unit, decimal=self.decimal)
-        return None
 
     @cached_property
     def other_texts(self) -> tuple[str, ...]:

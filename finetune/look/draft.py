@@ -26,8 +26,6 @@ from finetune.tables.read import read_table
 from finetune.tables.table import Table as AssayTable
 from finetune.tables.table import concatenate_tables
 from finetune.tables.text import reading_notes
-from pretrain.machine import describe_machine
-from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal.reasons import SettingChoice
 from pretrain.proposal.recipe_text import Table
 from zymogen.console.format import duration
@@ -130,33 +128,33 @@ def _proposal(
         num = int((proteins.num_residues + SPECIAL_TOKENS > crop).sum())
         kept = "residues around their mutations are" if "mutation" in data else "their beginning is"
         place.reasons["too_long"] = f"{num:,} proteins are longer than crop_tokens; {kept} kept"
-        read_proteins(table, data, place.reasons, crop)
+        proteins = read_proteins(table, data, place.reasons, crop)
     with ProgressBar("reading proteins and labels", after_s=2.0):
-        found = open_draft(table, data, crop, roles.tasks, request.store_dir)
-    roles.of |= {each.columns[0]: ("task", each.reason) for each in found.guesses if len(each.columns) == 1}
+        found = open_draft(table, proteins, data, roles.tasks, request.store_dir)
+    roles.of |= {each.columns[0]: ("task", each.reason) for each in found.inferred if len(each.columns) == 1}
     for name, why in found.left_out.items():
         if name in request.tasks:
             raise ValueError(f"{table.name}: --task {name!r}: cannot be learned: {why}")
         roles.of[name] = "not learned", why
     say([*format_columns(table, columns, roles), *format_proteins(table, found, place)])
-    columns_of_task = {guess.name: guess.columns for guess in found.guesses}
-    shape = _shape(request)  # before relatives are searched, which takes long
+    columns_of_task = {task.name: task.columns for task in found.inferred}
+    if request.init is not None:  # before relatives are searched, which takes long
+        _require_model(request.init)
     split = propose_split(found, roles, request.tasks)
     for task, why in split.left_out.items():
         roles.of |= dict.fromkeys(columns_of_task[task], ("not learned", why))
     say(format_relatives(split))
     labelled = found.is_labelled
-    machine = describe_machine(1, 1, "no", "single", gpu=True)
     lengths = found.proteins.num_residues[labelled]
-    chosen = choose_sizes(lengths, split.counts[0], int(labelled.sum()), crop, shape, machine)
+    chosen = choose_sizes(lengths, split.counts[0], int(labelled.sum()), crop)
 
-    def text(takes: RunEstimate) -> str:
+    def text(takes: RunEstimate | str) -> str:
         before = _BEFORE.format(" and ".join(request.tables)), f"To train: python -m finetune {request.recipe}"
         return recipe_text(before, _parts(request, data, place, found, split, chosen, takes))
 
     takes = _takes(request, split, chosen, float(lengths.mean()) + SPECIAL_TOKENS, text)
     model = request.init or (f"{request.preset or SMALLEST}, random weights, a baseline only: give --init MODEL")
-    say(format_draft(model, split, chosen, takes, machine))
+    say(format_draft(model, split, chosen, takes))
     return RecipeDraft(text(takes), roles.of)
 
 
@@ -187,30 +185,34 @@ def _without_task(table: AssayTable, columns: Sequence[ColumnProfile], roles: Co
 
 
 def _takes(
-    request: LookOptions, split: ProposedSplit, chosen: RunSizes, mean_tokens: float, text: Callable[[RunEstimate], str]
-) -> RunEstimate:
-    """What the run takes, by at most 100 rows where there is a model."""
-    members = split.settings.get("folds") or 1
+    request: LookOptions,
+    split: ProposedSplit,
+    chosen: RunSizes,
+    mean_tokens: float,
+    text: Callable[[RunEstimate | str], str],
+) -> RunEstimate | str:
+    """What the run takes, by at most 100 rows; or why it is not known."""
+    if not request.measures or not (request.init or request.preset):
+        return "rows are timed where --init or --preset names a model"
+    overrides = [f"data.bins_per_step={bins_of_rows(mean_tokens, chosen)}"]
+    if split.parts is None:
+        overrides += ['split.by="random"', "split.identity=none"]
     counts = split.counts
-    found: dict[str, Any] | str = "rows are timed where --init or --preset names a model"
-    if request.measures and (request.init or request.preset):
-        overrides = [f"data.bins_per_step={bins_of_rows(mean_tokens, chosen)}"]
-        if split.parts is None:
-            overrides += ['split.by="random"', "split.identity=none"]
-        found = measure(text(estimate("", chosen, mean_tokens, counts, members)), overrides, min(ROWS, counts[0]))
-    return estimate(found, chosen, mean_tokens, counts, members)
+    found = measure(text(""), overrides, min(ROWS, counts[0]))
+    if isinstance(found, str):
+        return found
+    return estimate(found, chosen, mean_tokens, counts, split.settings.get("folds") or 1)
 
 
-def _shape(request: LookOptions) -> EsmShape:
-    if request.init is None:
-        return PRESETS[request.preset or SMALLEST]
-    if (Path(request.init) / "run.json").is_file():
+def _require_model(init: str) -> None:
+    if (Path(init) / "run.json").is_file():
         from zymogen.trainer.run.directory import RunDirectory
 
-        return EsmShape(**RunDirectory(Path(request.init)).model())
-    from pretrain.model.weights.source import config_of, shape_of
+        RunDirectory(Path(init)).model()
+    else:
+        from pretrain.model.weights.source import config_of, shape_of
 
-    return shape_of(config_of(request.init))
+        shape_of(config_of(init))
 
 
 def _parts(
@@ -220,12 +222,12 @@ def _parts(
     found: DraftData,
     split: ProposedSplit,
     chosen: RunSizes,
-    takes: RunEstimate,
+    takes: RunEstimate | str,
 ) -> list[Table]:
     name = name_of(request.recipe.stem)
     run = [
         SettingChoice("directory", f"runs/{name}", "where the run is kept"),
-        SettingChoice("evaluate_every", chosen.evaluate_every, "steps between two validations, about a pass"),
+        SettingChoice("evaluate_every", chosen.evaluate_every, "steps between two validations, about an epoch"),
         SettingChoice("patience", chosen.patience, "validations without a better score after which training ends"),
     ]
     model = SettingChoice("preset", SMALLEST, _WITHOUT_MODEL)
@@ -234,7 +236,7 @@ def _parts(
     elif request.preset is not None:
         model = SettingChoice("preset", request.preset, "given by you; random weights, a baseline only")
     longest = int(found.proteins.whole_residues.max())
-    step = f"{chosen.steps_per_pass} steps a pass over {split.counts[0]:,} proteins that train"
+    step = f"{chosen.steps_per_epoch} steps an epoch over {split.counts[0]:,} proteins that train"
     settings = [
         *(SettingChoice(n, v, place.reasons.get(n, "")) for n, v in data.items() if n != "table"),
         SettingChoice(
@@ -250,10 +252,10 @@ def _parts(
         ("[model]", "", [model]),
         ("[data]", "", [SettingChoice("table", table, ""), *settings]),
     ]
-    for guess in found.guesses:
-        columns = [] if guess.columns == (guess.name,) else [SettingChoice("columns", list(guess.columns), "")]
-        each = [SettingChoice(n, v, "") for n, v in guess.settings.items()]
-        parts.append(("[[tasks]]", guess.reason, [SettingChoice("name", guess.name, ""), *columns, *each]))
+    for task in found.inferred:
+        columns = [] if task.columns == (task.name,) else [SettingChoice("columns", list(task.columns), "")]
+        each = [SettingChoice(n, v, "") for n, v in task.settings.items()]
+        parts.append(("[[tasks]]", task.reason, [SettingChoice("name", task.name, ""), *columns, *each]))
     against = "".join(f"; not {text}" for text in split.rejected)
     parts.append(("[split]", split.reason + against, [SettingChoice(n, v, "") for n, v in split.settings.items()]))
     labelled = int(found.is_labelled.sum())
@@ -263,9 +265,8 @@ def _parts(
     }[chosen.kind]
     parts.append(("[adaptation]", "", [SettingChoice("kind", chosen.kind, why)]))
     members = f" in {split.settings['folds']} runs" if split.settings.get("folds") else ""
-    length = (
-        f"{chosen.steps:,} steps at most{members}, about {duration(max(1.0, takes.seconds))} and "
-        f"{takes.memory_bytes / 1e9:.1f} GB, {takes.how}"
-    )
-    parts.append(("[schedule]", "", [SettingChoice("passes", chosen.passes, length)]))
+    length = f"{chosen.steps:,} steps at most{members}"
+    if not isinstance(takes, str):
+        length += f", about {duration(max(1.0, takes.seconds))} and {takes.memory_bytes / 1e9:.1f} GB, {takes.how}"
+    parts.append(("[schedule]", "", [SettingChoice("passes", chosen.epochs, length)]))
     return parts

@@ -1,6 +1,6 @@
 """What the proposal would train on: proteins, labels and clusters, opened once before anything is written.
 
-In: a table, settings of `[data]`, guesses of tasks. Out: `DraftData`; guesses that cannot be read are mended or left
+In: a table, settings of `[data]`, inferred tasks. Out: `DraftData`; those that cannot be read are mended or left
 out, with the reason. Kept: the token store, which the run uses too.
 """
 
@@ -46,7 +46,7 @@ class DraftData:
 
     proteins: TableProteins
     tasks: list[TaskLabels]
-    guesses: list[InferredTask]
+    inferred: list[InferredTask]
     """One for each of `tasks`."""
     left_out: dict[str, str]
     """Column -> why it cannot be learned."""
@@ -58,7 +58,7 @@ class DraftData:
     def leave_out(self, names: Collection[str]) -> None:
         """Take some tasks out."""
         kept = [number for number, task in enumerate(self.tasks) if task.settings.name not in names]
-        self.tasks, self.guesses = [self.tasks[number] for number in kept], [self.guesses[number] for number in kept]
+        self.tasks, self.inferred = [self.tasks[number] for number in kept], [self.inferred[number] for number in kept]
 
     def of_rows(self, used: NDArray[np.bool_]) -> "DraftData":
         """The same with the labels of some rows alone; (rows,) booleans."""
@@ -83,7 +83,7 @@ def read_proteins(
     failed: ValueError | None = None
     for policies in ({}, _COUNT, _COUNT | _LEAVE_OUT, _LEAVE_OUT):
         try:
-            found = _proteins(table, policies | data, crop_tokens)
+            found = proteins_of(table, _settings(policies | data), crop_tokens).by_content()
         except ValueError as error:
             failed = failed or error
             continue
@@ -101,10 +101,6 @@ def read_proteins(
     raise failed
 
 
-def _proteins(table: Table, data: dict[str, Any], crop_tokens: int | None = None) -> TableProteins:
-    return proteins_of(table, _settings(data), crop_tokens).by_content()
-
-
 def as_settings(values: dict[str, Any], of_several: Collection[str] = ()) -> dict[str, Any]:
     """Values of a recipe as fields of settings hold them: tuples, also of one text where a field is `of_several`."""
     listed = {name: [each] if name in of_several and isinstance(each, str) else each for name, each in values.items()}
@@ -116,23 +112,22 @@ def _settings(data: dict[str, Any]) -> TableSettings:
 
 
 def open_draft(
-    table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequence[InferredTask], store_dir: str
+    table: Table, proteins: TableProteins, data: dict[str, Any], inferred: Sequence[InferredTask], store_dir: str
 ) -> DraftData:
     """Read what is proposed, as a run would.
 
     Raises:
         ValueError: no task can be read.
     """
-    proteins = _proteins(table, data, crop_tokens)
     settings = _settings(data)
     used = {*settings.sequence, *settings.mutation, settings.protein, settings.id}
-    used |= {column for guess in guesses for column in guess.columns}
+    used |= {column for task in inferred for column in task.columns}
     others = UnusedColumns.of(table, used)
     rows = TableRows(table, proteins.record_of_row, proteins.num_records, proteins, others=others)
     tasks: list[TaskLabels] = []
     kept: list[InferredTask] = []
     left_out: dict[str, str] = {}
-    for each in _together(guesses):
+    for each in _together(inferred):
         try:
             labels, read = _read(rows, each, settings.decimal)
         except ValueError as error:
@@ -153,22 +148,22 @@ def open_draft(
     return DraftData(proteins, tasks, kept, left_out, records, store, rows, settings.decimal)
 
 
-def _read(rows: TableRows, guess: InferredTask, decimal: str) -> tuple[TaskLabels, InferredTask]:
-    """The labels of a guess, or of the nearest one that can be read."""
+def _read(rows: TableRows, task: InferredTask, decimal: str) -> tuple[TaskLabels, InferredTask]:
+    """The labels of an inferred task, or of the nearest one that can be read."""
     try:
-        return _without_rare(rows, guess, decimal)
+        return _without_rare(rows, task, decimal)
     except ValueError as error:
         first = error
-    for other in _nearest(guess, str(first), rows.num_records):
+    for other in _nearest(task, str(first), rows.num_records):
         with suppress(ValueError):
             return _without_rare(rows, other, decimal)
     raise first
 
 
-def _nearest(guess: InferredTask, error: str, num_records: int) -> list[InferredTask]:
-    """What may be read in place of a guess with an error.
+def _nearest(task: InferredTask, error: str, num_records: int) -> list[InferredTask]:
+    """What may be read in place of a task with an error.
 
-    Numbers without a logarithm are learned as they are. Sequences whose rows contradict each other are left out; where
+    Sequences whose rows contradict each other are left out; where
     these are many, and labels are zeros and ones, the share of ones is learned.
     """
     found = re.search(r"\((\d+) labels", error)
@@ -176,64 +171,62 @@ def _nearest(guess: InferredTask, error: str, num_records: int) -> list[Inferred
     if "different mutations" in error and torn > _MOST_CONTRADICTING * num_records:
         return []
     if not any(said in error for said in ("different classes", "another above", "different mutations")):
-        settings = {name: value for name, value in guess.settings.items() if name != "transform"}
-        is_plain = settings == guess.settings or not ("logarithm" in error or "no molar unit" in error)
-        return [] if is_plain else [replace(guess, settings=settings)]
-    of_sequences = guess.settings.get("level", "sequence") == "sequence" and "yes or no" not in guess.reason
-    has_numbers = guess.settings["type"] in ("binary", "ordinal") and "classes" not in guess.settings
+        return []
+    of_sequences = task.settings.get("level", "sequence") == "sequence" and "yes or no" not in task.reason
+    has_numbers = task.settings["type"] in ("binary", "ordinal") and "classes" not in task.settings
     if torn > _FEW_CONFLICTS * num_records and of_sequences and has_numbers:
         said = "rows of one sequence differ, so that their mean is learned as a number"
-        return [replace(guess, settings={**guess.settings, "type": "regression"}, reason=f"{guess.reason}; {said}")]
-    one = guess.settings.get("level", "sequence")
+        return [replace(task, settings={**task.settings, "type": "regression"}, reason=f"{task.reason}; {said}")]
+    one = task.settings.get("level", "sequence")
     said = f"{one} whose rows contradict each other is" if torn == 1 else f"{one}s whose rows contradict are"
-    settings = {**guess.settings, "replicates": "leave_out"}
-    return [replace(guess, settings=settings, reason=f"{guess.reason}; {torn} {said} left out")]
+    settings = {**task.settings, "replicates": "leave_out"}
+    return [replace(task, settings=settings, reason=f"{task.reason}; {torn} {said} left out")]
 
 
-def _without_rare(rows: TableRows, guess: InferredTask, decimal: str) -> tuple[TaskLabels, InferredTask]:
-    """The labels of a guess; of many classes without those of one or two labels, which no split has in all parts."""
-    found = _labels(rows, guess, decimal)
-    if guess.settings["type"] == "multilabel" and len(guess.columns) > 1:
+def _without_rare(rows: TableRows, task: InferredTask, decimal: str) -> tuple[TaskLabels, InferredTask]:
+    """The labels of a task; of many classes without those of one or two labels, which no split has in all parts."""
+    found = _labels(rows, task, decimal)
+    if task.settings["type"] == "multilabel" and len(task.columns) > 1:
         both = 2 * found.labels.outputs + found.labels.values.astype(np.int64)
         counts = np.bincount(both, minlength=2 * len(found.outputs)).reshape(-1, 2).min(axis=1)
-        columns = tuple(np.array(guess.columns, object)[counts >= _LEAST_OF_A_CLASS].tolist())
-        if len(columns) in (0, len(guess.columns)):
-            return found, guess
-        said = f"{guess.reason}; {len(guess.columns) - len(columns)} left out as too rare"
-        return _labels(rows, other := replace(guess, columns=columns, reason=said), decimal), other
-    if guess.settings["type"] != "multiclass" or guess.settings.get("level", "sequence") != "sequence":
-        return found, guess
+        columns = tuple(np.array(task.columns, object)[counts >= _LEAST_OF_A_CLASS].tolist())
+        if len(columns) in (0, len(task.columns)):
+            return found, task
+        said = f"{task.reason}; {len(task.columns) - len(columns)} left out as too rare"
+        return _labels(rows, other := replace(task, columns=columns, reason=said), decimal), other
+    if task.settings["type"] != "multiclass" or task.settings.get("level", "sequence") != "sequence":
+        return found, task
     counts = np.bincount(found.labels.values.astype(np.int64), minlength=len(found.classes))
     rare = [name for name, count in zip(found.classes, counts.tolist(), strict=True) if count < _LEAST_OF_A_CLASS]
     few = counts[counts < _LEAST_OF_A_CLASS].sum() <= _FEW_CONFLICTS * counts.sum()
     if not rare or not few or len(found.classes) - len(rare) < 2:
-        return found, guess
-    settings = {**guess.settings, "missing": [*guess.settings.get("missing", MISSING), *rare]}
+        return found, task
+    settings = {**task.settings, "missing": [*task.settings.get("missing", MISSING), *rare]}
     shown = ", ".join(map(repr, rare[:6])) + (", ..." if len(rare) > 6 else "")
-    other = replace(guess, settings=settings, reason=f"{guess.reason}; left out as too rare: {shown}")
+    other = replace(task, settings=settings, reason=f"{task.reason}; left out as too rare: {shown}")
     return _labels(rows, other, decimal), other
 
 
-def _labels(rows: TableRows, guess: InferredTask, decimal: str) -> TaskLabels:
-    columns = () if guess.columns == (guess.name,) else guess.columns
-    settings = TaskSettings(name=guess.name, columns=columns, **as_settings(guess.settings))
+def _labels(rows: TableRows, task: InferredTask, decimal: str) -> TaskLabels:
+    columns = () if task.columns == (task.name,) else task.columns
+    settings = TaskSettings(name=task.name, columns=columns, **as_settings(task.settings))
     found = read_task(rows, settings, decimal)
     if not len(found.labels):
         raise ValueError("no row with a protein has a label")
-    if guess.settings["type"] == "regression" and not np.ptp(found.labels.values):
+    if task.settings["type"] == "regression" and not np.ptp(found.labels.values):
         raise ValueError("all labels of rows with a protein are equal")
     if found.classes and len(np.unique(found.labels.values)) < 2:
         raise ValueError(f"all labels of rows with a protein are {found.classes[int(found.labels.values[0])]!r}")
     return found
 
 
-def _together(guesses: Sequence[InferredTask]) -> list[InferredTask]:
+def _together(tasks: Sequence[InferredTask]) -> list[InferredTask]:
     """Many tasks of one kind as one entry."""
     kinds: dict[str, list[InferredTask]] = {}
-    for guess in guesses:
-        key = repr(sorted((name, value) for name, value in guess.settings.items() if name != "missing"))
-        single = len(guess.columns) == 1 and "classes" not in guess.settings and "unit_column" not in guess.settings
-        kinds.setdefault(key if single else f"{guess.name} alone", []).append(guess)
+    for task in tasks:
+        key = repr(sorted((name, value) for name, value in task.settings.items() if name != "missing"))
+        single = len(task.columns) == 1 and "classes" not in task.settings and "unit_column" not in task.settings
+        kinds.setdefault(key if single else f"{task.name} alone", []).append(task)
     found: list[InferredTask] = []
     for members in kinds.values():
         if len(members) <= _MOST_ALONE or members[0].settings["type"] in ("multiclass", "ordinal"):

@@ -36,16 +36,16 @@ class RunEstimate:
 
     seconds: float
     """Time of all members up to their last step, validations included."""
-    end_s: float | None
-    """Time of the predictions after the last step; None where nothing was measured."""
+    end_s: float
+    """Time of the predictions after the last step."""
     memory_bytes: float
     """Memory of one process."""
     how: str
-    """A clause: measured on what, or why not."""
+    """A clause: measured on what."""
 
 
 def measure(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] | str:
-    """What `python -m finetune.timed` finds; or why it found nothing.
+    """What `python -m finetune.look.benchmark` finds; or why it found nothing.
 
     Args:
         text: the recipe.
@@ -55,7 +55,7 @@ def measure(text: str, overrides: Sequence[str], rows: int) -> dict[str, Any] | 
     with tempfile.TemporaryDirectory(prefix="zymogen-look-") as folder:
         path = Path(folder) / "recipe.toml"
         path.write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "finetune.timed", str(path), *overrides]
+        command = [sys.executable, "-m", "finetune.look.benchmark", str(path), *overrides]
         environment = os.environ | short_switch_interval(os.environ) | {"HF_HUB_OFFLINE": "1"}
         try:
             with ProgressBar(f"timing {rows} rows of the proposal", after_s=0.0):
@@ -76,7 +76,7 @@ def bins_of_rows(mean_tokens: float, chosen: RunSizes) -> int:
 
 
 def estimate(
-    found: dict[str, Any] | str, chosen: RunSizes, mean_tokens: float, counts: tuple[int, int, int], members: int
+    found: dict[str, Any], chosen: RunSizes, mean_tokens: float, counts: tuple[int, int, int], members: int
 ) -> RunEstimate:
     """Time and memory of the run that is proposed.
 
@@ -87,12 +87,10 @@ def estimate(
         counts: labelled proteins that train, validate and are tested, in one member.
         members: runs that the recipe asks for, one for each fold.
     """
-    if isinstance(found, str):
-        return RunEstimate(members * chosen.seconds, None, chosen.memory_bytes, f"estimated, not measured: {found}")
     training, validation, tested = (mean_tokens * count for count in counts)
     every, encoder = training + validation + tested, found["encoder_tokens_per_s"]
     validations = math.ceil(chosen.steps / chosen.evaluate_every)
-    steps = chosen.passes * training / found["training_tokens_per_s"] + _RUN_S + _VALIDATION_S * validations
+    steps = chosen.epochs * training / found["training_tokens_per_s"] + _RUN_S + _VALIDATION_S * validations
     held_out = members * (validation + tested) / encoder
     how = f"measured here on {found['rows']} rows"
     if chosen.kind == "frozen":

@@ -17,7 +17,7 @@ from finetune.labels.conditions import LIST_SEPARATORS
 from finetune.look import terms
 from finetune.look.column_profile import ColumnProfile
 from finetune.tables.numbers import MISSING, is_number, molar, name_and_unit
-from finetune.tasks.cells import items, residue_labels
+from finetune.tasks.cells import NonEmptyCells, items, residue_labels
 from finetune.tasks.classes import POLARITY
 
 _MOST_CLASSES = 50
@@ -41,8 +41,8 @@ _NUMBERS = re.compile(r"[\[({]?\s*(?:\d+(?:\s*[,;|\s]\s*\d+)*)?\s*[\])}]?")
 _NUMBER = re.compile(r"\d+")
 _LEAST_NUMBERS, _LEAST_LONG = 20, 0.1
 """Distinct numbers of residues that are listed, and share of lists of more than two, at least."""
-_LEAST_ALONG = 8
-"""Residues of a protein from which on as many digits are labels of its residues."""
+_LEAST_LABELLED, _LEAST_ALONG = 4, 8
+"""Residues of a protein from which on as many labels, or digits, are those of its residues."""
 
 
 @dataclass
@@ -108,51 +108,60 @@ def is_per_residue(column: ColumnProfile, residues: NDArray[np.int64]) -> bool:
     cells = column.all
     if not len(cells.rows) or not all(text.replace("-", "").isdigit() for text in cells.texts[:_SAMPLE]):
         return False
+    return _are_as_many(cells, _lengths(cells), residues, _LEAST_ALONG)
+
+
+def _lengths(cells: NonEmptyCells) -> NDArray[np.int64]:
+    """(cells,) letters of each cell."""
+    return np.array([len(text) for text in cells.texts], np.int64)[cells.which]
+
+
+def _are_as_many(
+    cells: NonEmptyCells, counts: NDArray[np.int64], residues: NDArray[np.int64], least: int = _LEAST_LABELLED
+) -> bool:
+    """Whether nearly all cells have as many labels as their protein residues, of proteins of at least some residues."""
     lengths = residues[cells.rows]
-    usable = lengths >= _LEAST_ALONG
-    per_text = np.array([len(text) for text in cells.texts], np.int64)[cells.which]
-    return bool(usable.any() and (per_text[usable] == lengths[usable]).mean() >= _CASES)
+    usable = lengths >= least
+    return bool(usable.any() and (counts[usable] == lengths[usable]).mean() >= _CASES)
 
 
 def _of_residues(column: ColumnProfile, residues: NDArray[np.int64]) -> InferredTask | None:
     """Labels of residues: as many as the protein has, in nearly every cell."""
-    cells = column.cells if column.numbers is None else None
-    if cells is None or not len(cells.rows):
+    if column.numbers is not None or not column.num_measured:
         return None
-    lengths = residues[cells.rows]
-    usable = lengths > 3
-    if not usable.any():
-        return None
-    per_text = np.array([len(text) for text in cells.texts], np.int64)
-    if (per_text[cells.which][usable] == lengths[usable]).mean() >= _CASES:
-        letters = sorted(set("".join(cells.texts)) - {"-"})
-        if not 2 <= len(letters) <= _MOST_OF_RESIDUES or len({*STANDARD_RESIDUES} & {*letters}) > _MOST_STATES:
+    cells, lengths = column.cells, _lengths(column.cells)
+    if _are_as_many(cells, lengths, residues):
+        letters = set("".join(cells.texts)) - {"-"}
+        if len({*STANDARD_RESIDUES} & letters) > _MOST_STATES:
             return None
-        kind = "binary" if letters == ["0", "1"] else "multiclass"
-        said = f"a letter for each residue, {len(letters)} kinds: {' '.join(letters)}"
-        found = InferredTask((column.name,), {"type": kind, "level": "residue"}, column.name, said)
-        others = {cells.texts[at] for at in cells.which[usable & (per_text[cells.which] != lengths)].tolist()}
-        if others:
+        found = _of_residue_classes(column, "letter", letters)
+        of_rows = residues[cells.rows]
+        others = {cells.texts[at] for at in cells.which[(of_rows >= _LEAST_LABELLED) & (lengths != of_rows)].tolist()}
+        if found and others:
             found.settings["missing"] = [*MISSING, *sorted(others)]
             found.reason += f"; texts of another length than their protein are left out: {len(others)}"
         return found
     if not any(sign in cells.texts[0] for sign in " ;,"):
         return None
     labels, counts = residue_labels(cells, of_numbers=True)
-    if (counts[usable] == lengths[usable]).mean() < _CASES:
+    if not _are_as_many(cells, counts, residues):
         return None
     numeric = [text for text in labels.texts if is_number(text)]
     kinds = set(labels.texts) - {"", "-"}
     are_digits = len(kinds) > 1 and kinds <= {*map(str, range(10))}
     if are_digits or len(numeric) < len(labels.texts) / 2:
-        if not 2 <= len(kinds) <= _MOST_OF_RESIDUES:
-            return None
-        said = f"a label for each residue, {len(kinds)} kinds: {' '.join(sorted(kinds))}"
-        kind = "binary" if kinds == {"0", "1"} else "multiclass"
-        return InferredTask((column.name,), {"type": kind, "level": "residue"}, column.name, said)
+        return _of_residue_classes(column, "label", kinds)
     return InferredTask(
         (column.name,), {"type": "regression", "level": "residue"}, column.name, "a number for each residue"
     )
+
+
+def _of_residue_classes(column: ColumnProfile, word: str, kinds: set[str]) -> InferredTask | None:
+    if not 2 <= len(kinds) <= _MOST_OF_RESIDUES:
+        return None
+    kind = "binary" if kinds == {"0", "1"} else "multiclass"
+    said = f"a {word} for each residue, {len(kinds)} kinds: {' '.join(sorted(kinds))}"
+    return InferredTask((column.name,), {"type": kind, "level": "residue"}, column.name, said)
 
 
 def _of_numbers(column: ColumnProfile) -> InferredTask | None:

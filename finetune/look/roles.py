@@ -4,7 +4,6 @@ In: columns, where the proteins are. Out: `ColumnRoles`. Kept: nothing. What eac
 columns before anything is decided, in an order of their names, so that the order of the table decides nothing.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +20,6 @@ from finetune.look.columns.own_split import TableSplit, own_split
 from finetune.look.columns.relations import (
     counts_of_rates,
     find_copies,
-    fits,
     is_coarser,
     is_thresholded,
     match_renamed,
@@ -89,7 +87,7 @@ def infer_roles(
     order = [column.name for column in columns]
     columns = [
         replace(column, is_text=True) if is_per_residue(column, residues) else column
-        for column in sorted(columns, key=lambda column: _natural(column.name))
+        for column in sorted(columns, key=lambda column: column.name)
     ]
     records = np.full(len(residues), -1) if records is None else records
     others = [column for column in columns if column.name not in known and column.name not in named]
@@ -221,11 +219,6 @@ def _join(task: InferredTask, units: ColumnProfile | None, bounds: tuple[ColumnP
         task.settings |= {setting: texts} if texts else {}
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A key by which 'rep 2' is before 'rep 10'."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
 def _named(column: ColumnProfile, residues: NDArray[np.int64]) -> InferredTask:
     """The task of a column that the user named.
 
@@ -245,23 +238,22 @@ def _tasks(columns: Sequence[ColumnProfile], roles: ColumnRoles, residues: NDArr
     roles.of |= counts_of_rates(columns)
     columns = [column for column in columns if column.name not in roles.of]
     roles.of |= find_copies(columns, [*summed_up, *(column.name for _, members, _ in groups for column in members)])
-    guesses = {column.name: infer_task(column, residues) for column in columns if column.name not in roles.of}
-    of_residues = {name for name, found in guesses.items() if found and found.settings.get("level") == "residue"}
-    roles.of |= match_renamed([each for each in columns if each.name in guesses and each.name not in of_residues])
+    inferred = {column.name: infer_task(column, residues) for column in columns if column.name not in roles.of}
+    of_residues = {name for name, found in inferred.items() if found and found.settings.get("level") == "residue"}
+    roles.of |= match_renamed([each for each in columns if each.name in inferred and each.name not in of_residues])
     groups, summed_up = replicates([column for column in columns if column.name not in roles.of])
     roles.of |= summed_up
     repeated = {column.name for _, members, _ in groups for column in members}
     columns = [column for column in columns if column.name not in {*roles.of, *repeated}]
-    roles.of |= fits(columns)
     tasks = []
     for column in columns:
-        found = guesses[column.name] if column.name not in roles.of else None
+        found = inferred[column.name] if column.name not in roles.of else None
         if found is not None:
             tasks.append(found)
         else:
             roles.of.setdefault(column.name, infer_text_role(column))
     for base, members, said in groups:
-        found = guesses[members[0].name]
+        found = inferred[members[0].name]
         if found is None:
             roles.of |= {member.name: infer_text_role(member) for member in members}
             continue

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology import mmseqs, peptides
 from data.homology.relatives import related
-from data.store.derived import find
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.read import TaskLabels
 from finetune.look.draft_data import DraftData, as_settings
@@ -28,9 +26,6 @@ from finetune.splits.settings import IDENTITIES, LEAST_FOLDS, By, SplitSettings
 from finetune.splits.split import split_records
 from finetune.splits.text import format_split
 from finetune.splits.variants import MutatedPositions, are_mostly_variants, of_rows
-from pretrain.proposal import rules
-from zymogen.console.format import duration
-from zymogen.processes.resources import resources
 
 FOLDS, LEAST_WITHOUT_FOLDS = 5, 1000
 """Folds that are proposed, and the number of labelled proteins from which on none are."""
@@ -48,10 +43,8 @@ _LEAST_FOR_ONE_PART = 10 * _LEAST_TESTED
 """Labelled proteins of the output that has most of them; below, folds test every protein."""
 _MOST_MIXED = 0.3
 """Share of variants with mutations on two sides, which a split by position would not use."""
-_MOST_CLUSTERING_S = 60.0
-"""Expected time of clustering with MMseqs2 up to which relatives are looked for before the recipe is written."""
-_MOST_BY_WORDS = 60_000
-"""The same where shared words stand in for it: proteins."""
+_MOST_SEARCHED = 60_000
+"""Proteins up to which relatives are looked for before the recipe is written, which takes about a minute."""
 
 
 @dataclass
@@ -72,8 +65,6 @@ class ProposedSplit:
     """Other splits that the table allows."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Task -> why it cannot be trained, of those with a few labels."""
-    would_take: float = 0.0
-    """Seconds in which relatives would be found, where they were not looked for."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -93,105 +84,85 @@ _Candidate = tuple[dict[str, Any], str]
 """Settings of a split, and the reason for it."""
 
 
-def propose_split(opened: DraftData, roles: ColumnRoles, named: Sequence[str] = ()) -> ProposedSplit:
+def propose_split(draft: DraftData, roles: ColumnRoles, named: Sequence[str] = ()) -> ProposedSplit:
     """The first candidate with which every task can be trained, validated and tested.
 
-    Tasks of a few labels decide nothing: where they alone cannot be trained, they are left out of `opened`.
+    Tasks of a few labels decide nothing: where they alone cannot be trained, they are left out of `draft`.
 
     Args:
-        opened: proteins and labels.
+        draft: proteins and labels.
         roles: of the columns.
         named: columns that the user named as tasks, which stay.
 
     Raises:
         ValueError: no split is possible, not even a random one; the message is that of the last one.
     """
-    variants = opened.proteins.mutated is not None or are_mostly_variants(opened.store)
-    mutations = of_rows(opened.records, opened.proteins.mutated, opened.proteins.wild_types)
-    would_take = 0.0 if variants else clustering_seconds(opened)
-    may_search = would_take <= _MOST_CLUSTERING_S
+    variants = draft.proteins.mutated is not None or are_mostly_variants(draft.store)
+    mutations = of_rows(draft.records, draft.proteins.mutated, draft.proteins.wild_types)
+    may_search = variants or draft.proteins.num_records <= _MOST_SEARCHED
     rejected: dict[str, str] = {}
     last: ValueError | None = None
-    for settings, reason in _candidates(opened, roles, variants, may_search):
+    for settings, reason in _candidates(draft, roles, variants, may_search):
         if settings["by"] == "homology" and not may_search:
-            said = f"; not tried here, as finding them takes {estimate_seconds(would_take)}: the run does it first"
-            found = ProposedSplit(settings, reason + said)
+            found = ProposedSplit(
+                settings, f"{reason}; not tried here, as finding them takes long: the run does it first"
+            )
         else:
             try:
-                found = _tried(opened, settings, reason, mutations, named, may_search=may_search)
+                found = _tried(draft, settings, reason, mutations, named, may_search=may_search)
             except ValueError as error:
                 last = error
-                rejected[_name(settings)] = str(error).replace(f"{opened.records.table.name}: ", "")
+                rejected[_name(settings)] = str(error).replace(f"{draft.records.table.name}: ", "")
                 continue
         rejected.pop(_name(settings), None)  # refused without the setting that says what becomes of conflicts
-        opened.leave_out(found.left_out)
-        others, labelled = _alternatives(opened, roles, variants, settings["by"]), int(opened.is_labelled.sum())
+        draft.leave_out(found.left_out)
+        others, labelled = _alternatives(draft, roles, variants, settings["by"]), int(draft.is_labelled.sum())
         against = [f"{name}: {why}" for name, why in rejected.items()]
-        return replace(found, labelled=labelled, rejected=against, alternatives=others, would_take=would_take)
+        return replace(found, labelled=labelled, rejected=against, alternatives=others)
     assert last is not None
     raise last
 
 
-def estimate_seconds(seconds: float) -> str:
-    """How long finding relatives takes, in words."""
-    return f"about {duration(seconds)}" if seconds < math.inf else "long without MMseqs2"
-
-
-def clustering_seconds(opened: DraftData) -> float:
-    """Time in which relatives are found, as it is expected; 0 where they are known or shared words find them."""
-    store, count = opened.store, opened.proteins.num_records
-    by_position = peptides.count(store)[1] / peptides.COMPARISONS_A_SECOND
-    if mmseqs.why_not_installed():
-        return by_position if count <= _MOST_BY_WORDS else math.inf
-    if find(store, f"clusters-mmseqs-{IDENTITIES[0]!r}-"):
-        return 0.0
-    return by_position + rules.cluster_seconds(float(opened.proteins.num_residues.sum()), count, resources().cores)
-
-
-def _candidates(opened: DraftData, roles: ColumnRoles, variants: bool, may_search: bool) -> Iterator[_Candidate]:
+def _candidates(draft: DraftData, roles: ColumnRoles, variants: bool, may_search: bool) -> Iterator[_Candidate]:
     """Splits from the one that is preferred to the one that is always possible: settings and the reason."""
-    labelled = int(opened.is_labelled.sum())
+    labelled = int(draft.is_labelled.sum())
     in_folds = f"in {FOLDS} folds each is tested once, by a model that did not see it"
     folds, few = dict[str, Any](), ""
-    counts = {name: len(of) for name, of in labelled_records(opened.tasks).items()}
+    counts = {name: len(of) for name, of in labelled_records(draft.tasks).items()}
     name = max(counts, key=lambda name: counts[name])
     if labelled < LEAST_WITHOUT_FOLDS or counts[name] < _LEAST_FOR_ONE_PART:
         said = f"the {counts[name]:,} proteins with a label of {name!r}, which has most,"
         said = f"{labelled:,} labelled proteins" if labelled < LEAST_WITHOUT_FOLDS else said
         folds, few = {"folds": FOLDS}, f"; {said} are too few for one test part: {in_folds}"
-    if roles.split.part is not None:
-        settings: dict[str, Any] = {"by": "column", "column": roles.split.part, **roles.split.part_words}
-        settings |= {"validation_column": roles.split.validation} if roles.split.validation else {}
-        yield (settings, "the table says which rows train and which are tested")
-        yield ({**settings, "conflict": "held_out"}, "the table says which rows train and which are tested")
-    if roles.split.fold is not None:
-        torn = records_in_several_groups(opened.records, group_texts(opened.records, roles.split.fold))
-        settings = {"by": "group", "column": roles.split.fold, "folds": roles.split.num_folds}
-        settings |= {"conflict": "unused"} if 0 < len(torn) <= _MOST_TORN * opened.records.count else {}
-        yield (settings, "the folds that the table gives")
+    for more in ({}, {"conflict": "held_out"}) if roles.split.by_part else ():
+        yield (roles.split.by_part | more, "the table says which rows train and which are tested")
+    if by_fold := roles.split.by_fold:
+        torn = records_in_several_groups(draft.records, group_texts(draft.records, by_fold["column"]))
+        conflict = {"conflict": "unused"} if 0 < len(torn) <= _MOST_TORN * draft.records.count else {}
+        yield (by_fold | conflict, "the folds that the table gives")
     if variants:
-        proteins = len({*filter(None, opened.proteins.wild_types or ())})
+        proteins = len({*filter(None, draft.proteins.wild_types or ())})
         of = f"each of {proteins:,} proteins" if proteins > 1 else "one protein"
         said = f"variants of {of}: what is tested is mutated at positions that no training row changes"
         yield ({"by": "position", **folds}, said + few)
-    elif may_search and opened.proteins.num_records > 1:
-        median = max(2.0, float(np.median(opened.proteins.num_residues)))
+    elif may_search and draft.proteins.num_records > 1:
+        median = max(2.0, float(np.median(draft.proteins.num_residues)))
         # The last one lets one residue differ in short peptides, too.
         for identity in (*IDENTITIES[:-1], min(IDENTITIES[-1], math.floor(100 * (1 - 1 / median)) / 100)):
-            sizes = np.unique(related(opened.store, identity).hashes, return_counts=True)[1]
-            if len(sizes) < _LEAST_CLUSTERS or sizes.max() > _LARGEST_CLUSTER * opened.proteins.num_records:
+            sizes = np.unique(related(draft.store, identity).hashes, return_counts=True)[1]
+            if len(sizes) < _LEAST_CLUSTERS or sizes.max() > _LARGEST_CLUSTER * draft.proteins.num_records:
                 continue
             said = f"{len(sizes):,} clusters of relatives at {identity:.0%} identity, held out whole"
             if sizes.max() == 1:
                 said = f"each protein is a cluster of its own at {identity:.0%} identity"
-            of_folds, more = folds, few
+            of_folds, why = folds, few
             if not folds and len(sizes) < _CLUSTERS_WITHOUT_FOLDS:
-                of_folds, more = {"folds": FOLDS}, f"; so few clusters do not fill a test part: {in_folds}"
-            yield ({"by": "homology", "identity": identity, **of_folds}, said + more)
-    elif opened.proteins.num_records > 1:
+                of_folds, why = {"folds": FOLDS}, f"; so few clusters do not fill a test part: {in_folds}"
+            yield ({"by": "homology", "identity": identity, **of_folds}, said + why)
+    elif draft.proteins.num_records > 1:
         yield ({"by": "homology", "identity": IDENTITIES[0]}, "relatives at 30% identity are held out together")
     for name in [] if folds else _dates(roles):
-        years = [int(year) for text in opened.records.table.column(name) for year in _YEAR.findall(text or "")]
+        years = [int(year) for text in draft.records.table.column(name) for year in _YEAR.findall(text or "")]
         if max(years, default=0) - min(years, default=0) >= _LEAST_YEARS:
             said = f"dates of {min(years)} to {max(years)}: what was measured earlier trains, later is tested"
             yield ({"by": "time", "column": name}, said)
@@ -208,7 +179,7 @@ def _dates(roles: ColumnRoles) -> list[str]:
     return [name for name, (role, _) in roles.of.items() if role == "date"]
 
 
-def _alternatives(opened: DraftData, roles: ColumnRoles, variants: bool, chosen: str) -> list[str]:
+def _alternatives(draft: DraftData, roles: ColumnRoles, variants: bool, chosen: str) -> list[str]:
     """Other splits that the columns allow, as the user would write them."""
     dates, molecules = _dates(roles), [name for name, (role, _) in roles.of.items() if role == "molecule"]
     possible: list[tuple[By, str, str]] = [("time", name, "earlier rows train, later are tested") for name in dates]
@@ -217,16 +188,16 @@ def _alternatives(opened: DraftData, roles: ColumnRoles, variants: bool, chosen:
     for by, name, said in possible:
         with suppress(ValueError):  # it cannot be made of this table
             if by != chosen:
-                split_records(SplitSettings(by=by, column=name), opened.records)
+                split_records(SplitSettings(by=by, column=name), draft.records)
                 found.append(f'split.by = "{by}", column = "{name}": {said}')
-    counts = [len(residues) for residues in opened.proteins.mutated or ()]
+    counts = [len(residues) for residues in draft.proteins.mutated or ()]
     if variants and min(counts.count(1), sum(count > 1 for count in counts)) >= _LEAST_TESTED:
         found.append('split.by = "distance", distance = 1: single mutants train, others are tested')
     return found
 
 
 def _tried(
-    opened: DraftData,
+    draft: DraftData,
     settings: dict[str, Any],
     reason: str,
     mutations: MutatedPositions | None,
@@ -240,23 +211,23 @@ def _tried(
         ValueError: a part is empty or has too few labels, a task cannot be trained on one, or too much is unused.
     """
     split, more, said = SplitSettings(**as_settings(settings)), dict[str, Any](), ""
-    division = split_records(split, opened.records, opened.proteins.ids, mutations)
+    division = split_records(split, draft.records, draft.proteins.ids, mutations)
     if split.by == "column" and not len(division.parts.records(VALIDATION)):
-        training = np.count_nonzero(opened.is_labelled & (division.parts.part == TRAIN))
+        training = np.count_nonzero(draft.is_labelled & (division.parts.part == TRAIN))
         share = 0.1 if training >= LEAST_WITHOUT_FOLDS / 2 else 0.2
         said = f"; it has no validation part, so that {share:.0%} of what would train validates"
         more, split = {"validation_fraction": share}, replace(split, validation_fraction=share)
         if may_search:
-            division = split_records(split, opened.records, opened.proteins.ids, mutations)
+            division = split_records(split, draft.records, draft.proteins.ids, mutations)
     said += "".join(f"; {note}" for note in division.notes if "have rows in two" in note)
-    parts, has_record = division.parts, opened.records.of_row >= 0
+    parts, has_record = division.parts, draft.records.of_row >= 0
     if (has_record & ~division.used).any():
-        opened = opened.of_rows(division.used)
+        draft = draft.of_rows(division.used)
     sides = [parts.of_fold(fold) for fold in range(parts.num_folds)] or [parts]
-    left_out = _too_rare(opened.tasks, sides, named)
-    opened = replace(opened, tasks=[task for task in opened.tasks if task.settings.name not in left_out])
+    left_out = _too_rare(draft.tasks, sides, named)
+    draft = replace(draft, tasks=[task for task in draft.tasks if task.settings.name not in left_out])
     for each in sides if split.fractions[2] else []:
-        validation, test = (_most_labels(opened.tasks, each.part == part) for part in (VALIDATION, TEST))
+        validation, test = (_most_labels(draft.tasks, each.part == part) for part in (VALIDATION, TEST))
         if not test or not (validation or (more and not may_search)):
             raise ValueError(f"no label is {'in validation' if test else 'tested'}")
         if not parts.num_folds and test < _LEAST_TESTED:
@@ -267,10 +238,10 @@ def _tried(
                 raise ValueError(f"{1 - used:.0%} of the variants have mutations of several parts, and would be unused")
     audited = ""
     if may_search and split.fractions[2]:
-        labelled = labelled_records(opened.tasks)
-        of_conditions = labelled_records([task for task in opened.tasks if task.settings.conditions])
+        labelled = labelled_records(draft.tasks)
+        of_conditions = labelled_records([task for task in draft.tasks if task.settings.conditions])
         known = labelled.keys() & of_conditions.keys()
-        found = audit(opened.store, parts, labelled, split.audited_identities, conditioned=known)
+        found = audit(draft.store, parts, labelled, split.audited_identities, conditioned=known)
         audited = format_split(split, division, found)
     return ProposedSplit({**settings, **more}, reason + said, parts, audited, left_out=left_out)
 

@@ -17,9 +17,8 @@ from finetune.look.infer_task import InferredTask
 from finetune.look.protein_columns import ProteinColumns
 from finetune.look.roles import ColumnRoles
 from finetune.look.sizes import LONGEST, RunSizes
-from finetune.look.split_proposal import ProposedSplit, estimate_seconds
+from finetune.look.split_proposal import ProposedSplit
 from finetune.tables.table import Table, truncate_cell
-from pretrain.machine import Machine
 from zymogen.console.format import aligned, count, duration
 from zymogen.settings.section import listed
 
@@ -96,10 +95,10 @@ def format_proteins(table: Table, found: DraftData, place: ProteinColumns) -> li
     rows = [("proteins", f"{proteins.num_records:,} distinct, {span}{duplicates}{without}")]
     repeated = f"{used} rows are of {proteins.num_records} distinct proteins"  # said above
     rows += [("note", text) for text in (*proteins.said, *place.notes) if text != repeated]
-    for guess, task in zip(found.guesses[:_MOST_TASKS], found.tasks[:_MOST_TASKS], strict=True):
-        rows.append(("task", f"{task.settings.name}: {_labels(guess, task.labels)}"))
-        if len(task.outputs) > 1 and guess.settings.get("conditions"):
-            columns = " and ".join(map(repr, guess.settings["conditions"]))
+    for inferred, task in zip(found.inferred[:_MOST_TASKS], found.tasks[:_MOST_TASKS], strict=True):
+        rows.append(("task", f"{task.settings.name}: {_labels(inferred, task.labels)}"))
+        if len(task.outputs) > 1 and inferred.settings.get("conditions"):
+            columns = " and ".join(map(repr, inferred.settings["conditions"]))
             rows.append(("", f"{len(task.outputs):,} outputs, one for each value of {columns}"))
     for task in found.tasks[:_MOST_TASKS]:
         labels = task.labels
@@ -117,19 +116,13 @@ def format_proteins(table: Table, found: DraftData, place: ProteinColumns) -> li
 
 def format_relatives(split: ProposedSplit) -> list[str]:
     """Who is related to whom."""
-    said = split.audited
-    if not said and split.would_take:
-        said = f"not looked for, as finding them takes {estimate_seconds(split.would_take)}"
-    return _lines([("relatives", said)]) if said else []
+    return _lines([("relatives", split.audited)]) if split.audited else []
 
 
-def format_draft(
-    model: str, split: ProposedSplit, chosen: RunSizes, expected: RunEstimate, machine: Machine
-) -> list[str]:
+def format_draft(model: str, split: ProposedSplit, chosen: RunSizes, expected: RunEstimate | str) -> list[str]:
     """What is proposed, and what it takes."""
     learns = "frozen encoder, heads learn" if chosen.kind == "frozen" else "LoRA adapters and heads learn"
     runs = f" for {split.settings['folds']} runs together" if split.settings.get("folds") else ""
-    end = "" if expected.end_s is None else f", then {duration(max(1.0, expected.end_s))} of predictions"
     rows = [
         ("model", model),
         ("learns", learns),
@@ -138,20 +131,25 @@ def format_draft(
         *(("", f"or {text}") for text in split.alternatives),
         *(("left out", f"{name}: {why}") for name, why in split.left_out.items()),
         ("step", f"{count(chosen.bins_per_step, 'bin')} of {chosen.bin_tokens:,} slots, crop {chosen.crop_tokens}"),
-        ("length", f"{chosen.passes} passes of about {chosen.steps_per_pass} steps, a validation every "
+        ("length", f"{chosen.epochs} epochs of about {chosen.steps_per_epoch} steps, a validation every "
                    f"{chosen.evaluate_every}, ended after {chosen.patience} that are no better"),
-        ("time", f"at most about {duration(max(1.0, expected.seconds))} of training{runs}{end}, on "
-                 f"{machine.name}, {expected.how}; baselines and the search for relatives come on top"),
-        ("memory", f"about {expected.memory_bytes / 1e9:.1f} GB for a process"
-                   f"{'' if expected.end_s is None else ', measured'}"),
     ]  # fmt: skip
+    if isinstance(expected, str):
+        rows.append(("time", f"not measured: {expected}"))
+    else:
+        train, end = (duration(max(1.0, seconds)) for seconds in (expected.seconds, expected.end_s))
+        rows.append(
+            ("time", f"at most about {train} of training{runs}, then {end} of predictions, {expected.how}; baselines "
+                     "and the search for relatives come on top")
+        )  # fmt: skip
+        rows.append(("memory", f"about {expected.memory_bytes / 1e9:.1f} GB for a process, measured"))
     if chosen.crop_tokens > LONGEST:
         rows.append(("note", f"joined chains are longer than the {LONGEST} tokens that ESM-2 was trained on"))
     return ["", "proposed", *_lines(rows)]
 
 
-def _labels(guess: InferredTask, labels: Any) -> str:
-    kind = guess.settings["type"] + (" of residues" if guess.settings.get("level") == "residue" else "")
+def _labels(inferred: InferredTask, labels: Any) -> str:
+    kind = inferred.settings["type"] + (" of residues" if inferred.settings.get("level") == "residue" else "")
     words = f"{kind}, {len(labels.values):,} labels"
     if labels.replicates is not None:
         words += f", {int((labels.replicates > 1).sum()):,} of them made of several measurements"

@@ -42,7 +42,7 @@ def _predict(options: argparse.Namespace) -> None:
     with importing_torch():
         from finetune.predict.checked_rows import checked_rows
         from finetune.predict.rows import ROWS, RowColumns, RowPredictions, open_predictors
-        from finetune.tables.parts import table_parts
+        from finetune.tables.read import table_parts
         from zymogen.trainer.engine.launch import launch
     with launch(
         InferenceSettings(run=RunSettings(directory=str(out.parent)), data=reading, compute=ComputeSettings())

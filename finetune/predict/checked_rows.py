@@ -12,8 +12,8 @@ import numpy as np
 
 from data.order.plan import SPECIAL_TOKENS
 from finetune.tables.mutations import numbering_of
-from finetune.tables.parts import TableParts
 from finetune.tables.proteins import TableProteins, proteins_of
+from finetune.tables.read import TableParts
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 

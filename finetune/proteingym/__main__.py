@@ -1,7 +1,6 @@
 """Score ProteinGym's assays with pretrained models, and say how well the scores rank them.
 
     python -m finetune.proteingym DMS_substitutions.csv DMS_ProteinGym_substitutions --model runs/mine
-    python -m finetune.proteingym DMS_substitutions.csv --dry-run
 
 In: ProteinGym's reference file, the folder of its assays, models. Out: a column for each model and scheme in the table
 of each assay, and their figures as ProteinGym averages them, with `-o` those of each assay as a table. Exit status 0;
@@ -14,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data.order.settings import bin_tokens_on
-from finetune.proteingym.figures import FIGURES, TITLES, Figures, means
+from finetune.proteingym.figures import TITLES, Figures, means
 from finetune.proteingym.folder import AssayFolder, score
-from finetune.proteingym.reference import Assay, by_target, chosen, read_reference
+from finetune.proteingym.reference import Assay, chosen, read_reference
 from finetune.score.plan import SCHEMES, WINDOW_TOKENS, Scheme, column
 from zymogen.command_line.command import importing_torch, make_main, require_free
 from zymogen.command_line.parser import CommandParser, positive
@@ -27,21 +26,11 @@ from zymogen.files.durable import write_csv
 def _run(options: argparse.Namespace) -> None:
     require_free(options.output, overwrites=options.overwrite)
     assays = chosen(read_reference(options.reference), options.assays)
-    folder = None if options.folder is None else AssayFolder(options.folder)
-    if folder is not None and not folder.path.is_dir():
-        raise ValueError(f"{folder.path} is no folder; give the one into which ProteinGym's assays were unpacked")
-    if options.dry_run:
-        print("\n".join(work(assays, folder)), flush=True)
-        return
-    if folder is None or not options.model:
-        what = "the folder of the assays" if folder is None else "a model, with --model"
-        raise ValueError(f"scoring needs {what}; --dry-run counts what there is to do without it")
+    folder = AssayFolder(options.folder)
     held = folder.held(assays)
     if len(held) < len(assays):
         absent = next(assay for assay in assays if assay not in held)
         print(f"{len(assays) - len(held)} of {len(assays)} assays are not in {folder.path}, such as {absent.file}")
-    for assay in held:
-        folder.require_measured(assay)
     schemes: list[Scheme] = list(dict.fromkeys(options.scheme))
     made_of: dict[str, str] = {}
     for model in options.model:
@@ -79,51 +68,23 @@ def _scored(
     return {column(source.name, scheme): weights for scheme in schemes}
 
 
-def work(assays: Sequence[Assay], folder: AssayFolder | None) -> list[str]:
-    """What there is to score, without a model.
-
-    Args:
-        assays: of the reference file.
-        folder: of the assays, which says what is mutated; without it each residue of a target counts.
-    """
-    held = set() if folder is None else {assay.name for assay in folder.held(assays)}
-    by_assay = once = longer = 0
-    targets = by_target(assays)
-    for target, own in targets.items():
-        longer += len(own) * (len(target) > WINDOW_TOKENS - 2)
-        every = set(range(len(target)))
-        residues = [folder.mutated(assay) if folder and assay.name in held else every for assay in own]
-        by_assay += sum(map(len, residues))
-        once += len(set().union(*residues))
-    counted = "mutated residues" if held else "residues of full-length targets"
-    limit = WINDOW_TOKENS - 2
-    lines = [
-        f"{len(assays):,} assays of {len(targets):,} targets; {longer:,} assays of more than {limit:,} residues",
-        f"{by_assay:,} {counted} over assays, {once:,} over distinct targets, which is how many forward passes "
-        "masked-marginal-wt-fill makes",
-    ]
-    if 0 < len(held) < len(assays):
-        lines.append(f"{len(assays) - len(held):,} assays have no table in the folder, and count with all residues")
-    return lines
-
-
 def said(name: str, figures: dict[Assay, Figures]) -> list[str]:
     """The means of a column as lines."""
-    of = {each: means((assay, found[each]) for assay, found in figures.items()) for each in FIGURES}
+    of = {each: means((assay, found[each]) for assay, found in figures.items()) for each in TITLES}
     selections = sorted({selection for each in of.values() for selection in each.of_selection})
     variants = sum(int(each["variants"]) for each in figures.values())
     lines = [
         f"{name}: {len(figures):,} assays, {variants:,} variants with a score",
         "",
-        f"    {'':<18}" + "".join(f"{TITLES[each]:>13}" for each in FIGURES),
-        f"    {'ProteinGym mean':<18}" + "".join(_cell(of[each].aggregate) for each in FIGURES),
+        f"    {'':<18}" + "".join(f"{TITLES[each]:>13}" for each in TITLES),
+        f"    {'ProteinGym mean':<18}" + "".join(_cell(of[each].aggregate) for each in TITLES),
         *(
-            f"    {selection:<18}" + "".join(_cell(of[each].of_selection.get(selection)) for each in FIGURES)
+            f"    {selection:<18}" + "".join(_cell(of[each].of_selection.get(selection)) for each in TITLES)
             for selection in selections
         ),
-        f"    {'mean over assays':<18}" + "".join(_cell(of[each].of_assays) for each in FIGURES),
+        f"    {'mean over assays':<18}" + "".join(_cell(of[each].of_assays) for each in TITLES),
     ]
-    undefined = {each: len(figures) - of[each].assays for each in FIGURES}
+    undefined = {each: len(figures) - of[each].assays for each in TITLES}
     if any(undefined.values()):
         listed = ", ".join(f"{TITLES[each]} on {count}" for each, count in undefined.items() if count)
         lines.append(f"    not defined, and in no mean: {listed}")
@@ -136,11 +97,11 @@ def _cell(value: float | None) -> str:
 
 def _write(out: Path, figures: dict[str, dict[Assay, Figures]], weights: Mapping[str, str]) -> None:
     lines: list[Sequence[object]] = [
-        ("DMS_id", "UniProt_ID", "selection_type", "column", "variants", *FIGURES, "weights")
+        ("DMS_id", "UniProt_ID", "selection_type", "column", "variants", *TITLES, "weights")
     ]
     for name, of in figures.items():
         for assay, found in of.items():
-            values = ["" if found[each] != found[each] else repr(found[each]) for each in FIGURES]
+            values = ["" if found[each] != found[each] else repr(found[each]) for each in TITLES]
             of_assay = assay.name, assay.protein, assay.selection
             lines.append([*of_assay, name, found["variants"], *values, weights[name]])
     write_csv(out, lines, "give another name with -o")
@@ -149,13 +110,12 @@ def _write(out: Path, figures: dict[str, dict[Assay, Figures]], weights: Mapping
 def _options(parser: CommandParser) -> None:
     add = parser.add_argument
     add("reference", help="ProteinGym's reference file, such as DMS_substitutions.csv")
-    add("folder", type=Path, nargs="?", help="folder of its assays, to which columns are added")
-    add("--model", nargs="+", help="runs, exports, folders of transformers' or Hub names")
+    add("folder", type=Path, help="folder of its assays, to which columns are added")
+    add("--model", nargs="+", required=True, help="runs, exports, folders of transformers' or Hub names")
     add("--scheme", nargs="+", choices=SCHEMES, default=[SCHEMES[1]], help=f"{SCHEMES[1]} without it")
     add("--assays", nargs="+", metavar="DMS_id", help="these alone")
     add("--window", choices=["optimal", "whole"], default="optimal", help="what is read of more than 1,022 residues")
     add("--bin-tokens", type=positive, help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
-    add("--dry-run", action="store_true", help="count what there is to score, without a model")
     add("-o", "--output", type=Path, metavar="FILE", help="write the figures of each assay as CSV")
     add("--overwrite", action="store_true", help="replace that file where it exists")
 

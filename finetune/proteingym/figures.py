@@ -22,10 +22,10 @@ from finetune.proteingym.reference import Assay
 
 NAN = float("nan")
 Figures = dict[str, float]
-"""How well scores rank one assay, by the names in `FIGURES`, NaN for what is not defined on it; and "variants", how
+"""How well scores rank one assay, by the names in `TITLES`, NaN for what is not defined on it; and "variants", how
 many have a score and a measurement."""
-FIGURES = ("spearman", "auc", "mcc", "ndcg", "recall")
 TITLES = {"spearman": "Spearman", "auc": "AUC", "mcc": "MCC", "ndcg": "NDCG@10%", "recall": "recall@10%"}
+"""Heading of each figure."""
 _FEWEST = 10
 """A tenth of fewer is no variant."""
 
@@ -40,18 +40,15 @@ def figures_of(measured: Floats, is_fit: Floats, scores: Floats) -> Figures:
     """
     known = np.isfinite(measured) & np.isfinite(scores)
     truth, ranked, count = measured[known], scores[known], int(known.sum())
-    varies = count > 1 and bool(np.ptp(truth))
-    spearman = ndcg = recall = NAN
-    if varies:
+    spearman = auc = mcc = ndcg = recall = NAN
+    if count > 1 and np.ptp(truth):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # constant scores have no correlation: NaN
             spearman = float(spearmanr(truth, ranked).statistic)
         recall = top_recall(truth, ranked)
-    if varies and count >= _FEWEST:
-        ndcg = top_gain(truth, ranked)
+        ndcg = top_gain(truth, ranked) if count >= _FEWEST else NAN
     binned = np.isfinite(is_fit) & np.isfinite(scores)
     labels, ranked = is_fit[binned] > 0, scores[binned]
-    auc = mcc = NAN
     if labels.any() and not labels.all():
         auc = float(roc_auc_score(labels, ranked))
         mcc = float(matthews_corrcoef(labels, ranked >= np.median(ranked)))

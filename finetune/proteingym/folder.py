@@ -16,10 +16,11 @@ import numpy as np
 
 from finetune.metrics.weighted import Floats
 from finetune.proteingym.figures import NAN, Figures, figures_of
-from finetune.proteingym.reference import Assay, by_target
+from finetune.proteingym.reference import Assay
 from finetune.score.plan import Scheme, Variant, column
 from finetune.score.variant_table import MUTATION, SEQUENCE, read_variants
 from finetune.score.write_table import write_with_columns
+from finetune.tables.numbers import number_of
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.wild_types import named_wild_types
@@ -50,12 +51,16 @@ class AssayFolder:
     path: Path
 
     def held(self, assays: Sequence[Assay]) -> list[Assay]:
-        """Those whose tables are there.
+        """Those whose tables are there, with measurements.
 
         Raises:
-            ValueError: none is.
+            ValueError: none is, or one has no measurements, before anything is computed for it.
         """
         found = [assay for assay in assays if (self.path / assay.file).is_file()]
+        for assay in found:
+            table = self.table(assay)
+            for name in (_SCORE, _FIT):
+                table.require(name)
         if assays and not found:
             raise ValueError(
                 f"{self.path} holds none of the {len(assays)} tables, such as {assays[0].file}; give the folder into "
@@ -84,10 +89,6 @@ class AssayFolder:
         for row, note in rows.notes.items():
             raise ValueError(f"{table.row(row)}: {note}")
         return [variant for variant in rows.variants if variant is not None]
-
-    def mutated(self, assay: Assay) -> set[int]:
-        """Residues, from 0, that the variants of an assay change; those of insertions and deletions are not counted."""
-        return {at for variant in self.variants(assay, self.table(assay)) for at in variant.mutated or ()}
 
     def to_do(self, assay: Assay, name: str, made_of: Mapping[str, Any], schemes: Sequence[Scheme]) -> list[Scheme]:
         """The schemes that a model has not scored an assay under.
@@ -128,12 +129,6 @@ class AssayFolder:
         table = self.table(assay)
         return figures_of(*(numbers(table, each) for each in (_SCORE, _FIT, name)))
 
-    def require_measured(self, assay: Assay) -> None:
-        """Refuse a table without measurements before anything is computed for it."""
-        table = self.table(assay)
-        for name in (_SCORE, _FIT):
-            table.require(name)
-
     def _kept(self) -> dict[str, dict[str, Any]]:
         path = self.path / KEPT
         return read(_Columns, path, "file of this command", "move it away").assays if path.exists() else {}
@@ -147,11 +142,11 @@ def numbers(table: Table, name: str) -> Floats:
     """
     found = np.full(table.num_rows, NAN)
     for row, cell in enumerate(table.column(name)):
-        if (cell or "").strip():
-            try:
-                found[row] = float(cell or "")
-            except ValueError:
-                raise ValueError(f"{table.row(row)}: {name!r} is {cell!r}, and must be a number") from None
+        if cell and cell.strip():
+            number = number_of(cell)
+            if number is None:
+                raise ValueError(f"{table.row(row)}: {name!r} is {cell!r}, and must be a number")
+            found[row] = number
     return found
 
 
@@ -167,7 +162,10 @@ def score(
     Yields:
         A line for each target and scheme that was scored.
     """
-    for target, own in by_target(assays).items():
+    targets: dict[str, list[Assay]] = {}
+    for assay in assays:
+        targets.setdefault(assay.target, []).append(assay)
+    for target, own in targets.items():
         wanted = {assay: folder.to_do(assay, scorer.name, made_of, schemes) for assay in own}
         tables = {assay: folder.table(assay) for assay, to_do in wanted.items() if to_do}
         variants = {assay: folder.variants(assay, table) for assay, table in tables.items()}

@@ -61,11 +61,3 @@ def chosen(assays: Sequence[Assay], names: Sequence[str] | None) -> list[Assay]:
     for name in names or ():
         require_known("--assays", name, known)
     return [known[name] for name in dict.fromkeys(names or known)]
-
-
-def by_target(assays: Sequence[Assay]) -> dict[str, list[Assay]]:
-    """Letters of a target -> its assays, which share forward passes."""
-    found: dict[str, list[Assay]] = {}
-    for assay in assays:
-        found.setdefault(assay.target, []).append(assay)
-    return found

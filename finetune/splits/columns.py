@@ -4,7 +4,6 @@ In: records, settings. Out: the part of each record, which rows are in the part 
 nothing. By time, earlier measurements train and later ones are tested.
 """
 
-import difflib
 import re
 from datetime import UTC, datetime
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from finetune.splits.parts import NAMES, TEST, TRAIN, UNUSED, VALIDATION, SplitRecords
 from finetune.splits.settings import SplitSettings
 from finetune.tables.numbers import number_of
+from zymogen.settings.section import unknown_word
 
 PART_WORDS = {
     "train": ("train", "training"),
@@ -78,14 +78,11 @@ def _of_rows(records: SplitRecords, settings: SplitSettings) -> NDArray[np.int8]
             of_row[row] = found
     if unknown:
         word, rows = next(iter(unknown.items()))
-        near = difflib.get_close_matches(word, [*exact, *usual], 1)
         others = f" ({len(unknown) - 1} other values too)" if len(unknown) > 1 else ""
-        allowed = (
-            f"{f'the nearest is {near[0]!r}, ' if near else ''}allowed are {', '.join(map(repr, [*exact, *usual]))}"
-        )
         raise ValueError(
-            f"{records.rows(rows)}: split.column {settings.column!r} has {word!r}{others}, which is no part; "
-            f"{allowed}: name it in split.train, split.validation, split.test or split.unused"
+            f"{records.rows(rows)}: no part of a split{others}: "
+            f"{unknown_word(f'split.column {settings.column!r}', word, [*exact, *usual])}: name it in split.train, "
+            "split.validation, split.test or split.unused"
         )
     if settings.validation_column is not None:
         _validate(records, settings.validation_column, of_row)
@@ -107,10 +104,7 @@ def _validate(records: SplitRecords, column: str, of_row: NDArray[np.int8]) -> N
 _TWO_NUMBERS_AND_A_YEAR = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})")
 
 
-_YEAR_AND_MONTH = re.compile(r"(\d{4})[/-](\d{1,2})")
-
-
-_YEAR_FIRST = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})")
+_YEAR_FIRST = re.compile(r"(\d{4})[/-](\d{1,2})(?:[/-](\d{1,2}))?")
 
 
 _DAY_S = 86_400.0
@@ -192,8 +186,8 @@ class _TimeParser:
                 both = f"{first_is_day} or {first_is_month}"
                 raise ValueError(f"{self._where(row)} has {text!r}, which may be {both}; {_ADVICE}")
             date = first_is_day if self._day_first else first_is_month
-        elif found := _YEAR_FIRST.fullmatch(text) or _YEAR_AND_MONTH.fullmatch(text):
-            year, month, day = (*map(int, found.groups()), 1)[:3]
+        elif found := _YEAR_FIRST.fullmatch(text):
+            year, month, day = (int(each or 1) for each in found.groups())
             date = f"{year:04}-{month:02}-{day:02}"
         try:
             moment = datetime.fromisoformat(date)

@@ -10,7 +10,9 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +25,10 @@ from finetune.tables.text import TextRow, from_header
 _EXCEL_ERRORS = ("#N/A", "#DIV/0!", "#REF!", "#VALUE!", "#NAME?", "#NUM!", "#NULL!")
 
 
-def parquet_table(location: TableLocation) -> Table:
-    """A Parquet file.
-
-    Raises:
-        ValueError: it does not exist, is damaged or has no row.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    content = location.read()
-    try:
-        cells = pq.read_table(pa.BufferReader(content))
-    except Exception as error:  # pyarrow raises errors of several types for a damaged file
-        raise _damaged(location.name, error) from error
-    names = list(cells.column_names)
-    return _of_values(location.name, names, [cells.column(at).to_pylist() for at in range(len(names))])
-
-
-def parquet_parts(name: str, path: Path, rows: int) -> tuple[list[str], Callable[[], Iterator[Table]]]:
-    """Names of the columns of a Parquet file, and what reads it `rows` rows at a time.
+def parquet_parts(
+    name: str, content: Path | bytes, rows: int
+) -> tuple[list[str], tuple[()], Callable[[], Iterator[Table]]]:
+    """Names of the columns of a Parquet file, no sentences, and what reads it `rows` rows at a time.
 
     Raises:
         ValueError: it is damaged or has no row.
@@ -50,30 +36,28 @@ def parquet_parts(name: str, path: Path, rows: int) -> tuple[list[str], Callable
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    @contextmanager
+    def reading() -> Iterator[Any]:
+        try:
+            with pq.ParquetFile(content if isinstance(content, Path) else pa.BufferReader(content)) as file:
+                yield file
+        except (pa.ArrowException, OSError) as error:
+            said = " ".join(str(error).split())[:200]
+            raise ValueError(f"{name}: cannot be read as Parquet: {said}; download it again") from error
+
     def read() -> Iterator[Table]:
         first = 1
-        try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(rows):
-                    columns = [column.to_pylist() for column in batch.columns]
-                    yield replace(_of_values(name, batch.schema.names, columns), first_row=first)
-                    first += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(name, error) from error
+        with reading() as file:
+            for batch in file.iter_batches(min(rows, num_rows)):
+                columns = [column.to_pylist() for column in batch.columns]
+                yield replace(_of_values(name, batch.schema.names, columns), first_row=first)
+                first += batch.num_rows
 
-    try:
-        with pq.ParquetFile(path) as file:
-            names, num_rows = list(file.schema_arrow.names), file.metadata.num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise _damaged(name, error) from error
+    with reading() as file:
+        names, num_rows = list(file.schema_arrow.names), file.metadata.num_rows
     if not num_rows:
         raise ValueError(f"{name}: has no row")
-    return names, read
-
-
-def _damaged(name: str, error: Exception) -> ValueError:
-    said = " ".join(str(error).split())[:200]
-    return ValueError(f"{name}: cannot be read as Parquet: {said}; download it again")
+    return names, (), read
 
 
 def dataset_table(location: TableLocation, source: TableSource) -> Table:
@@ -121,16 +105,13 @@ def sheet_table(location: TableLocation) -> Table:
         said.append(f"the sheet {sheet.title!r} is read; there are also {others} ('?sheet=NAME')")
     if num_errors:
         said.append(f"cells with an error of Excel, such as #N/A, are taken for empty: {num_errors}")
-    width = max((_width(line.fields) for line in lines), default=0)
+    filled = [[at for at, field in enumerate(line.fields, 1) if field.strip()] for line in lines]
+    width = max(chain.from_iterable(filled), default=0)
     lines = [TextRow(line.number, line.fields[:width] + [""] * (width - len(line.fields))) for line in lines]
     lines, num_before = from_header(lines)
     if num_before:
         said.append(f"rows above the header are left out: {num_before}")
     return parse_table(location.name, lines, said, location.parameter("header_lines", ("1", "2", "3")))
-
-
-def _width(fields: list[str]) -> int:
-    return max((at + 1 for at, field in enumerate(fields) if field.strip()), default=0)
 
 
 def _of_values(name: str, columns: list[str], values: list[list[Any]]) -> Table:
@@ -148,8 +129,6 @@ def _text(value: Any) -> str | None:
         return None
     if isinstance(value, str):
         return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
     if isinstance(value, datetime.datetime):
@@ -158,6 +137,6 @@ def _text(value: Any) -> str | None:
         return value.isoformat()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, (list, tuple, dict)):
+    if isinstance(value, (bool, list, tuple, dict)):
         return json.dumps(value, default=str)
     return str(value)

@@ -13,7 +13,6 @@ Where nearly all records have a second line as long as the sequence and of few k
 ``labels``, as SignalP, DeepTMHMM and TMbed write it.
 """
 
-import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,17 +51,6 @@ class FastaRecord(NamedTuple):
     """The line below the sequence, a letter for each residue."""
 
 
-def fasta_table(name: str, text: str) -> Table:
-    """The records of a FASTA file as rows.
-
-    Raises:
-        ValueError: it is empty or no FASTA; a record has no id.
-    """
-    records = list(fasta_stream(name, io.StringIO(text.lstrip())))
-    layout = HeaderLayout(records)
-    return replace(record_table(name, records, layout, 1), said=layout.said)
-
-
 def record_table(name: str, records: Sequence[FastaRecord], layout: "HeaderLayout", first: int) -> Table:
     """Some records of a FASTA file as rows.
 
@@ -87,7 +75,7 @@ def record_table(name: str, records: Sequence[FastaRecord], layout: "HeaderLayou
     return Table(name, pa.table(arrays), first, row_word="record")
 
 
-def fasta_records(name: str, text: str) -> list[FastaRecord]:
+def fasta_records(name: str, lines: Iterable[str]) -> list[FastaRecord]:
     """Each record, of which no two have one id.
 
     Raises:
@@ -95,7 +83,7 @@ def fasta_records(name: str, text: str) -> list[FastaRecord]:
     """
     seen: dict[str, int] = {}
     records = []
-    for number, record in enumerate(fasta_stream(name, io.StringIO(text.lstrip())), 1):
+    for number, record in enumerate(fasta_stream(name, lines), 1):
         record_id = _id(record.header)
         if record_id in seen:
             raise ValueError(
@@ -156,14 +144,8 @@ def with_labels(table: Table, labels: Table) -> Table:
             raise ValueError(f"{labels.name}: has a column {name!r}, and so has {table.name}; rename one of them")
         cells = cells.append_column(name, labels.cells.column(column).take(pa.array(rows)))
         added.append(name)
-    joined = Table(
-        table.name,
-        cells,
-        table.first_row,
-        table.lines,
-        (*table.said, *labels.said, f"{', '.join(added)} of {labels.name} are joined by id"),
-        table.row_word,
-    )
+    said = (*table.said, *labels.said, f"{', '.join(added)} of {labels.name} are joined by id")
+    joined = replace(table, cells=cells, said=said)
     if LABELS in added and SEQUENCE in table.columns:
         for record_id, letters, below in zip(*map(joined.column, (ID, SEQUENCE, LABELS)), strict=True):
             if len(below or "") != len((letters or "").removesuffix("*")):
@@ -187,12 +169,11 @@ def with_mask(table: Table, mask: Table) -> Table:
             f"{table.name}: a mask says which labels exist; give the labels too ('?labels=FILE&mask=FILE')"
         )
     rows, masks = _rows_by_id(table, mask, "a mask"), mask.column(SEQUENCE)
-    cells: list[str | None] = []
+    cells = table.column(LABELS)
     num_masked = 0
-    for index, labels in enumerate(table.column(LABELS)):
+    for index, labels in enumerate(cells):
         bits = masks[rows[index]] or ""
         if labels is None:
-            cells.append(None)
             continue
         if set(bits) - {"0", "1"}:
             raise ValueError(f"{mask.name}: {table.column(ID)[index]!r} has other letters than 0 (no label) and 1")
@@ -201,12 +182,11 @@ def with_mask(table: Table, mask: Table) -> Table:
                 f"{mask.name}: {table.column(ID)[index]!r} has a mask of {len(bits)} and {len(labels)} labels; "
                 "a mask has a 0 or 1 for each residue"
             )
-        cells.append("".join([UNLABELLED if bit == "0" else label for bit, label in zip(bits, labels, strict=True)]))
+        cells[index] = "".join([UNLABELLED if bit == "0" else label for bit, label in zip(bits, labels, strict=True)])
         num_masked += bits.count("0")
-    at = table.columns.index(LABELS)
-    changed = table.cells.set_column(at, LABELS, pa.array(cells, pa.string()))
+    changed = table.cells.set_column(table.columns.index(LABELS), LABELS, pa.array(cells, pa.string()))
     said = f"residues without a label, by the mask {mask.name}, are written as {UNLABELLED!r}: {num_masked}"
-    return Table(table.name, changed, table.first_row, table.lines, (*table.said, said), table.row_word)
+    return replace(table, cells=changed, said=(*table.said, said))
 
 
 def _rows_by_id(table: Table, other: Table, what: str) -> list[int]:

@@ -5,7 +5,7 @@ In: lines of fields, of delimited text or of a sheet. Out: a `Table`. Kept: noth
 
 import re
 from collections.abc import Sequence
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from data.alphabet import STANDARD_RESIDUES
@@ -30,7 +30,13 @@ _LONGEST_NAME = 20
 _NAME_OF_SEQUENCES = re.compile("PEPTIDE|SEQ")
 
 
-def parse_table(name: str, lines: Sequence[TextRow], said: Sequence[str], header_lines: str | None = None) -> Table:
+def parse_table(
+    name: str,
+    lines: Sequence[TextRow],
+    said: Sequence[str],
+    header_lines: str | None = None,
+    skipped: Sequence[str] = (),
+) -> Table:
     """A table from its lines, of which the first is the header.
 
     A second line, and a third, is a header too if it holds units, or the names below the merged cells of the first; its
@@ -41,6 +47,7 @@ def parse_table(name: str, lines: Sequence[TextRow], said: Sequence[str], header
         lines: from the header on.
         said: what was decided before.
         header_lines: "1", "2" or "3", if the user says how many there are.
+        skipped: which lines were left out, for errors.
 
     Raises:
         ValueError: there is no row; or a row has more or fewer fields than there are columns.
@@ -49,7 +56,8 @@ def parse_table(name: str, lines: Sequence[TextRow], said: Sequence[str], header
     if len(lines) < 2:
         found = f"only the header {_shown(lines[0].fields)}" if lines else "nothing"
         raise ValueError(
-            f"{name}: has no row, {found}; a table has a header and a row for each measurement{reading_notes(said)}"
+            f"{name}: has no row, {found}; a table has a header and a row for each measurement"
+            f"{reading_notes([*said, *skipped])}"
         )
     rows = list(lines[1:])
     header = [" ".join(field.split()) for field in lines[0].fields]
@@ -80,7 +88,7 @@ def parse_table(name: str, lines: Sequence[TextRow], said: Sequence[str], header
     try:
         return table_of(name, columns, rows, said)
     except ValueError as error:
-        raise ValueError(f"{error}{reading_notes(said)}") from None
+        raise ValueError(f"{error}{reading_notes([*said, *skipped])}") from None
 
 
 def _shown(columns: Sequence[str]) -> str:
@@ -94,9 +102,7 @@ def table_of(name: str, columns: Sequence[str], rows: Sequence[TextRow], said: S
     Raises:
         ValueError: a row has more or fewer fields than there are columns.
     """
-    numbers = [row.number for row in rows]
-    consecutive = all(b == a + 1 for a, b in pairwise(numbers))
-    return Table(name, _cells(name, columns, rows), numbers[0], None if consecutive else numbers, tuple(said))
+    return Table(name, _cells(name, columns, rows), rows[0].number, [row.number for row in rows], tuple(said))
 
 
 def _cells(name: str, columns: Sequence[str], rows: Sequence[TextRow]) -> "pyarrow.Table":

@@ -96,7 +96,7 @@ _CELL = re.compile(
     r"(?P<bound>>>|<<|[<>]=?|[≤≥~≈=])?\s*"
     r"(?P<sign>[+-]?)(?P<number>\d[\d.,]*|[.,]\d+|\d{1,3}(?:[\s'’]\d{3})+(?:[.,]\d+)?)"
     r"(?P<power>[eE][+-]?\d+|\s?[x×*·]\s?10\^?[+-]?\d+)?"
-    r"(?:\s*(?P<error>±|\+/?-|\((?=[\d.,]+\)))\s*[\d.,]+(?:[eE][+-]?\d+)?\)?)?"
+    r"(?:\s*(?:±|\+/?-|\((?=[\d.,]+\)))\s*[\d.,]+(?:[eE][+-]?\d+)?\)?)?"
     r"\s*(?P<unit>%|°?[^\W\d_][\w°%^/*·⁻¹²³-]{0,15})?"
 )
 _GROUPED = {".": re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?"), ",": re.compile(r"\d{1,3}(\.\d{3})+(,\d*)?")}
@@ -111,10 +111,6 @@ class _Cell(NamedTuple):
     value: float
     censoring: int
     unit: str
-    is_about: bool
-    """Whether it is given as an approximation (``~5``)."""
-    has_error: bool
-    """Whether an uncertainty follows it (``± 0.3``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +198,6 @@ def parse(texts: Sequence[str], *, unit: str = "", decimal: Decimal | None = Non
     cells = {index: cell for index, text in others.items() if (cell := _parsed(text, sign)) is not None}
     for index, cell in cells.items():
         values[index], censoring[index] = cell.value, cell.censoring
-    for name, words in (("is_about", "given as about (~)"), ("has_error", "given with an uncertainty (±)")):
-        if count := sum(getattr(cell, name) for cell in cells.values()):
-            said.append(f"values {words} are taken as they are: {count}")
     unit = _one_unit(values, {index: cell.unit for index, cell in cells.items() if cell.unit}, unit, said)
     return ParsedNumbers(
         values, censoring, unit, sign, tuple(index for index in others if index not in cells), tuple(said)
@@ -216,7 +209,7 @@ def _parsed(text: str, decimal: Decimal) -> _Cell | None:
     found = _CELL.fullmatch(text)
     if found is None:
         return None
-    bound, unit = found["bound"] or "", found["unit"] or ""
+    unit = found["unit"] or ""
     if unit and not is_unit(unit):
         return None
     body = re.sub(r"[\s'’]", "", found["number"])
@@ -229,7 +222,7 @@ def _parsed(text: str, decimal: Decimal) -> _Cell | None:
         return None
     power = re.sub(r"\s?[x×*·]\s?10\^?", "e", found["power"] or "")
     value = float(f"{found['sign']}{body.replace(decimal, '.')}{power}")
-    return _Cell(value, _BOUNDS.get(bound, EXACT), molar(unit) or unit, bound in ("~", "≈"), found["error"] is not None)
+    return _Cell(value, _BOUNDS.get(found["bound"] or "", EXACT), molar(unit) or unit)
 
 
 def _decimal(texts: Mapping[int, str], *, has_points: bool) -> Decimal:
@@ -284,16 +277,10 @@ def _one_unit(values: NDArray[np.float64], units: Mapping[int, str], unit: str, 
         said.append(f"values in {each} are converted to {wanted}: {len(own)}")
     bare = [index for index in np.flatnonzero(~np.isnan(values)).tolist() if index not in units]
     if bare and not unit:
-        if len(bare) > len(units):
-            raise MixedColumnError(
-                f"the value is in {wanted}, and {len(bare)} others of the column have no unit; write the unit of the "
-                "column into the task (unit)",
-                min(units),
-            )
         raise MixedColumnError(
-            f"the value has no unit, and {len(units)} others of the column have one "
-            f"({', '.join(sorted(tally)[:_MOST_TEXTS])}); write the unit of the column into the task (unit)",
-            bare[0],
+            f"{len(units)} values of the column have a unit ({', '.join(sorted(tally)[:_MOST_TEXTS])}), and "
+            f"{len(bare)} have none; write the unit of the column into the task (unit)",
+            min(units) if len(bare) > len(units) else bare[0],
         )
     if not unit:
         said.append(f"the unit {wanted} stands in the cells")

@@ -7,7 +7,7 @@ column of one name is one column of labels.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -108,6 +108,14 @@ class Table:
     def number(self, index: int) -> int:
         """Number of row `index`, from 0, as a user counts."""
         return int(self.first_row + index if self.lines is None else self.lines[index])
+
+    def cut(self, rows: int) -> "Iterator[Table]":
+        """Tables of so many consecutive rows, without what the reader decided."""
+        for first in range(0, self.num_rows, rows):
+            lines = None if self.lines is None else self.lines[first : first + rows]
+            yield replace(
+                self, cells=self.cells.slice(first, rows), first_row=self.first_row + first, lines=lines, said=()
+            )
 
     def column(self, name: str) -> list[str | None]:
         """The cells of a column.

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 
+from data.transport.byte_stream import ChunkFile
 from finetune.tables.numbers import MISSING, is_number, name_and_unit
 
 _SAMPLE = 200
@@ -41,13 +42,29 @@ class TextRow:
     fields: list[str]
 
 
-def decode(content: bytes, name: str, encoding: str | None = None) -> tuple[str, list[str]]:
-    """The text of a file, and what was decided about its encoding; arguments and errors as of `encoding_of`."""
-    found, said = encoding_of(lambda: iter([content]), name, encoding)
-    return content.decode(found), said
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """A file of text."""
+
+    name: str
+    """The location as the user gave it, for errors."""
+    chunks: Callable[[], Iterator[bytes]]
+    """Its bytes from the beginning, as often as they are asked for."""
+    encoding: str
+    said: list[str]
+    """What was decided about the encoding."""
+
+    @classmethod
+    def of(cls, name: str, chunks: Callable[[], Iterator[bytes]], encoding: str | None = None) -> "TextFile":
+        """A file in the encoding that the user names, or that is found; errors as of `_encoding_of`."""
+        return cls(name, chunks, *_encoding_of(chunks, name, encoding))
+
+    def lines(self, newline: str | None = "") -> Iterator[str]:
+        """Its lines from the beginning."""
+        return iter(io.TextIOWrapper(io.BufferedReader(ChunkFile(self.chunks())), self.encoding, newline=newline))
 
 
-def encoding_of(chunks: Callable[[], Iterator[bytes]], name: str, named: str | None = None) -> tuple[str, list[str]]:
+def _encoding_of(chunks: Callable[[], Iterator[bytes]], name: str, named: str | None) -> tuple[str, list[str]]:
     """The encoding of a file, and what was decided about it.
 
     A byte order mark decides; otherwise it is UTF-8, or else Windows-1252 or Latin-1, which is said.
@@ -107,33 +124,16 @@ def _misfit(encoding: str, chunks: Iterator[bytes], name: str = "") -> tuple[int
     return None
 
 
-def split_rows(text: str, name: str, separator: str | None = None) -> tuple[list[TextRow], list[str]]:
-    """Lines of fields, from the header on; blank lines, empty rows and comments are left out.
-
-    Args:
-        text: the whole file.
-        name: the file, for errors.
-        separator: the separator, if the user names it: one character, or comma, semicolon, tab, pipe.
-
-    Raises:
-        ValueError: a quotation mark without its partner; a separator that is none.
-    """
-    found, said = iterate_rows(io.StringIO(text, newline=""), name, separator)
-    kept = SkippedRows()
-    rows = kept.begun(list(found))
-    return rows, [*said, *kept.said]
-
-
 def iterate_rows(stream: Iterator[str], name: str, separator: str | None = None) -> tuple[Iterator[TextRow], list[str]]:
     """Every line of fields of a text, and what was decided from its first lines about its separator.
 
     Args:
         stream: lines with their ends as they are written.
         name: the file, for errors.
-        separator: as for `split_rows`.
+        separator: the separator, if the user names it: one character, or comma, semicolon, tab, pipe.
 
     Raises:
-        ValueError: as for `split_rows`; for a quotation mark when its line comes.
+        ValueError: a separator that is none; a quotation mark without its partner, when its line comes.
     """
     said: list[str] = []
     sample = list(islice(stream, _SAMPLE))

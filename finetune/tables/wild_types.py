@@ -20,7 +20,7 @@ from finetune.tables.fasta import fasta_records
 from finetune.tables.location import TableLocation
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
-from finetune.tables.text import decode
+from finetune.tables.text import TextFile
 from zymogen.settings.origin import format_option
 from zymogen.settings.section import unknown_word
 
@@ -65,9 +65,9 @@ def read_wild_types(location: str, content: SourceContent = "protein") -> dict[s
     Raises:
         ValueError: it does not exist, is no FASTA, or a record is no protein.
     """
-    text, _ = decode(TableLocation.of(location).read(), location)
+    packed = TableLocation.of(location).read()
     found: dict[str, str] = {}
-    for header, letters, _ in fasta_records(location, text):
+    for header, letters, _ in fasta_records(location, TextFile.of(location, lambda: iter([packed])).lines(None)):
         cleaned = letters_of(letters.encode("utf-8", "replace")).upper()
         if refused := rejection(header.encode(), cleaned, "refuse", content):
             raise ValueError(f"{location}: {header.split()[0]!r} {refused.reason}")
@@ -238,35 +238,27 @@ class ResidueNumbering:
             may_misfit = max(1, int(_MOST_MISFITS * len(numbers))) if self._leaves_out and found >= _FEW else 0
             return len(numbers) - found <= may_misfit
 
-        if given is not None:
-            if is_enough(fitting(given)):
-                return given
-            mend = "; correct the row, or the wild type"
-            if most == len(numbers):
-                mend = f"; with {best} all of them fit{format_option('data.numbering_offset', best, ': set ')}"
-            self._refuse_residue(table, expected, name, given, fitting(given), mend)
-        if not is_enough(most):
+        offset = best if given is None else given
+        if not is_enough(fitting(offset)):
             mend = ", and with no other do more; correct the row, or the wild type"
-            self._refuse_residue(table, expected, name, best, most, mend)
-        if may_be_chance(best, len({number for number, _ in expected}), len(residues)):
+            if given is not None and most == len(numbers):
+                mend = f"; with {best} all of them fit{format_option('data.numbering_offset', best, ': set ')}"
+            row, said = next(  # the first one, as rows rise
+                (row, said)
+                for (number, old), row in expected.items()
+                if (said := first_mismatch(old, number, offset, name, wild_type))
+            )
+            raise ValueError(
+                f"{table.name}: {table.row_word} {row}, {columns_in_words(self._columns)}: {said}. The numbers of "
+                f"{fitting(offset)} of {len(expected)} mutated residues fit, with the offset {offset}{mend}"
+            )
+        if given is None and may_be_chance(best, len({number for number, _ in expected}), len(residues)):
             raise ValueError(
                 f"{table.name}: its mutations fit {_short(name)} only if their numbers are shifted by {best:+d}, and "
                 f"{len(numbers)} mutated residues are too few to be sure"
                 f"{format_option('data.numbering_offset', best, '; set ', ' if it is right')}"
             )
-        return best
-
-    def _refuse_residue(
-        self, table: Table, expected: Mapping[tuple[int, str], str], name: str, offset: int, fitting: int, mend: str
-    ) -> None:
-        """Raise for the first row whose residue is not that of the wild type, and say what mends it."""
-        for (number, old), row in expected.items():  # by rising row
-            if wrong := first_mismatch(old, number, offset, name, self._letters[name]):
-                raise ValueError(
-                    f"{table.name}: {table.row_word} {row}, {columns_in_words(self._columns)}: {wrong}. The numbers of "
-                    f"{fitting} of {len(expected)} mutated residues fit, with the offset {offset}{mend}"
-                )
-        raise AssertionError("every residue fits")
+        return offset
 
 
 def may_be_chance(offset: int, positions: int, residues: int) -> bool:

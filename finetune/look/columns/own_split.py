@@ -5,7 +5,7 @@ In: columns. Out: `TableSplit`. Kept: nothing. Such a column is never learned, w
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from finetune.look.column_profile import ColumnProfile
 from finetune.look.terms import FOLD, IS_PART, PART, VALIDATION, plain
@@ -35,16 +35,10 @@ class TableSplit(NamedTuple):
 
     roles: dict[str, tuple[str, str]]
     """Column -> (role, reason)."""
-    part: str | None
-    """Column that says which part of a split a row is in."""
-    part_words: _Names
-    """Setting of `[split]`, such as "test" -> texts, where these are not the usual words."""
-    validation: str | None
-    """Column that is true in training rows that validate."""
-    fold: str | None
-    """Column of folds."""
-    num_folds: int
-    """How many it has; a word that means 'missing' is none."""
+    by_part: dict[str, Any]
+    """Settings of `[split]` by the column that says which part a row is in; empty without one."""
+    by_fold: dict[str, Any]
+    """Settings of `[split]` by the column of folds; empty without one."""
 
 
 def own_split(columns: Sequence[ColumnProfile]) -> TableSplit:
@@ -64,18 +58,13 @@ def own_split(columns: Sequence[ColumnProfile]) -> TableSplit:
     )
     reasons |= {part: "; ".join(f"{name}: {', '.join(texts)}" for name, texts in of_part.items())} if part else {}
     reasons |= {fold: f"{folds[fold]} folds"} if fold else {}
-    return TableSplit(
-        {name: ("part of a split", reason) for name, reason in reasons.items()},
-        part,
-        {
-            name: texts
-            for name, texts in of_part.items()
-            if not {text.casefold() for text in texts} <= {*PART_WORDS[name]}
-        },
-        validations[0] if validations and part and "validation" not in of_part else None,
-        fold,
-        folds.get(fold or "", 0),
-    )
+    by_part: dict[str, Any] = {"by": "column", "column": part} if part else {}
+    by_part |= {
+        name: texts for name, texts in of_part.items() if not {text.casefold() for text in texts} <= {*PART_WORDS[name]}
+    }
+    by_part |= {"validation_column": validations[0]} if validations and part and "validation" not in of_part else {}
+    by_fold = {"by": "group", "column": fold, "folds": folds[fold]} if fold else {}
+    return TableSplit({name: ("part of a split", reason) for name, reason in reasons.items()}, by_part, by_fold)
 
 
 def _parts(column: ColumnProfile) -> _Names | None:

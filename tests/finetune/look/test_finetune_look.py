@@ -20,19 +20,7 @@ BLAT = DATA / "zeroshot" / "BLAT_ECOLX_Ranganathan2015_labeled.csv.gz"
 # Table -> its tasks as (name, type, further settings that are expected), and what decides the split.
 EXPECTED: dict[str, tuple[list[tuple[str, str, dict[str, Any]]], str]] = {
     "blat_like": ([("0", "regression", {}), ("39", "regression", {})], "position"),
-    "decimal_commas": ([("Schmelzpunkt", "regression", {"unit": "°C"})], "homology"),
-    "units_in_headers": (
-        [("IC50", "regression", {"unit": "nM", "transform": "p"}), ("Tm", "regression", {})],
-        "homology",
-    ),
-    "not_measured": ([("activity", "regression", {})], "homology"),
-    "bounds": ([("Kd", "regression", {"unit": "uM", "transform": "p"})], "homology"),
-    "replicate_columns": ([("act", "regression", {"columns_are": "replicates"})], "homology"),
-    "replicate_rows": ([("activity", "regression", {"replicates": "mean"})], "homology"),
     "two_headers": ([("kcat", "regression", {"unit": "1/s"}), ("Tm", "regression", {"unit": "°C"})], "homology"),
-    "excel": ([("Yield", "regression", {})], "homology"),
-    "lower_case": ([("expression", "regression", {})], "homology"),
-    "yes_no_blank": ([("soluble", "binary", {})], "homology"),
     "forty_rows": ([("stability", "regression", {})], "homology"),
     "two_chains": ([("affinity", "regression", {})], "homology"),
     "longer_than_the_model": ([("stability", "regression", {})], "homology"),
@@ -91,8 +79,6 @@ def test_each_table_gives_a_valid_recipe_with_its_tasks(
         assert [found.roles[column][0] for column in names] == [
             *("id", "sequence", "count", "id", "molecule", "constant", "date"),
         ]
-    if name == "not_measured":
-        assert "not tested" in recipe.tasks[0].missing
 
 
 def test_a_table_without_a_protein_says_what_it_needs(

@@ -7,10 +7,6 @@ from hypothesis import strategies as st
 
 from data.batches.loader import require_enough_bins
 from finetune.look.sizes import choose_crop, choose_sizes
-from pretrain.machine import describe_machine
-from pretrain.model.presets import PRESETS
-
-MACHINE = describe_machine(1, 1, "no", "single", gpu=False)
 
 
 @given(
@@ -21,7 +17,7 @@ def test_every_process_has_a_bin(count: int, longest: int, share: float, seed: i
     if is_varied:
         lengths = np.random.default_rng(seed).integers(min(8, longest), longest + 1, count)
     crop, training = choose_crop(lengths, may_cut=True), max(5, int(share * count))
-    chosen = choose_sizes(lengths, training, count, crop, PRESETS["esm2_60k"], MACHINE)
+    chosen = choose_sizes(lengths, training, count, crop)
     for world in range(1, 9):
         require_enough_bins(chosen.bins_per_step, world)
     assert all(chosen.bins_per_step % world == 0 for world in (1, 2, 4, 8))
@@ -35,8 +31,6 @@ def test_every_process_has_a_bin(count: int, longest: int, share: float, seed: i
 @pytest.mark.parametrize(("count", "length"), [(1700, 57), (45, 40), (4996, 286)])
 def test_known_tables(count: int, length: int) -> None:
     lengths = np.full(count, length)
-    chosen = choose_sizes(
-        lengths, count * 4 // 5, count, choose_crop(lengths, may_cut=True), PRESETS["esm2_60k"], MACHINE
-    )
+    chosen = choose_sizes(lengths, count * 4 // 5, count, choose_crop(lengths, may_cut=True))
     found = chosen.bins_per_step, chosen.bin_tokens
     assert found == {1700: (8, 256), 45: (8, 64), 4996: (8, 2048)}[count]

@@ -18,7 +18,7 @@ from finetune.recipe import Recipe
 from support.assays.messy_tables import lines, numbers, proteins, saved
 from zymogen.settings.toml_file import read
 
-SIZES = RunSizes("lora", 64, 1024, 4, steps_per_pass=10, passes=6, patience=5, seconds=9.0, memory_bytes=5e8)
+SIZES = RunSizes("lora", 64, 1024, 4, steps_per_epoch=10, epochs=6, patience=5)
 FOUND = {"rows": 100, "encoder_tokens_per_s": 1e3, "training_tokens_per_s": 200.0, "memory_bytes": 7, "device": "cpu"}
 
 
@@ -34,9 +34,6 @@ def test_a_run_takes_its_passes_validations_and_predictions_at_the_speeds_of_100
     # All 1,100 tokens are read once, and the heads of 5 members see 800 of them 6 times.
     assert frozen.seconds == pytest.approx(1.1 + 5 * (6 * 800 / 200 + 4 + 6 * 0.3))
     assert frozen.end_s == pytest.approx(5 * 0.3)
-    guessed = estimate("no model", SIZES, 10.0, (80, 10, 20), members=5)
-    assert (guessed.seconds, guessed.end_s, guessed.memory_bytes) == (45.0, None, 5e8)
-    assert guessed.how == "estimated, not measured: no model"
     assert [bins_of_rows(mean, SIZES) for mean in (5.0, 20.0, 500.0)] == [1, 2, 4]
 
 
@@ -63,14 +60,14 @@ def test_relatives_that_take_too_long_to_find_are_left_to_the_run(
 
     monkeypatch.setattr(mmseqs, "is_installed", lambda: True)
     monkeypatch.setattr(split_proposal, "related", never)
-    monkeypatch.setattr(split_proposal, "_MOST_CLUSTERING_S", 3.0)
+    monkeypatch.setattr(split_proposal, "_MOST_SEARCHED", 1000)
     (table,) = saved(tmp_path, lines("sequence,stability", proteins(1200), numbers(1200)))
     found = draft_recipe(LookOptions((table,), tmp_path / "r.toml", store_dir=str(tmp_path)))
     (tmp_path / "r.toml").write_text(found.recipe)
     recipe = read(Recipe, tmp_path / "r.toml")
     assert (recipe.split.by, recipe.split.identity, recipe.split.folds) == ("homology", 0.3, 0)
     comments = found.recipe.replace("\n# ", " ")
-    assert "not tried here, as finding them takes about 7 seconds: the run does it first" in comments
+    assert "not tried here, as finding them takes long: the run does it first" in comments
     assert "over 960 proteins that train" in comments
 
 
@@ -99,4 +96,7 @@ def test_a_look_with_a_model_times_the_rows_that_it_names(
     assert tomllib.loads((tmp_path / "r.toml").read_text())["model"] == {"preset": "esm2_60k"}
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["stores"]
     assert look([table, "--preset", "esm2_60k", "-o", "r.toml", "--no-timing"]) == 0
-    assert "estimated, not measured" in (tmp_path / "r.toml").read_text()
+    assert "measured" not in (tmp_path / "r.toml").read_text()
+    assert "not measured: rows are timed where --init or --preset names a model" in " ".join(
+        capsys.readouterr().out.split()
+    )

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.scoring import written
-from finetune.proteingym.__main__ import main, work
+from finetune.proteingym.__main__ import main
 from finetune.proteingym.figures import figures_of, means
-from finetune.proteingym.reference import Assay, chosen, read_reference
+from finetune.proteingym.reference import Assay, read_reference
 from finetune.score.plan import Variant, variant_of
 from finetune.score.scorer import VariantScorer
 
@@ -131,39 +131,6 @@ def test_published_means_come_out_of_published_values() -> None:
         assert found.aggregate == pytest.approx(aggregate, abs=5e-5), size
 
 
-@real
-def test_published_scores_of_one_assay_rank_it_as_published() -> None:
-    with gzip.open(ZEROSHOT / "BLAT_ECOLX_Ranganathan2015_labeled.csv.gz", "rt", newline="") as file:
-        rows = list(csv.DictReader(file))
-    measured = np.array([float(row["2500"] or "nan") for row in rows])
-    scores = np.array([[float(row[f"esm1v_t33_650M_UR90_{n}"] or "nan") for n in range(1, 6)] for row in rows]).T
-    is_fit = np.full(len(rows), np.nan)
-    found = [figures_of(measured, is_fit, each)["spearman"] for each in (*scores, scores.mean(0))]
-    assert found == pytest.approx([0.6619, 0.6632, 0.6449, 0.6865, 0.7064, 0.7026], abs=5e-5)
-
-
-# The plan ------------------------------------------------------------------------------------------
-
-
-@real
-def test_residues_of_all_assays_are_counted_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(REFERENCE), "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("217 assays of 187 targets; 16 assays of more than 1,022 residues\n86,179 residues")
-    assert "72,933 over distinct targets" in said
-
-
-def test_residues_are_those_that_tables_change(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(place, "--dry-run") == 0
-    # A_1 changes 2, 3, 9; A_2 changes 2, 7, 11; B_1 changes three.
-    assert "9 mutated residues over assays, 8 over distinct targets" in capsys.readouterr().out
-    (place / "assays" / "B_1.csv").unlink()
-    assays = read_reference(str(place / "reference.csv"))
-    assert work(assays, None)[1].startswith(f"{2 * len(TARGET) + len(OTHER)} residues of full-length targets")
-    assert run(place, "--dry-run") == 0
-    assert f"{6 + len(OTHER)} mutated residues over assays, {5 + len(OTHER)} over" in capsys.readouterr().out
-
-
 # The command --------------------------------------------------------------------------------------
 
 
@@ -269,9 +236,3 @@ def test_a_table_without_measurements_is_refused_before_anything_is_scored(
     assert run(place, "--model", str(models[0])) == 78
     assert "'DMS_score'" in capsys.readouterr().err
     assert "small" not in (place / "assays" / "A_1.csv").read_text()
-
-
-def test_assays_are_chosen_by_name() -> None:
-    assays = [Assay(name, f"{name}.csv", "A", "MK", "Activity") for name in ("first", "second")]
-    assert chosen(assays, None) == assays
-    assert chosen(assays, ["second", "second"]) == assays[1:]

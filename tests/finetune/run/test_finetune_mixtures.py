@@ -137,7 +137,7 @@ def test_tables_are_drawn_by_their_size_to_the_power_of_one_over_t(folder: Path,
     assert abs(of_small - expected) <= len(shared)  # each was drawn for the small one a time more, or less
     assert len({sums[record] for record in small - shared}) <= 2
     said = [text for name, text in found.facts() if name == "drawn"]
-    assert said[1].startswith(f"{round(share * total)} a pass of the {len(small)} training proteins of ")
+    assert said[1].startswith(f"{round(share * total)} an epoch of the {len(small)} training proteins of ")
     assert found.num_seen(0, 3) == len(sums)
     assert set(sums) <= training
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from data.alphabet import LETTER_IDS
-from finetune.splits import split_file
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION, in_order_of_first
 from finetune.splits.settings import SplitSettings
 from finetune.splits.split import split_records
@@ -56,7 +55,7 @@ def test_words_of_ones_own() -> None:
     settings = SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",), unused=("x",))
     assert split_records(settings, records).parts.part.tolist() == [TRAIN, TRAIN, TEST, UNUSED]
     with pytest.raises(
-        ValueError, match=r"row 5: split\.column 'fold' has 'x', which is no part; allowed are '0', '1', "
+        ValueError, match=r"row 5: no part of a split: split\.column 'fold' is 'x'; allowed are '0', '1', "
     ):
         split_records(SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",)), records)
     with pytest.raises(ValueError, match=r"split\.column is 'flod'; the nearest is 'fold'"):
@@ -152,13 +151,6 @@ def test_records_that_share_a_group_through_others_stay_together() -> None:
     )
 
 
-def test_a_dash_is_no_group() -> None:
-    records = named_records("abcd", family=["x", "-", "-", "NA"])
-    division = split_records(SplitSettings(by="group", column="family", fractions=HALVES), records)
-    assert len({*division.parts.group.tolist()}) == 4
-    assert "3 records have no family and are on their own" in division.notes
-
-
 def test_records_of_two_groups_are_left_out_if_conflicts_are_unused() -> None:
     # b has rows in x and in y, d in none: words of missing values are no group.
     records = named_records("abbcdef", batch=["x", "x", "y", "y", "-", "na", "x"])
@@ -234,11 +226,6 @@ def test_no_tested_position_trains(tmp_path: Path) -> None:
     mixed = expected.count(UNUSED)
     assert division.notes[-1] == f"{mixed} of {len(part)} sequences have mutations on two sides and are unused"
     assert division.notes[0].startswith("no wild type is given")
-    # A bootstrap draws all variants of a position together, and doubles with the first of theirs; not the parent.
-    group = division.parts.group
-    assert group[0] not in group[1:]
-    assert len(set(group[1:31].tolist())) == 30
-    assert group[31:].tolist() == [group[1 + first] for first, _ in pairs]
     folds = split_records(SplitSettings(by="position", folds=3), records).parts
     assert folds.part[0] == TRAIN
     assert folds.fold[0] == -1
@@ -336,13 +323,3 @@ def test_rows_of_one_sequence_are_on_one_side(tmp_path: Path) -> None:
         split_records(SplitSettings(by="random", fractions=HALVES), turned).parts.part.tolist()[::-1]
         == parts.part.tolist()
     )
-
-
-def test_a_split_is_taken_back(tmp_path: Path) -> None:
-    names = [f"p{number}" for number in range(30)]
-    records = named_records(names, group=[str(number // 3) for number in range(30)])
-    first = split_records(SplitSettings(by="group", column="group"), records).parts
-    split_file.write(tmp_path / "split.csv", names, first)
-    again = split_records(SplitSettings(by="file", file=str(tmp_path / "split.csv")), records, names)
-    assert again.parts.fingerprint == first.fingerprint
-    assert again.method == f"taken from {tmp_path / 'split.csv'}"

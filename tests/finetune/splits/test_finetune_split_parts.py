@@ -1,6 +1,5 @@
 """Parts, dealing and split.csv: sizes, whole groups, a fingerprint of content, and what is written comes back."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +13,6 @@ from zymogen.keyed_random import hashes
 
 DIGESTS = hashes(7, np.arange(1000))
 THREE = (0.8, 0.1, 0.1)
-
-
-def test_single_records_are_dealt_exactly() -> None:
-    sides = balance_groups(np.arange(1000), DIGESTS, THREE, 0)
-    assert np.bincount(sides).tolist() == [800, 100, 100]
-    assert np.bincount(balance_groups(np.arange(7), DIGESTS[:7], (0.5, 0.25, 0.25), 0)).tolist() == [3, 2, 2]
-    assert np.bincount(balance_groups(np.arange(1000), DIGESTS, (0.9, 0.0, 0.1), 0), minlength=3).tolist() == [
-        900,
-        0,
-        100,
-    ]
 
 
 def test_another_seed_deals_otherwise_and_the_same_seed_alike() -> None:
@@ -181,12 +169,6 @@ def test_the_file_must_be_there(tmp_path: Path) -> None:
 def test_settings_that_contradict_each_other(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         SplitSettings(**settings)
-
-
-def test_the_audited_identities() -> None:
-    settings = SplitSettings(by="homology", identity=0.4)
-    assert settings.audited_identities == (0.3, 0.4, 0.5, 0.9)
-    assert replace(settings, by="random").audited_identities == (0.3, 0.5, 0.9)
 
 
 def test_the_fingerprint_does_not_depend_on_the_order_of_records() -> None:

@@ -14,7 +14,6 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from finetune.splits.audit import compare
 from finetune.splits.columns import by_column
-from finetune.splits.parts import TEST, UNUSED
 from finetune.splits.settings import IDENTITIES, SplitSettings
 from finetune.splits.split import split_records
 from finetune.splits.variants import of_sequences
@@ -121,24 +120,3 @@ def test_gb1_by_its_column_and_by_distance(tmp_path: Path) -> None:
     assert distances.sum() == 8733
     few = split_records(SplitSettings(by="distance", distance=2), records, (), mutations).parts
     assert few.counts()["test"] == distances[3:].sum()
-
-
-def test_beta_lactamase_by_position(tmp_path: Path) -> None:
-    with gzip.open(ROOM / "zeroshot" / "BLAT_ECOLX_Ranganathan2015_labeled.csv.gz", "rt") as file:
-        rows = list(csv.DictReader(file))
-    wild_type_of = {int(row["mutant"][1:-1]): row["mutant"][0] for row in rows}
-    first = min(wild_type_of)
-    wild_type = "".join(wild_type_of[first + at] for at in range(len(wild_type_of)))
-    sequences = []
-    for row in rows:
-        at = int(row["mutant"][1:-1]) - first
-        sequences.append(wild_type[:at] + row["mutant"][-1] + wild_type[at + 1 :])
-    records = protein_records(tmp_path, sequences)
-    division = split_records(SplitSettings(by="position"), records)
-    counts = division.parts.counts()
-    assert sum(counts.values()) == 4996
-    assert counts["unused"] == 0
-    assert [round(counts[part] / 4996, 2) for part in ("train", "validation", "test")] == [0.8, 0.1, 0.1]
-    position = np.array([int(row["mutant"][1:-1]) for row in rows])
-    of_rows = division.parts.part[records.of_row]
-    assert not {*position[of_rows == TEST]} & {*position[(of_rows != TEST) & (of_rows != UNUSED)]}

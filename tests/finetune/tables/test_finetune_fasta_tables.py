@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.tables.parts import table_parts
-from finetune.tables.read import read_table
+from finetune.tables.read import read_table, table_parts
 from finetune.tables.wild_types import read_wild_types
 
 

@@ -98,10 +98,10 @@ def test_units_in_cells() -> None:
     assert (found.unit, found.censoring.tolist()) == ("nM", [0, 0, 1, 0])
     assert "values in uM are converted to nM: 1" in found.said
     assert parsed("12", "0.5 uM", unit="nM").values.tolist() == pytest.approx([12.0, 500.0], rel=1e-15)
-    with pytest.raises(MixedColumnError, match="the value has no unit, and 2 others") as caught:
+    with pytest.raises(MixedColumnError, match=r"2 values of the column have a unit \(nM\), and 1 have none") as caught:
         parsed("1 nM", "2", "3 nM")
     assert caught.value.index == 1
-    with pytest.raises(MixedColumnError, match="the value is in nM, and 2 others of the column have no unit") as caught:
+    with pytest.raises(MixedColumnError, match="1 values of the column have a unit") as caught:
         parsed("1", "2", "3 nM")
     assert caught.value.index == 2
     with pytest.raises(MixedColumnError, match="the unit is 'ug/mL', and that of the column is 'nM'") as caught:

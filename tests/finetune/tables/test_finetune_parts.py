@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune.tables import parts
-from finetune.tables.parts import table_parts
-from finetune.tables.read import read_table
+from finetune.tables import read
+from finetune.tables.read import read_table, table_parts
 from support.assays.messy_tables import TABLES
 
 
@@ -40,7 +39,7 @@ def test_tables_as_people_have_them(tmp_path: Path, make: Callable[[Path], list[
 
 
 def test_what_comes_after_the_first_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_FIRST_LINES", 250)
+    monkeypatch.setattr(read, "_FIRST_LINES", 250)
     lines = [f'{number},"a, {number}\nb",MKTAYIAK{"ACDE"[number % 4]}' for number in range(400)]
     lines[300:300] = ["# a remark", ",,", ""]
     text = "Table S1\nn,note,sequence\n" + "\n".join(lines) + "\n"
@@ -54,20 +53,6 @@ def test_what_comes_after_the_first_lines(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "x.csv").write_text(text + '1,2,"M\n')
     with pytest.raises(ValueError, match=r"line 806: unexpected end of data: is a quotation mark left open"):
         list(table_parts(str(tmp_path / "x.csv"), 64))
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
-def test_encodings(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "x.csv").write_text("sequence,Kd (µM)\nMKT,1\nMKTA,2\n", encoding)
-    said = require_same(str(tmp_path / "x.csv"), 1)
-    assert said == list(read_table(str(tmp_path / "x.csv")).said)
-    assert [text[:29] for text in said] == ["it is not UTF-8 (byte 0xb5 in"] * (encoding == "cp1252")
-    (tmp_path / "x.csv").write_bytes(b"sequence\nM\0K\n")
-    with pytest.raises(ValueError, match="holds NUL bytes"):
-        table_parts(str(tmp_path / "x.csv"), 1)
-    (tmp_path / "x.csv").write_bytes(b"sequence\nMKT\xb5\n")
-    with pytest.raises(ValueError, match="cannot be read with encoding=ascii"):
-        table_parts(f"{tmp_path}/x.csv?encoding=ascii", 1)
 
 
 def test_fasta(tmp_path: Path) -> None:
@@ -106,14 +91,3 @@ def test_parquet(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(content)
     with pytest.raises(ValueError, match="give it the suffix"):
         table_parts(str(tmp_path / "x.csv"), 3)
-
-
-def test_what_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "variants.csv").write_text("sequence\nMK\n")
-    with pytest.raises(ValueError, match=r"no such file.*variants\.csv"):
-        table_parts(str(tmp_path / "variant.csv"), 3)
-    with pytest.raises(ValueError, match="is a folder"):
-        table_parts(str(tmp_path), 3)
-    (tmp_path / "variants.csv").write_text("sequence\n")
-    with pytest.raises(ValueError, match="only the header 'sequence'"):
-        table_parts(str(tmp_path / "variants.csv"), 3)

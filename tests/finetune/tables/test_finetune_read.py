@@ -7,15 +7,13 @@ import json
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
-from finetune.tables.parts import table_parts
-from finetune.tables.read import read_table
+from finetune.tables.read import read_table, table_parts
 from finetune.tables.table import Table
 
 A, B, C = "MKTAYIAKQR", "GGSGGSWWWW", "MKVLAAGIVG"
@@ -319,39 +317,3 @@ def test_excel_sheets_have_dates_as_text(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sheet is 'Kinetic'; the nearest is 'Kinetics'"):
         read_table(f"{tmp_path}/x.xlsx?sheet=Kinetic")
     assert "is a zip file" in error(tmp_path / "x.csv", packed.getvalue())
-
-
-def test_an_excel_table_with_everything(tmp_path: Path) -> None:
-    """A title, two header lines, replicates, bounds, units and uncertainties in cells of their own, a footnote."""
-    book = openpyxl.Workbook()
-    for row in (
-        ["Table S3: variants", None, None, None, None, None],
-        [],
-        ["Variant", "Protein sequence", "IC50", None, "Tm", None],
-        [None, None, "rep 1 (nM)", "rep 2 (nM)", "°C", "±"],
-        ["WT", A.lower(), 12.5, 13, 55.1, 0.3],
-        ["v1", f"{B}*", ">1000", "ND", 48, None],
-        ["* measured by hand"],
-    ):
-        book.active.append(row)
-    book.active.merge_cells("C3:D3")
-    book.save(tmp_path / "x.xlsx")
-    table = read_table(str(tmp_path / "x.xlsx"))
-    names = ["Variant", "Protein sequence", "IC50 rep 1 (nM)", "IC50 rep 2 (nM)", "Tm (°C)", "Tm ±"]
-    assert table.columns == names
-    assert [table.number(index) for index in range(3)] == [5, 6, 7]
-    assert rows(table)[1] == ("v1", f"{B}*", ">1000", "ND", "48", "")
-
-
-def test_a_wide_table_keeps_its_few_cells(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    lines = [["seq", *(f"T{task}" for task in range(300))]]
-    lines += [[A, *("1" if rng.random() < 0.01 else "" for _ in range(300))] for _ in range(50)]
-    table = written(tmp_path / "x.csv", "\n".join(map(",".join, lines)))
-    assert [list(row) for row in rows(table)] == lines[1:]
-
-
-def test_a_wrong_column_names_the_nearest(tmp_path: Path) -> None:
-    table = written(tmp_path / "x.csv", f"seq,IC50\n{A},1\n")
-    with pytest.raises(ValueError, match=r"column is 'IC5O'; the nearest is 'IC50', allowed are 'seq', 'IC50'"):
-        table.column("IC5O")

@@ -80,24 +80,3 @@ def test_beta_lactamase_from_its_mutations_is_beta_lactamase_from_its_sequences(
             compared += 1
     assert compared > 4000
     assert table.num_rows - len(numbers(table, "cefotaxime").values) == 19
-
-
-@pytest.mark.slow
-def test_metz_counts_of_bounds_are_those_of_the_file() -> None:
-    table = read_table(f"{DATA}/ligand/metz_interaction.csv.gz")
-    found = [numbers(table, column) for column in table.columns[14:]]
-    assert table.columns[0] == "Cmpd_ID"  # without the byte order mark
-    assert sum(int((~np.isnan(each.values)).sum()) for each in found) == 258_094
-    assert sum(int((each.censoring < 0).sum()) for each in found) == 154_175
-    assert not any((each.censoring > 0).any() for each in found)
-
-
-def test_drugban_and_chembl() -> None:
-    table = read_table(f"{DATA}/ligand/drugban_human_cold_test.csv.gz")
-    found = proteins_of(table, TableSettings(too_long="start"), 1024)
-    assert table.num_rows == len(found.record_of_row) == 311
-    assert found.num_residues.max() == 1022
-    molecules = read_table(f"{DATA}/ligand/chembl_5thresh_timesplit_test.csv.gz")
-    assert (molecules.num_rows, len(molecules.columns)) == (5252, 692)
-    with pytest.raises(ValueError, match="which column is the protein"):
-        proteins_of(molecules, TableSettings(), 1024)

@@ -41,60 +41,8 @@ def blat_like(folder: Path) -> list[str]:
     return [*saved(folder, text), "--wild-type", str(folder / "wt.fasta")]
 
 
-def decimal_commas(folder: Path) -> list[str]:
-    values = [str(x).replace(".", ",") for x in numbers(60)]
-    return saved(folder, lines("Protein;Schmelzpunkt (°C)", proteins(60), values, sep=";"))
-
-
-def units_in_headers(folder: Path) -> list[str]:
-    ic50 = [round(float(x), 3) for x in 10 ** np.random.default_rng(5).uniform(0, 4, 60)]
-    return saved(folder, lines("sequence,IC50 (nM),Tm_C", proteins(60), ic50, numbers(60)))
-
-
-def not_measured(folder: Path) -> list[str]:
-    values: list[object] = list(numbers(60))
-    values[3:9] = ["n/a", "ND", "-", "n.d.", "", "not tested"]
-    return saved(folder, lines("sequence,activity", proteins(60), values))
-
-
-def bounds(folder: Path) -> list[str]:
-    values: list[object] = [round(float(x), 3) for x in 10 ** np.random.default_rng(5).uniform(-1, 2, 60)]
-    values[2], values[5], values[9] = ">100", "<0.1", "> 100"
-    return saved(folder, lines("sequence,Kd (uM)", proteins(60), values))
-
-
-def replicate_columns(folder: Path) -> list[str]:
-    a = numbers(60)
-    return saved(
-        folder, lines("sequence,act_rep1,act_rep2,act_sd", proteins(60), a, [x + 1 for x in a], [1.0] * 59 + [2])
-    )
-
-
-def replicate_rows(folder: Path) -> list[str]:
-    found = proteins(30)
-    return saved(folder, lines("sequence,activity", found + found, numbers(60)))
-
-
 def two_headers(folder: Path) -> list[str]:
     return saved(folder, "sequence,kcat,Tm\n,1/s,°C\n" + lines("", proteins(60), numbers(60), numbers(60, 2))[1:])
-
-
-def excel(folder: Path) -> list[str]:
-    dates = [f"2023-{1 + row % 12:02}-1{row % 9}" for row in range(60)]
-    return saved(
-        folder,
-        lines("Name,Sequence,Date,Yield", [f"v{x}" for x in range(60)], proteins(60), dates, numbers(60)),
-        "utf-8-sig",
-    )
-
-
-def lower_case(folder: Path) -> list[str]:
-    return saved(folder, lines("seq,expression", [x.lower() + "*" for x in proteins(60)], numbers(60)))
-
-
-def yes_no_blank(folder: Path) -> list[str]:
-    words = [("yes", "No", "", "YES")[row % 4] for row in range(80)]
-    return saved(folder, lines("sequence,soluble", proteins(80), words))
 
 
 def forty_rows(folder: Path) -> list[str]:
@@ -176,8 +124,7 @@ def worse_notebook(folder: Path) -> list[str]:
 TABLES: dict[str, Callable[[Path], list[str]]] = {
     each.__name__: each
     for each in (
-        *(blat_like, decimal_commas, units_in_headers, not_measured, bounds, replicate_columns, replicate_rows),
-        *(two_headers, excel, lower_case, yes_no_blank, forty_rows, two_chains, longer_than_the_model),
+        *(blat_like, two_headers, forty_rows, two_chains, longer_than_the_model),
         *(worse_dump, worse_merge, worse_residues, worse_notebook),
     )
 }

@@ -1,4 +1,4 @@
-"""What a recipe takes on this machine, by 100 of its rows: `python -m finetune.timed RECIPE`.
+"""What a recipe takes on this machine, by 100 of its rows: `python -m finetune.look.benchmark RECIPE`.
 
 In: a recipe. Out: one JSON object on standard output. Kept: the stores of proteins and labels, which a run
 uses too; no run is written. The rows go through the job, the step and the engine of a run, whose weights are thrown
@@ -31,8 +31,8 @@ from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.launch import launch
 from zymogen.trainer.telemetry.memory import most_bytes
 
-_WARM = 4
-"""Proteins before the clock starts, in which memory is allocated."""
+_WARM, _STEPS_S = 4, 2.0
+"""Proteins before the clock starts, in which memory is allocated; time in which training steps are timed."""
 
 
 class BenchmarkJob(FineTuneJob):
@@ -49,13 +49,12 @@ class BenchmarkJob(FineTuneJob):
         return {}
 
 
-def benchmark(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
+def benchmark(recipe: Recipe, engine: Engine) -> dict[str, object]:
     """Time 100 rows of a recipe.
 
     Args:
         recipe: what is timed; its stores are built if they are not there.
         engine: of one process.
-        seconds: about how long training steps are timed, beyond those of 100 rows.
 
     Returns:
         `rows`, the proteins that the encoder read for it; `encoder_tokens_per_s`, where nothing learns;
@@ -78,7 +77,7 @@ def benchmark(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, objec
         pass
     encoder = float(documents.sum()) / (time.perf_counter() - began)
     least = 0 if recipe.adaptation.kind == "frozen" else int(documents.sum())
-    training = timed_steps(member.recipe, lambda _recipe, _engine: job, engine, seconds, least)
+    training = timed_steps(member.recipe, lambda _recipe, _engine: job, engine, _STEPS_S, least)
     return {
         "rows": len(rows),
         "encoder_tokens_per_s": encoder,
@@ -91,16 +90,15 @@ def benchmark(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, objec
 def _time(options: argparse.Namespace) -> None:
     recipe = read(Recipe, options.recipe, options.overrides)
     with launch(recipe) as engine:
-        print(json.dumps(benchmark(recipe, engine, options.seconds)), flush=True)
+        print(json.dumps(benchmark(recipe, engine)), flush=True)
 
 
 def _options(parser: CommandParser) -> None:
     parser.add_argument("recipe", type=Path, help="a TOML file")
     parser.add_argument("overrides", nargs="*", help="settings on top of it, section.field=value")
-    parser.add_argument("--seconds", type=float, default=2.0, help="about how long training steps are timed; 2")
 
 
-main = make_main("finetune.timed", f"Time {ROWS} rows of a recipe; no run is written.", _options, _time)
+main = make_main("finetune.look.benchmark", f"Time {ROWS} rows of a recipe; no run is written.", _options, _time)
 
 
 if __name__ == "__main__":
