@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zymogen.api import FineTunedModel as FineTunedModel
     from zymogen.api import Model as Model
+    from zymogen.api import look as look
     from zymogen.api import open_bundle as open_bundle
     from zymogen.api import open_model as open_model
+    from zymogen.api import read_run as read_run
 
-__all__ = ["FineTunedModel", "Model", "open_bundle", "open_model"]
+__all__ = ["FineTunedModel", "Model", "look", "open_bundle", "open_model", "read_run"]
 
 
 def __getattr__(name: str) -> Any:

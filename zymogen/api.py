@@ -1,4 +1,4 @@
-"""Functions for Python: open a model, embed sequences, score variants, predict (docs/api.md).
+"""Functions for Python: open a model, embed, score and predict, look at a table, read a run (docs/api.md).
 
 In: names of models, sequences, mutations. Out: NumPy arrays. Kept: nothing on disk; the weights of an open model.
 Nothing is printed unless `progress` asks for it, and no signal handler, environment variable or other state of the
@@ -7,9 +7,9 @@ which then compute one after the other.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
     from finetune.adaptation.vectors import Pooling
     from finetune.embed.plan import TooLong
+    from finetune.look.draft import RecipeDraft
     from finetune.predict.predictor import Predictor
-    from finetune.tables.parts import TableParts
     from finetune.tables.settings import TooLong as TooLongRow
     from pretrain.model.masked_language_model import MaskedLanguageModel
     from pretrain.trained_model import TrainedModel
+    from zymogen.trainer.run.reader import RunReader
 
 
 def open_model(
@@ -288,64 +289,80 @@ class FineTunedModel:
             ValueError: a row has no protein or one that is too long, or there is nothing to predict.
         """
         from finetune.predict.checked_rows import checked_rows
-        from finetune.predict.rows import ROWS, RowColumns, RowPredictions
+        from finetune.predict.rows import ROWS, RowColumns, RowPredictions, column_of, table_in_memory
+        from finetune.tables.read import TableParts
 
         columns = RowColumns(sequence, mutation, wild_type, too_long, skip_invalid)
         bundle = self._predictors[0].bundle
-        table = _table(rows, bundle.manifest.reading.sequence)
+        table = table_in_memory(rows, bundle.manifest.reading.sequence)
+        parts = TableParts(table.name, table.columns, (), lambda: table.cut(ROWS))
         settings = columns.settings(bundle.manifest.reading, bundle.folder, table.columns)
         with silenced(is_silent=not self._progress), self._lock, ProgressBar("predicting", after_s=2.0):
-            checked = checked_rows(_parts(table, ROWS), settings, bundle.manifest.reading.crop_tokens)
+            checked = checked_rows(parts, settings, bundle.manifest.reading.crop_tokens)
             found = RowPredictions(self._predictors, checked)
             predicted = found.parts(
                 lambda proteins: [each(proteins, np.arange(proteins.num_records)) for each in self._predictors]
             )
             values = [row for _, part in predicted for row in part]
-        added = {name: _array([row[at] for row in values]) for at, name in enumerate(found.names)}
+        added = {name: column_of([row[at] for row in values]) for at, name in enumerate(found.names)}
         return added if not hasattr(rows, "assign") else rows.assign(**added)
 
 
-def _table(rows: "Sequence[str] | Mapping[str, Sequence[object]] | DataFrame", usual: Sequence[str]) -> Table:
-    """Rows as a table of text.
+def look(
+    table: str | Path | Sequence[str | Path],
+    *,
+    recipe: str | Path | None = None,
+    wild_type: str | None = None,
+    pretrained: str | None = None,
+    tasks: Sequence[str] = (),
+    sequence: Sequence[str] = (),
+    progress: bool = False,
+) -> "RecipeDraft":
+    """Inspect an assay table: the role of each column, and the recipe that would be trained.
+
+    Args:
+        table: CSV, TSV, .xlsx, Parquet or FASTA; several are one table.
+        recipe: file to write the recipe to; without it nothing is written.
+        wild_type: FASTA file of the protein that mutations change.
+        pretrained: model to fine-tune; without it, one of random weights.
+        tasks: columns to learn, and no others.
+        sequence: column of sequences, or two of two chains.
+        progress: print progress on standard error.
+
+    Returns:
+        `roles`, column -> (role, reason); `text`, what the command prints; `recipe`, the recipe's text.
 
     Raises:
-        ValueError: they are one string, or there are none.
+        ValueError: it cannot be read, has no protein, or nothing that can be learned.
     """
-    import pyarrow
+    from finetune.look.draft import LookOptions, draft_recipe
+    from finetune.look.recipe_text import require_own, write
 
-    if isinstance(rows, str):
-        raise ValueError("rows is one string; give a list of sequences, or a table")
-    if isinstance(rows, Mapping) or hasattr(rows, "columns"):
-        columns = {str(name): list(rows[name]) for name in rows}  # type: ignore[index]
-    else:
-        columns = {usual[0] if usual else "sequence": list(rows)}
-    if not columns or not next(iter(columns.values())):
-        raise ValueError("rows: there is none; give at least one sequence")
-    cells = {
-        name: pyarrow.array([None if each is None or each != each else str(each) for each in values], pyarrow.string())
-        for name, values in columns.items()
-    }
-    return Table("rows", pyarrow.table(cells), 0)
+    tables = tuple(map(str, [table] if isinstance(table, (str, Path)) else table))
+    with silenced(is_silent=not progress), TemporaryDirectory(prefix="zymogen-look-") as work:
+        path = Path(recipe or f"{work}/recipe.toml")
+        stores = "runs/stores" if recipe else f"{work}/stores"
+        require_own(path)
+        options = LookOptions(tables, path, wild_type, pretrained, None, tuple(tasks), tuple(sequence), stores)
+        draft = draft_recipe(options)
+        if recipe is not None:
+            write(path, draft.recipe)
+        return draft
 
 
-def _parts(table: Table, rows: int) -> "TableParts":
-    """A table in parts."""
-    from finetune.tables.parts import TableParts
+def read_run(folder: str | Path) -> "RunReader":
+    """Read the directory of a run, also while it trains.
 
-    def read() -> Iterator[Table]:
-        for first in range(0, table.num_rows, rows):
-            yield replace(table, cells=table.cells.slice(first, rows), first_row=first)
+    Returns:
+        `settings`, `metrics` (name -> array), `metric(name)`, `validations`, `scores`, `attempts`, `faults`,
+        `checkpoints`, `is_finished`, and more: `help(zymogen.read_run("runs/mine"))`.
 
-    return TableParts(table.name, table.columns, (), read)
+    Raises:
+        ValueError: it is no run directory.
+    """
+    from zymogen.trainer.run.reader import RunReader
 
-
-def _array(values: Sequence[object]) -> NDArray[Any]:
-    """(n,) numbers, NaN where there is none; or objects, such as names of classes and lists."""
-    if all(value is None or isinstance(value, float) for value in values):
-        return np.array(values, np.float64)
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
+    return RunReader(Path(folder))
 
 
 def _letters(number: int, text: str, unknown_letters: LetterPolicy) -> str:

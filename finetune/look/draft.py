@@ -7,7 +7,7 @@ clusters.
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ class RecipeDraft:
     recipe: str
     roles: dict[str, tuple[str, str]]
     """Column -> (role, reason)."""
+    text: str = ""
+    """What the command prints."""
 
 
 def name_of(table: str) -> str:
@@ -93,8 +95,14 @@ def draft_recipe(request: LookOptions, say: Callable[[Sequence[str]], None] = la
     with ProgressBar(f"reading {' and '.join(request.tables)}", after_s=2.0):
         table = concatenate_tables([read_table(name) for name in request.tables], None)
         columns = columns_of(table)
+    shown: list[str] = []
+
+    def show(lines: Sequence[str]) -> None:
+        shown.extend(lines)
+        say(lines)
+
     try:
-        return _proposal(table, columns, request, say)
+        return replace(_proposal(table, columns, request, show), text="\n".join(shown))
     except ValueError as error:
         raise ValueError(f"{error}{reading_notes(table.said)}") from None
 

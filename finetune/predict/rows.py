@@ -4,10 +4,10 @@ In: the models of a bundle or of a run, rows. Out: names of columns, their value
 Kept: nothing; memory holds one part of the table.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from finetune.score.write_table import free_name
 from finetune.tables.proteins import TableProteins
 from finetune.tables.settings import TooLong
 from finetune.tables.table import Table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 ROWS = 4096
 """Rows that are read, predicted and written together; no others are in memory."""
@@ -76,6 +79,38 @@ class RowColumns:
         if self.skip_invalid:
             changed["rows_without_protein"] = "leave_out"
         return replace(reading, **changed)
+
+
+def table_in_memory(rows: "Sequence[str] | Mapping[str, Sequence[object]] | DataFrame", usual: Sequence[str]) -> Table:
+    """Rows as a table of text.
+
+    Raises:
+        ValueError: they are one string, or there are none.
+    """
+    import pyarrow
+
+    if isinstance(rows, str):
+        raise ValueError("rows is one string; give a list of sequences, or a table")
+    if isinstance(rows, Mapping) or hasattr(rows, "columns"):
+        columns = {str(name): list(rows[name]) for name in rows}  # type: ignore[index]
+    else:
+        columns = {usual[0] if usual else "sequence": list(rows)}
+    if not columns or not next(iter(columns.values())):
+        raise ValueError("rows: there is none; give at least one sequence")
+    cells = {
+        name: pyarrow.array([None if each is None or each != each else str(each) for each in values], pyarrow.string())
+        for name, values in columns.items()
+    }
+    return Table("rows", pyarrow.table(cells), 0)
+
+
+def column_of(values: Sequence[object]) -> NDArray[Any]:
+    """(n,) numbers, NaN where there is none; or objects, such as names of classes and lists."""
+    if all(value is None or isinstance(value, float) for value in values):
+        return np.array(values, np.float64)
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def open_predictors(place: Path, base: str | None, device: torch.device | str) -> list[Predictor]:
