@@ -13,12 +13,14 @@ import pytest
 import zymogen
 from finetune.embed import plan
 from finetune.embed.__main__ import main as embed
+from finetune.look.__main__ import main as look
 from finetune.score.__main__ import main as score
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from support.inputs.flat_batches import perturb
 from support.inputs.token_stores import proteins
+from support.inputs.written_runs import WrittenRun
 from support.launching import environment
 from zymogen import api
 from zymogen.console.progress import ProgressBar
@@ -200,3 +202,33 @@ def test_an_unknown_function_names_all(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"ImportError: {tmp_path / 'data.py'} hides the package 'data'")
+
+
+def test_a_look_finds_what_the_command_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{letters},{1 + n % 7}.{n}\n" for n, (_, letters) in enumerate(proteins(40)))
+    Path("in.csv").write_text(f"sequence,activity\n{rows}")
+    found = zymogen.look("in.csv")
+    assert {name: role for name, (role, _) in found.roles.items()} == {"sequence": "sequence", "activity": "task"}
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+    assert look(["in.csv", "-o", "theirs.toml"]) == 0
+    written = zymogen.look("in.csv", recipe="mine.toml")
+    assert Path("mine.toml").read_text() == written.recipe
+    assert _values("mine.toml") == _values("theirs.toml")
+    with pytest.raises(ValueError, match=r"^none\.csv"):
+        zymogen.look("none.csv")
+
+
+def _values(recipe: str) -> list[str]:
+    """Lines of a recipe without comments and its own name."""
+    lines = [line.partition("#")[0].strip() for line in Path(recipe).read_text().splitlines()]
+    return [line for line in lines if not line.startswith("directory")]
+
+
+def test_a_run_is_read(tmp_path: Path) -> None:
+    run = zymogen.read_run(WrittenRun(steps=5).write(tmp_path / "run"))
+    assert run.settings["model"]["preset"]
+    assert run.metrics["step"].tolist() == [1, 2, 3, 4, 5]
+    assert run.metric("none").shape == (5,)
+    with pytest.raises(ValueError, match="none"):
+        zymogen.read_run(tmp_path / "none")
