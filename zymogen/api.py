@@ -103,7 +103,7 @@ class Model:
         bin_tokens: int | None = None,
         compute: Literal["float32", "bfloat16"] = "float32",
     ) -> "NDArray[np.float32] | list[NDArray[np.float32]]":
-        """Embed protein sequences, equal ones once.
+        """Embed protein sequences.
 
         Args:
             sequences: n sequences of amino acid letters.
@@ -134,18 +134,16 @@ class Model:
         longest = max_tokens or MAX_TOKENS[self._source.shape.architecture]
         require_window(longest)
         letters = [_letters(number, text, unknown_letters) for number, text in enumerate(sequences)]
-        distinct = list(dict.fromkeys(letters))
-        lengths = np.array([len(each) for each in distinct], np.int64) + SPECIAL_TOKENS
+        lengths = np.array([len(each) for each in letters], np.int64) + SPECIAL_TOKENS
         if too_long != "windows" and (lengths > longest).any():
-            number = letters.index(distinct[int(lengths.argmax())])
             raise ValueError(
-                f"sequences[{number}] has {lengths.max() - SPECIAL_TOKENS:,} residues, more than the "
+                f"sequences[{lengths.argmax()}] has {lengths.max() - SPECIAL_TOKENS:,} residues, more than the "
                 f"{longest - SPECIAL_TOKENS:,} that max_tokens = {longest} allows; read it with too_long='windows', or "
                 "raise max_tokens"
             )
         tokens = bin_tokens or bin_tokens_on(self._device)
         contents = PlainContents(
-            TokenArrays([token_ids(each) for each in distinct]), BinSize.holding(np.minimum(lengths, longest), tokens)
+            TokenArrays([token_ids(each) for each in letters]), BinSize.holding(np.minimum(lengths, longest), tokens)
         )
         embedder = Embedder(self._encoder, chosen, pooling, compute == "bfloat16")
         size = part_size(pooling, len(chosen) * self.dim, "float32", tokens)
@@ -161,11 +159,9 @@ class Model:
                     )
                 ends = np.cumsum(lengths[part] - SPECIAL_TOKENS)[:-1]
                 found += np.split(vectors, ends) if pooling == "residue" else [vectors]
-        number_of = {each: number for number, each in enumerate(distinct)}
-        order = [number_of[each] for each in letters]
         if pooling == "residue":
-            return [found[number] if layers else found[number][:, 0] for number in order]
-        whole = np.concatenate([*found, np.zeros((0, len(chosen), self.dim), np.float32)])[order]
+            return found if layers else [each[:, 0] for each in found]
+        whole = np.concatenate([*found, np.zeros((0, len(chosen), self.dim), np.float32)])
         return whole if layers else whole[:, 0]
 
     def score(
