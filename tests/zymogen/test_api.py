@@ -133,13 +133,14 @@ def test_mistakes_are_one_error(model: "zymogen.Model", call: object, message: s
 
 
 def test_threads_share_a_model(model: "zymogen.Model") -> None:
-    expected = model.embed(SEQUENCES, layers=[1, 2])
+    given = [SEQUENCES[number : number + 3] for number in range(4)]
+    expected = [model.embed(each, layers=[0, 1, 2]) for each in given]
     found: list[object] = [None] * 4
-    # Between a thread's hooks and its forward pass, others have their turn.
-    hook = model._encoder.register_forward_pre_hook(lambda *_: time.sleep(0.02))
+    # Before a thread's forward pass ends, others have their turn.
+    hook = model._encoder.layers[-1].register_forward_hook(lambda *_: time.sleep(0.05))
 
     def work(number: int) -> None:
-        found[number] = model.embed(SEQUENCES, layers=[1, 2])
+        found[number] = model.embed(given[number], layers=[0, 1, 2])
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -147,7 +148,7 @@ def test_threads_share_a_model(model: "zymogen.Model") -> None:
     for thread in threads:
         thread.join()
     hook.remove()
-    assert all(np.array_equal(expected, each) for each in found)  # type: ignore[arg-type]
+    assert all(map(np.array_equal, expected, found))  # type: ignore[arg-type]
 
 
 TRACES = """
