@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from pretrain.evaluate.training_curve import without_rolled_back
 from support.assays.small_run import write
 from support.kept_runs import config
 from support.launching import FLOAT32, Launched, bit_equal, end_of, lines, run, started, until
 from zymogen.trainer.checkpoint.best import best_valid
-from zymogen.trainer.run.attempts import AttemptRecords, attempts
-from zymogen.trainer.run.directory import RunDirectory
+from zymogen.trainer.run.reader import RunReader
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 
@@ -153,10 +151,7 @@ def compare_members(one: Path, other: Path) -> None:
 
 def kept(root: Path, name: str) -> list[tuple[int, Any]]:
     """What metrics.jsonl tells of each step, without what was lost in a restart."""
-    begun = attempts(AttemptRecords.read(RunDirectory(root)))
-    return [
-        (line["step"], line[name]) for line in without_rolled_back(lines(root / "metrics.jsonl"), begun) if name in line
-    ]
+    return [(line["step"], line[name]) for line in RunReader(root).lines if name in line]
 
 
 def files(root: Path) -> set[str]:
