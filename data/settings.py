@@ -55,7 +55,7 @@ class CorpusSettings(Section):
         "path",
     )
     format: str = setting(
-        OPERATIONAL, f"'auto': by the suffix of each file, or {FORM} for a class of your own", AUTO, extends=True
+        OPERATIONAL, f"'auto': by the suffix of each file, or {FORM} for a class of your own", AUTO, extends="class"
     )
     format_options: dict[str, Any] = setting(OPERATIONAL, "settings of a class of your own", {})
     clusters: str | None = setting(

@@ -89,7 +89,7 @@ class FineTuneJob(Job[FineTuneScores]):
 
     @property
     def patience(self) -> int | None:
-        """As the recipe says."""
+        """Validations without a gain after which training stops, from the recipe."""
         return self.recipe.run.patience
 
     def fingerprints(self) -> dict[str, str]:

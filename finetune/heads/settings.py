@@ -26,7 +26,7 @@ class HeadSettings(Section):
         "'mlp': LayerNorm and two maps; 'transformers': as in EsmForSequenceClassification, "
         f"EsmForTokenClassification; or {FORM} for a class of your own",
         "mlp",
-        extends=True,
+        extends="class",
     )
     options: dict[str, Any] = setting(IDENTITY, "settings of a class of your own", {})
     pooling: PoolingRequest = setting(

@@ -39,7 +39,7 @@ class TaskSettings(Section):
         IDENTITY,
         "what a label is: a number ('regression'), yes or no ('binary', of several columns 'multilabel'), one of "
         f"several classes ('multiclass', in an order 'ordinal'), or {FORM} for a class of your own",
-        extends=True,
+        extends="class",
     )
     options: dict[str, Any] = setting(IDENTITY, "settings of a class of your own", {})
     level: Level = setting(IDENTITY, "what has a label: a sequence, each residue, each pair of residues", "sequence")

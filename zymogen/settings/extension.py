@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
-from zymogen.settings.section import OPERATIONAL, Section, fields_of, settings_of, unknown_word
+from zymogen.settings.section import Section, fields_of, unknown_word
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -117,17 +117,15 @@ def hash_of(setting: str, name: str) -> str:
 def code_of(recipe: Any) -> dict[str, str]:
     """Return the SHA-256 of the files that define the user's classes, by the settings that name them.
 
-    Those of operational settings are left out, as they decide nothing that is learned. A file is read once, when the
-    class is first asked for: what is changed later is not what trains.
+    Functions that only show a number are left out. A file is read once, when the class is first asked for: what is
+    changed later is not what trains.
 
     Raises:
         ValueError: a module cannot be imported.
     """
-    classes = {name: setting_class for name, setting_class, _ in settings_of(recipe)}
+    shown = {name for name, f, _ in fields_of(recipe) if f.metadata["extends"] == "number"}
     return {
-        setting: _hash(setting, names[0])
-        for setting, names in external_names(recipe).items()
-        if classes[setting] is not OPERATIONAL
+        setting: _hash(setting, names[0]) for setting, names in external_names(recipe).items() if setting not in shown
     }
 
 

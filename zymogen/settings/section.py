@@ -43,7 +43,7 @@ def setting(
     unit: str = "",
     *,
     only: tuple[str, tuple[str, ...]] | None = None,
-    extends: bool = False,
+    extends: Literal[False, "class", "number"] = False,
     **bounds: float,
 ) -> Any:
     """A dataclass field with its class, one-line meaning, default, unit, the setting that it depends on, and bounds.
@@ -55,7 +55,8 @@ def setting(
         unit: what its numbers count.
         only: another setting of its section, and the values with which this one is read (none listed: all but its
             default); with others this one must have its own default.
-        extends: whether it may also name a class of the user's (`extension`).
+        extends: whether it may also name a class of the user's (`extension`), or a function that only shows a number,
+            whose code is not recorded.
         bounds: what its number, or each number of its list, may be: at most one lower and one upper bound.
     """
     metadata = {"class": setting_class, "doc": doc, "unit": unit, "only": only, "extends": extends, "bounds": bounds}

@@ -52,7 +52,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/(?!.*\.(?:safetensors|bin|pt|ckpt|to
 """``organisation/name``. Anything else is a path, as are file names."""
 
 _LOCK = threading.RLock()
-"""Of the settings of transformers."""
+"""Held while settings of transformers are others than the process has."""
 
 ESM2: dict[str, Any] = {
     "vocab_size": VOCABULARY,

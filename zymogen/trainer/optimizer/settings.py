@@ -35,7 +35,7 @@ class OptimizerSettings(Section):
         IDENTITY,
         f"'adamw', or 'muon' for the matrices of the layers and AdamW for the rest, or {FORM} for a class of your own",
         "adamw",
-        extends=True,
+        extends="class",
     )
     options: dict[str, Any] = setting(IDENTITY, "settings of a class of your own", {})
     momentum: float = setting(IDENTITY, "decay of Muon's momentum", 0.95, only=("name", ("muon",)), at_least=0, below=1)

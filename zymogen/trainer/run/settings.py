@@ -28,7 +28,7 @@ class RunSettings(Section):
         OPERATIONAL,
         f"numbers of a line of progress: {', '.join(OWN)}, or {FORM} for a function or class of your own",
         DEFAULT,
-        extends=True,
+        extends="number",
     )
     evaluate_every: Every = setting(
         OPERATIONAL, "between two validations; the last step has one in any case", "10 min", UNIT
