@@ -7,17 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
+from finetune.__main__ import _next as last_lines
 from finetune.bundle.folder import open_folder, write_bundle
-from finetune.bundle.manifest import ReadingSettings
-from finetune.predict.__main__ import _reading
+from finetune.bundle.manifest import MANIFEST, ReadingSettings
+from finetune.predict.__main__ import _notes, _reading
 from finetune.predict.__main__ import main as predict
 from finetune.predict.predictor import empty_model, open_predictor
 from finetune.splits.parts import parts_of
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
+from finetune.tables.settings import TableSettings
+from finetune.tables.table import Table
 from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
 from support.assays.bundled import letters, rows
@@ -268,3 +272,19 @@ def test_whole_sequences_are_read_by_a_model_of_mutations() -> None:
     asked = argparse.Namespace(**nothing, sequence=["letters"])
     found = _reading(asked, trained, Path("none.fasta"), ["letters"])
     assert found == ReadingSettings(sequence=("letters",))
+
+
+def test_unknown_letters_are_noted() -> None:
+    table = Table("x.csv", pa.table({"sequence": ["MK?T*A", "MKTAA", "MKJTA"]}), 2)
+    proteins = proteins_of(table, TableSettings(unknown_letters="count"), None, is_part=True)
+    notes = ["; ".join(_notes(proteins, row, int(proteins.record_of_row[row]), (1, 99))) for row in range(3)]
+    assert notes == ["2 unknown letters are read as <unk>: * ?", "", "1 unknown letters are read as <unk>: J"]
+
+
+def test_the_last_lines_name_the_command_that_predicts_with_all_folds(tmp_path: Path) -> None:
+    command = f"Predict other proteins: python -m finetune.predict {tmp_path} in.csv -o out.csv"
+    assert command not in last_lines(tmp_path)
+    for fold in ("fold-0", "fold-1"):
+        (tmp_path / fold / "bundle").mkdir(parents=True)
+        (tmp_path / fold / "bundle" / MANIFEST).touch()
+    assert command in last_lines(tmp_path)
