@@ -127,9 +127,10 @@ class Recipe:
         Raises:
             ValueError: one cannot be imported, or a setting is not allowed.
         """
-        self.heads.kind  # noqa: B018
+        head = self.heads.kind
         for task in self.tasks:
             task.kind.check()
+            head.require_level(task)
 
     def _schedule(self) -> ScheduleSettings:
         """The schedule with what follows from the adaptation, where the recipe leaves it open."""
