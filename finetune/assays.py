@@ -155,7 +155,7 @@ class Assays:
     @property
     def _drawn(self) -> list[SampleGroup]:
         """The groups that an epoch draws from; none where it draws each training record once."""
-        return groups_of(self.settings.temperature, self.settings.balance, self._trains, self.tables, self.tasks)
+        return groups_of(self.settings.temperature, self._trains, self.tables)
 
     @property
     def contents(self) -> LabelledContents:

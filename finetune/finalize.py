@@ -169,7 +169,7 @@ def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[TrainedMember]) ->
         newest = newest_valid(one.run.checkpoints, writer=False, check=unreadable)
         weights = sorted((file.path, file.sha256) for file in best.manifest.files)
         models.append([one.member.name, best.trainer.step, weights, newest.trainer.step if newest else 0])
-    settings = [asdict(part) for part in (recipe.model, recipe.split, recipe.adaptation, recipe.losses, *recipe.tasks)]
+    settings = [asdict(part) for part in (recipe.model, recipe.split, recipe.adaptation, recipe.heads, *recipe.tasks)]
     searches = search_method() if assays.store.num_records else ""
     facts = [FORMAT, versions(), searches, assays.fingerprint, assays.division.parts.fingerprint, settings, models]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()

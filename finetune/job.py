@@ -113,7 +113,6 @@ class FineTuneJob(Job[FineTuneScores]):
                 start.shape,
                 self.tasks,
                 self.recipe.heads,
-                self.recipe.losses,
                 features=self.features,
                 inputs=inputs,
             )
@@ -288,7 +287,6 @@ class FineTuneJob(Job[FineTuneScores]):
         manifest = BundleManifest(
             tasks=tuple(self.tasks),
             heads=recipe.heads,
-            losses=recipe.losses,
             adaptation=recipe.adaptation,
             reading=ReadingSettings(**reading),
             encoder=self.shape,

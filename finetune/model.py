@@ -21,8 +21,7 @@ from finetune.heads.input_scale import InputScale
 from finetune.heads.pooling import Pooling, context_max, first_slots, rows_of
 from finetune.heads.settings import HeadSettings
 from finetune.labels.columns import LabelColumns
-from finetune.losses.loss import LearnedBalance, TaskLoss
-from finetune.losses.settings import LossSettings
+from finetune.losses.loss import TaskLoss
 from finetune.tasks.task import Task
 from pretrain.model.attention.choice import Request
 from pretrain.model.encoder import Encoder
@@ -49,7 +48,6 @@ class FineTuneModel(nn.Module):
         shape: of the encoder.
         objectives: what is learned, in the order of `Batch.targets`; their names are distinct.
         heads: settings of all heads.
-        losses: settings of all losses.
         attention: backend that the encoder computes attention with.
         features: cached vectors, in the place of the encoder; the model has none then, and nothing pools by attention.
         inputs: what standardises the vectors of sequences and of residues; without one they are read as they are.
@@ -63,7 +61,6 @@ class FineTuneModel(nn.Module):
         shape: EsmShape,
         objectives: Sequence[Task],
         heads: HeadSettings,
-        losses: LossSettings,
         attention: Request = "auto",
         features: CachedFeatures | None = None,
         inputs: Mapping[str, InputScale] | None = None,
@@ -79,7 +76,6 @@ class FineTuneModel(nn.Module):
         self.pooling = Pooling(shape.dim, heads.pooled_by == "attention") if has_pooling else None
         self.heads = nn.ModuleDict({head_name(o.settings.name): TaskHead(o, heads, shape) for o in objectives})
         self.losses = [TaskLoss(objective) for objective in objectives]
-        self.balance = LearnedBalance(len(objectives)) if losses.weights == "learned" else None
 
     def forward(self, batch: Batch, each: bool = False) -> Tensor | tuple[Tensor, ...]:
         """Loss sums, ``(objectives,)`` float32: squared errors of z-scores, or nats.
@@ -103,11 +99,7 @@ class FineTuneModel(nn.Module):
         if each:
             return tuple(numbers)
         together = zip(self.losses, numbers, batch.targets, columns, strict=True)
-        sums = torch.stack([loss(own, targets.labels, of) for loss, own, targets, of in together])
-        if self.balance is None:
-            return sums
-        weighted: Tensor = self.balance(sums, [targets.slots.numel() for targets in batch.targets])
-        return weighted
+        return torch.stack([loss(own, targets.labels, of) for loss, own, targets, of in together])
 
     def _scaled(self, read: _HeadInput, level: str) -> Tensor:
         """Vectors as heads read them."""

@@ -11,13 +11,11 @@ from data.order.settings import PackingSettings
 from data.settings import ContentSettings
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.settings import HeadSettings
-from finetune.losses.settings import LossSettings
 from finetune.splits.settings import SplitSettings
 from finetune.tables.settings import TableSettings
 from finetune.tasks.settings import TaskSettings
 from pretrain.model.settings import ComputeSettings, ModelSettings
-from zymogen.settings.extension import is_external
-from zymogen.settings.section import IDENTITY, OPERATIONAL, require, require_known, setting
+from zymogen.settings.section import IDENTITY, OPERATIONAL, require, setting
 from zymogen.trainer.engine.settings import ParallelSettings
 from zymogen.trainer.optimizer.settings import OptimizerSettings, ScheduleSettings
 from zymogen.trainer.run.settings import SelectingRunSettings
@@ -51,9 +49,6 @@ class AssaySettings(PackingSettings, TableSettings):
         1.0,
         at_least=1,
     )
-    balance: str | None = setting(
-        IDENTITY, "task whose classes are drawn equally often in training; without it, as often as they occur", None
-    )
     bins_per_forward: int = setting(
         OPERATIONAL, "bins that one rank takes through one forward pass", 1, "bins", at_least=1
     )
@@ -69,8 +64,6 @@ class AssaySettings(PackingSettings, TableSettings):
         require(3 <= self.crop_tokens <= self.bin_tokens, "data.crop_tokens", self.crop_tokens, said)
         said = "it mixes several tables, and data.table names one; leave it out"
         require(self.temperature == 1 or len(self.table) > 1, "data.temperature", self.temperature, said)
-        said = f"data.balance = {self.balance!r} decides too what is drawn; leave one of the two out"
-        require(self.temperature == 1 or self.balance is None, "data.temperature", self.temperature, said)
 
     @property
     def documents_per_bin(self) -> int:
@@ -109,7 +102,6 @@ class Recipe:
     tasks: tuple[TaskSettings, ...]
     split: SplitSettings
     heads: HeadSettings = field(default=HeadSettings())
-    losses: LossSettings = field(default=LossSettings())
     adaptation: AdaptationSettings = field(default=AdaptationSettings())
     optimizer: OptimizerSettings = field(default=OptimizerSettings(betas=(0.9, 0.999)))
     schedule: ScheduleSettings = field(default=ScheduleSettings())
@@ -122,7 +114,6 @@ class Recipe:
         require(bool(names), "tasks", names, "describe at least one task, as a table [[tasks]]")
         said = "two tasks have one name; give each its own"
         require(len(set(names)) == len(names), "tasks.name", names, said)
-        self._require_balance()
         size, slots = self.parallel.context, self.data.bin_tokens
         said = f"it must be a multiple of parallel.context = {size}, so that every process gets equally many slots"
         require(slots % size == 0, "data.bin_tokens", slots, said)
@@ -136,20 +127,10 @@ class Recipe:
         Raises:
             ValueError: one cannot be imported, or a setting is not allowed.
         """
-        self.heads.kind  # noqa: B018
+        head = self.heads.kind
         for task in self.tasks:
             task.kind.check()
-
-    def _require_balance(self) -> None:
-        """Refuse a task whose classes cannot be drawn."""
-        balance, names = self.data.balance, [task.name for task in self.tasks]
-        if balance is None:
-            return
-        require_known("data.balance", balance, names)
-        task = self.tasks[names.index(balance)]
-        said = f"it is of type {task.type} and level {task.level}; name a task that has classes of whole sequences"
-        has_classes = is_external(task.type) or not task.is_number  # one of the user's is not imported here
-        require(has_classes and task.level == "sequence", "data.balance", balance, said)
+            head.require_level(task)
 
     def _schedule(self) -> ScheduleSettings:
         """The schedule with what follows from the adaptation, where the recipe leaves it open."""

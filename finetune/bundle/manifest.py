@@ -14,7 +14,6 @@ from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.input_scale import InputScaleRecord
 from finetune.heads.settings import HeadSettings
-from finetune.losses.settings import LossSettings
 from finetune.results.results import Ensemble, Results
 from finetune.tables.settings import TableSettings
 from finetune.tasks.task import Task
@@ -79,7 +78,6 @@ class BundleManifest:
 
     tasks: tuple[Task, ...]
     heads: HeadSettings
-    losses: LossSettings
     adaptation: AdaptationSettings
     reading: ReadingSettings
     encoder: EsmShape

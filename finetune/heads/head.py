@@ -141,11 +141,7 @@ class TaskHead(nn.Module):
     def __init__(self, objective: Task, settings: "HeadSettings", shape: EsmShape) -> None:
         super().__init__()
         task, head = objective.settings, settings.kind
-        if task.level not in head.levels:
-            raise ValueError(
-                f"heads.form is {settings.form!r}, which has no head for the level {task.level!r} of task "
-                f"{task.name!r}; set heads.form to 'mlp'"
-            )
+        head.require_level(task)
         self.shape = len(objective.outputs), *task.kind.shape(len(objective.classes))
         self.map = head.build(shape, settings.hidden or shape.dim, objective.width, task.level)
         self.thresholds = task.kind.output_module(len(objective.outputs), len(objective.classes))

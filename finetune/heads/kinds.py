@@ -7,7 +7,7 @@ In: the recipe's section. Out: modules. Kept: nothing. `Head` is the base class 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from finetune.tasks.settings import Level
+from finetune.tasks.settings import Level, TaskSettings
 from zymogen.settings import extension
 from zymogen.settings.section import Section
 
@@ -37,6 +37,18 @@ class Head(ABC):
 
     def __init__(self, settings: "HeadSettings", options: Section) -> None:
         self.settings, self.options = settings, options
+
+    def require_level(self, task: TaskSettings) -> None:
+        """Refuse a task that it is not for.
+
+        Raises:
+            ValueError: which level of which task.
+        """
+        if task.level not in self.levels:
+            raise ValueError(
+                f"heads.form is {self.settings.form!r}, which has no head for the level {task.level!r} of task "
+                f"{task.name!r}; set heads.form to 'mlp'"
+            )
 
     @abstractmethod
     def build(self, shape: "EsmShape", hidden: int, width: int, level: Level) -> "nn.Module":

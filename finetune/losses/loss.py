@@ -1,19 +1,16 @@
 """The loss of one task: a sum over its targets, which the step divides, once, by their number in all processes.
 
-In: numbers of a head, labels, columns of targets. Out: a sum, () float32. Kept: constants of the task, by device;
-where weights are learned, a log-variance for each task (Kendall et al., 2018, arXiv:1705.07115).
+In: numbers of a head, labels, columns of targets. Out: a sum, () float32. Kept: constants of the task, by device.
 
 Numbers: squared errors in standard deviations of the training labels, bounds among them. Classes: nats. Ordered
 classes: cumulative logits, or proportional odds (McCullagh, 1980). Shapes: n targets, C classes.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from finetune.labels.columns import LabelColumns
 from finetune.tasks.constants import DeviceConstants
@@ -88,26 +85,6 @@ def balanced(class_counts: NDArray[np.int64]) -> NDArray[np.float64]:
     classes, total = (counts > 0).sum(1, keepdims=True), counts.sum(1, keepdims=True)
     weights = total / (np.maximum(classes, 1) * np.where(counts > 0, counts, 1))
     return np.where(counts > 0, weights, 1.0)
-
-
-class LearnedBalance(nn.Module):
-    """``exp(-s) S + n s / 2`` for an objective with loss sum S over n targets and learned s.
-
-    Both terms carry n, so that after the step's division by all targets they are ``exp(-s)`` times the mean loss, plus
-    ``s / 2``. An objective without a target in the step adds neither: were the second term added for it too, s would
-    fall without end.
-    """
-
-    def __init__(self, objectives: int) -> None:
-        """Every weight is 1 until it is learned."""
-        super().__init__()
-        self.log_variance = nn.Parameter(torch.zeros(objectives))
-
-    def forward(self, sums: Tensor, counts: Sequence[int]) -> Tensor:
-        """Loss sums ``(objectives,)`` and their numbers of targets to weighted sums ``(objectives,)``."""
-        s = self.log_variance.to(sums.dtype)
-        halves = [one * (count / 2) for one, count in zip(s.unbind(), counts, strict=True)]
-        return torch.exp(-s) * sums + torch.stack(halves)
 
 
 class TaskLoss:

@@ -141,6 +141,6 @@ def empty_model(bundle: Bundle) -> FineTuneModel:
     manifest = bundle.manifest
     with torch.device("meta"):
         inputs = {name: of_level.scale for name, of_level in manifest.inputs.items()}
-        model = FineTuneModel(manifest.encoder, manifest.tasks, manifest.heads, manifest.losses, inputs=inputs)
+        model = FineTuneModel(manifest.encoder, manifest.tasks, manifest.heads, inputs=inputs)
     adapt(model, manifest.adaptation, manifest.adapters)
     return model

@@ -199,7 +199,7 @@ REQUIRED: dict[type, dict[str, Any]] = {
 }
 OTHER_STRINGS = (
     *("log_every", "evaluate_every", "checkpoint_every", "checkpoint_url", "saves_may_fail_for", "preset"),
-    *("timeout", "sequence", "mutation", "protein", "id", "linker", "balance", "name", "columns", "unit", "missing"),
+    *("timeout", "sequence", "mutation", "protein", "id", "linker", "name", "columns", "unit", "missing"),
     *("conditions", "lower_bounds", "upper_bounds", "bound_column"),
     *("unit_column", "classes", "column", "train", "validation", "test", "unused", "validation_column", "cuts", "kind"),
     *("targets", "options", "type", "form", "format", "format_options", "console"),

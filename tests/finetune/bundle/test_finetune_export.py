@@ -23,7 +23,6 @@ from finetune.bundle.manifest import BaseModel, BundleManifest, ReadingSettings
 from finetune.export import transformers as written
 from finetune.export.__main__ import export, exportable
 from finetune.heads.settings import HeadSettings
-from finetune.losses.settings import LossSettings
 from finetune.predict.predictor import empty_model, open_predictor
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
@@ -70,7 +69,6 @@ def bundle_of(
     manifest = BundleManifest(
         tasks=tuple(objectives),
         heads=HeadSettings(form=form),  # type: ignore[arg-type]
-        losses=LossSettings(),
         adaptation=adaptation,
         reading=ReadingSettings(crop_tokens=60, bin_tokens=64),
         encoder=shape,

@@ -7,19 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pandas
+import pyarrow as pa
 import pytest
 import torch
 
 import zymogen
+from finetune.__main__ import _next as last_lines
 from finetune.bundle.columns import cell as predicted_cell
 from finetune.bundle.folder import open_folder, write_bundle
-from finetune.bundle.manifest import ReadingSettings
+from finetune.bundle.manifest import MANIFEST, ReadingSettings
 from finetune.predict.__main__ import main as predict
 from finetune.predict.predictor import empty_model, open_predictor
-from finetune.predict.rows import RowColumns, RowPredictions
+from finetune.predict.rows import RowColumns, RowPredictions, _notes
 from finetune.splits.parts import parts_of
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
+from finetune.tables.settings import TableSettings
+from finetune.tables.table import Table
 from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
 from support.assays.bundled import letters, rows
@@ -308,3 +312,19 @@ def test_python_names_a_row_that_cannot_be_predicted(folder: Path) -> None:
         model.predict("MKT")
     with pytest.raises(ValueError, match=r"none is no bundle, and has none in bundle/"):
         zymogen.open_bundle(folder / "none")
+
+
+def test_unknown_letters_are_noted() -> None:
+    table = Table("x.csv", pa.table({"sequence": ["MK?T*A", "MKTAA", "MKJTA"]}), 2)
+    proteins = proteins_of(table, TableSettings(unknown_letters="count"), None, is_part=True)
+    notes = ["; ".join(_notes(proteins, row, int(proteins.record_of_row[row]), (1, 99))) for row in range(3)]
+    assert notes == ["2 unknown letters are read as <unk>: * ?", "", "1 unknown letters are read as <unk>: J"]
+
+
+def test_the_last_lines_name_the_command_that_predicts_with_all_folds(tmp_path: Path) -> None:
+    command = f"Predict other proteins: python -m finetune.predict {tmp_path} in.csv -o out.csv"
+    assert command not in last_lines(tmp_path)
+    for fold in ("fold-0", "fold-1"):
+        (tmp_path / fold / "bundle").mkdir(parents=True)
+        (tmp_path / fold / "bundle" / MANIFEST).touch()
+    assert command in last_lines(tmp_path)

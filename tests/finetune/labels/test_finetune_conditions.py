@@ -56,3 +56,9 @@ def test_outputs_of_one_class_each_are_refused_with_all_classes() -> None:
     said = "all 4 training labels of 'y' are '0', '1' in each of its 2 outputs alone"
     with pytest.raises(ValueError, match=said):
         objectives([found], np.ones(4, bool))
+
+
+def test_long_values_of_conditions_are_cut_in_errors() -> None:
+    columns: dict[str, list[Cell]] = {"y": ["a", "b"], "SMILES": ["C" * 400] * 2}
+    with pytest.raises(ValueError, match=r"different classes of 'y, SMILES C{50}' for one sequence"):
+        read(columns, [0, 0], type="multiclass", conditions=("SMILES",))

@@ -240,3 +240,12 @@ def test_labels_of_residues_that_were_cut_away_are_left_out(policy: TooLong, kep
     assert pairs.positions is not None
     assert pairs.positions.tolist() == [[kept.index(place) for place in pair] for pair, _ in both]
     assert pairs.values.tolist() == [value for _, value in both]
+
+
+@pytest.mark.parametrize("cell", ['["H", null, "E"]', "['H', None, 'E']".replace("None", "'-'"), "[H;-;E]", "H - E"])
+def test_lists_of_residue_labels(cell: str) -> None:
+    assert residue_labels([cell], [3], type="multiclass") == [(0, 0, 1.0, 0), (0, 0, 0.0, 2)]
+
+
+def test_a_list_of_one_number_is_the_number() -> None:
+    assert as_list(read({"y": ["[1.5]", "[-3e2]", "2"]}).labels) == [(0, 0, 1.5), (1, 0, -300.0), (2, 0, 2.0)]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data.batches.batch import Targets
 from finetune.labels.columns import LabelColumns
-from finetune.losses.loss import SCALE, LearnedBalance, TaskLoss, balanced, cumulative, focal, squared
+from finetune.losses.loss import SCALE, TaskLoss, balanced, cumulative, focal, squared
 from finetune.tasks.task import Task
 from support.assays.labelled_batches import EVERY_TYPE, PAIR, targets, task
 
@@ -168,14 +168,3 @@ def test_without_a_target_the_sum_is_0_and_tied(objective: Task) -> None:
     assert found == 0
     found.backward()
     assert numbers.grad is not None
-
-
-def test_learned_weights_touch_only_what_is_there() -> None:
-    balance = LearnedBalance(3)
-    with torch.no_grad():
-        balance.log_variance.copy_(torch.tensor([0.0, 1.0, -2.0]))
-    sums = balance(torch.tensor([6.0, 10.0, 0.0]), [3, 4, 0])
-    np.testing.assert_allclose(sums.detach(), [6, 10 / math.e + 4 / 2, 0], rtol=1e-6)
-    sums.sum().backward()
-    assert balance.log_variance.grad is not None
-    np.testing.assert_allclose(balance.log_variance.grad, [-6 + 3 / 2, -10 / math.e + 2, 0], rtol=1e-6)

@@ -16,7 +16,6 @@ from data.batches.batch import Batch
 from finetune.heads import pooling
 from finetune.heads.settings import HeadSettings, PoolingRequest
 from finetune.labels.columns import LabelColumns
-from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel
 from pretrain.model.context import ContextShard
 from support.assays.labelled_batches import EVERY_TYPE, gradient, labelled, wide, without_labels
@@ -51,8 +50,7 @@ def prepared(name: str) -> Batch:
 
 
 def computed(case: Heads, context: ContextShard | None) -> Found:
-    heads, losses = HeadSettings(pooling=case.pooling), LossSettings(weights="learned")
-    model = FineTuneModel(case.model().shape, EVERY_TYPE, heads, losses, case.backend)
+    model = FineTuneModel(case.model().shape, EVERY_TYPE, HeadSettings(pooling=case.pooling), case.backend)
     perturb(model.encoder)
     wide(model.heads)
     if model.pooling is not None:

@@ -16,7 +16,6 @@ from data.batches.batch import Batch, Targets
 from finetune.heads import pooling
 from finetune.heads.settings import HeadSettings, PoolingRequest
 from finetune.job import FineTuneJob
-from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel, head_name
 from finetune.tasks.task import Task
 from pretrain.model.flops import encoder_flops
@@ -28,11 +27,10 @@ from support.inputs.whole_models import from_transformers_state
 
 SHAPE = PRESETS["esm2_60k"]
 POOLINGS: tuple[PoolingRequest, ...] = ("mean", "attention", "begin")
-FIXED, LEARNED = LossSettings(), LossSettings(weights="learned")
 
 
-def made(*objectives: Task, losses: LossSettings = FIXED, shape: EsmShape = SHAPE, **heads: str) -> FineTuneModel:
-    model = FineTuneModel(shape, objectives, HeadSettings(**heads), losses)  # type: ignore[arg-type]
+def made(*objectives: Task, shape: EsmShape = SHAPE, **heads: str) -> FineTuneModel:
+    model = FineTuneModel(shape, objectives, HeadSettings(**heads))  # type: ignore[arg-type]
     perturb(model.encoder)
     wide(model.heads)
     return model
@@ -46,10 +44,9 @@ def one_of(of: Targets, index: int) -> Targets:
 # What a label adds --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("losses", [FIXED, LEARNED], ids=["fixed", "learned"])
-def test_the_gradient_of_some_labels_is_the_weighted_sum_of_each_task_s_own(losses: LossSettings) -> None:
+def test_the_gradient_of_some_labels_is_the_weighted_sum_of_each_task_s_own() -> None:
     """One protein with 5 labels of 8 tasks; each task alone is a batch in which no other has a label."""
-    model, weights = made(*EVERY_TYPE[:5], losses=losses).double(), torch.tensor([1.0, 0.3, 2.0, 0.7, 1.5])
+    model, weights = made(*EVERY_TYPE[:5]).double(), torch.tensor([1.0, 0.3, 2.0, 0.7, 1.5])
     one = pack([[document(60, 0.0, 1)]], 64)
     labels = [
         targets([0, 0], [1.5, -3.0], [0, 2], censoring=[0, 1]),
@@ -79,13 +76,10 @@ def test_a_task_without_a_label_has_no_gradient() -> None:
     assert [bool(row.any()) for row in weight] == [True, False, True]
 
 
-@pytest.mark.parametrize("losses", [FIXED, LEARNED], ids=["fixed", "learned"])
 @pytest.mark.parametrize("pooling_", POOLINGS)
 @pytest.mark.parametrize("batch", [without_labels(labelled()), labelled().idle()], ids=["no labels", "idle"])
-def test_a_pass_without_a_label_is_0_and_reaches_every_parameter(
-    batch: Batch, pooling_: PoolingRequest, losses: LossSettings
-) -> None:
-    model = made(*EVERY_TYPE, PAIR, losses=losses, pooling=pooling_)
+def test_a_pass_without_a_label_is_0_and_reaches_every_parameter(batch: Batch, pooling_: PoolingRequest) -> None:
+    model = made(*EVERY_TYPE, PAIR, pooling=pooling_)
     sums = model(replace(batch, targets=(*batch.targets, targets([], []))))
     assert sums.tolist() == [0] * 8
     assert not gradient(model, sums.sum()).any()
@@ -93,7 +87,7 @@ def test_a_pass_without_a_label_is_0_and_reaches_every_parameter(
 
 @pytest.mark.parametrize("pooling_", POOLINGS)
 def test_a_pass_with_labels_reaches_every_parameter(pooling_: PoolingRequest) -> None:
-    model = made(*EVERY_TYPE, losses=LEARNED, pooling=pooling_)
+    model = made(*EVERY_TYPE, pooling=pooling_)
     sums = model(labelled())
     assert sums.dtype == torch.float32
     gradient(model, sums.sum())
@@ -206,7 +200,7 @@ def test_cached_vectors_stand_in_for_the_encoder() -> None:
         placed.append(replace(of, columns=of.columns._replace(place=place)))
     batch = replace(batch, targets=tuple(placed))
     whole = made(*objectives)
-    cached = FineTuneModel(SHAPE, objectives, HeadSettings(), FIXED, features=Kept(whole, batch))
+    cached = FineTuneModel(SHAPE, objectives, HeadSettings(), features=Kept(whole, batch))
     cached.load_state_dict(whole.state_dict(), strict=False)
     assert not any(name.startswith("encoder") for name, _ in cached.named_parameters())
     torch.testing.assert_close(cached(batch), whole(batch))
@@ -257,7 +251,7 @@ Theirs = EsmForSequenceClassification | EsmForTokenClassification
 
 def ours_from(theirs: Theirs, level: str, names: Callable[[str], str]) -> FineTuneModel:
     objective = task("a", "multiclass", classes=5, level=level)
-    ours = FineTuneModel(SHAPE, [objective], HeadSettings(form="transformers"), FIXED)
+    ours = FineTuneModel(SHAPE, [objective], HeadSettings(form="transformers"))
     whole = EsmForMaskedLM(config(5)).state_dict() | theirs.state_dict()
     state = {name: t for name, t in from_transformers_state(whole, SHAPE).items() if name.startswith("encoder.")}
     heads = {names(n): t for n, t in theirs.state_dict().items() if n.startswith("classifier.")}
@@ -305,7 +299,7 @@ def test_a_head_s_first_weights_depend_on_its_name_and_the_seed_alone() -> None:
 
 
 def made_only(*objectives: Task) -> FineTuneModel:
-    return FineTuneModel(SHAPE, objectives, HeadSettings(), FIXED)
+    return FineTuneModel(SHAPE, objectives, HeadSettings())
 
 
 @pytest.mark.parametrize("name", ["IC50 (nM)", "a.b", "pop", "forward", "α/β", "T_m %"])

@@ -68,7 +68,7 @@ def assays(recipe: Recipe) -> Assays:
 
 @pytest.fixture(scope="module")
 def model(recipe: Recipe, assays: Assays) -> FineTuneModel:
-    made = FineTuneModel(PRESETS["esm2_60k"], assays.objectives, recipe.heads, recipe.losses)
+    made = FineTuneModel(PRESETS["esm2_60k"], assays.objectives, recipe.heads)
     wide(made)
     return made
 

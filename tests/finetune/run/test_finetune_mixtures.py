@@ -154,35 +154,14 @@ def test_what_decides_the_order_is_in_the_fingerprint(folder: Path, assays: Assa
     assert less.fingerprint != hot.fingerprint
 
 
-@pytest.mark.parametrize("word", ["data.temperature=2", "data.balance=place"])
-def test_a_plan_continues_in_the_middle_to_the_same_bytes(folder: Path, word: str) -> None:
+def test_a_plan_continues_in_the_middle_to_the_same_bytes(folder: Path) -> None:
+    word = "data.temperature=2"
     ahead = list(islice(opened(folder / "recipe.toml", word).plan(5).bins(Cursor()), 120))
     assert ahead[-1][1].pass_index >= 2
     for at in (0, 31, 77):
         fresh = opened(folder / "recipe.toml", word).plan(5).bins(ahead[at][1])
         for (wanted, _), (bin_, _) in zip(ahead[at + 1 : at + 30], fresh, strict=False):
             assert bin_.samples.tobytes() == wanted.samples.tobytes()
-
-
-def test_classes_are_drawn_equally_often_and_the_others_as_before(folder: Path) -> None:
-    found = opened(folder / "recipe.toml", "data.balance=place")
-    (task,) = (task for task in found.tasks if task.settings.name == "place")
-    training = found.records(TRAIN)
-    count = np.diff(task.labels.pointers)[training]
-    of_class = {int(r): int(task.labels.values[task.labels.pointers[r]]) for r in training[count > 0]}
-    frequent = Counter(of_class.values())
-    assert len(frequent) == 3
-    assert max(frequent.values()) >= min(frequent.values()) + 4
-    for counts in drawn(found, 2):
-        of_classes = Counter[int]()
-        for record, times in counts.items():
-            of_classes.update({of_class.get(record, -1): times})
-        labelled = len(of_class)
-        assert of_classes.pop(-1) == len(training) - labelled
-        assert max(of_classes.values()) - min(of_classes.values()) <= 1
-        assert of_classes.total() == labelled
-        assert all(counts[int(record)] == 1 for record in training[count == 0])
-    assert next(each for name, each in found.facts() if name == "drawn").endswith("place = membrane")
 
 
 def test_a_pass_is_as_many_draws_as_training_records(folder: Path) -> None:
@@ -217,10 +196,6 @@ BAD = {
         "more.csv: split.column is 'place'; ",
     ),
     "a letter": (short, (), "more.csv: row 5: has no protein: its column 'sequence' says "),
-    "balance": (same, ("data.balance=plaice",), "data.balance is 'plaice'; the nearest is 'place', allowed are"),
-    "balanced numbers": (same, ("data.balance=affinity",), "data.balance is 'affinity'; it is of type regression"),
-    "balanced residues": (same, ("data.balance=state",), "data.balance is 'state'; it is of type multiclass and level"),
-    "both": (same, ("data.balance=place", "data.temperature=2"), "data.temperature is 2.0; data.balance = 'place'"),
     "below 1": (same, ("data.temperature=0.5",), "data.temperature is 0.5; "),
 }
 

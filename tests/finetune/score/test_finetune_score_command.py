@@ -165,3 +165,9 @@ def test_several_processes_are_refused(
     assert run(model, tmp_path, "mutant\nK2R\n") == 78
     assert "error: 2 processes were started, and each would do and write the same" in capsys.readouterr().err
     assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["Mutations", "mutation", "Variant", "mutant"])
+def test_usual_names_of_mutations_in_any_case(model: Path, tmp_path: Path, name: str) -> None:
+    assert run(model, tmp_path, f"{name}\nK2R\n", "--scheme", "wt-marginal") == 0
+    assert rows_of(tmp_path / "out.csv")[0]["small:wt-marginal"] != ""

@@ -73,7 +73,6 @@ REFUSED = [
     (["tasks.reads.options.least=0"], "options.least is 0.0; it must be above 0"),
     (["tasks.reads.imbalance=focal"], "only a task of classes reads it, and tasks.reads.type is 'counts:Counts'"),
     (["tasks.reads.type=regression"], "tasks.reads.options is {'least': 0.05}; only a class of your own reads it"),
-    (["data.balance=reads"], "whose classes cannot all be drawn equally often"),
     (["heads.form=gatd"], "heads.form is 'gatd'; allowed are 'mlp', 'transformers', or package.module:Class"),
     (["heads.form=counts:Counts"], "must be a class derived from finetune.heads.kinds.Head"),
     (["heads.options.bias=1"], "only a class of your own reads it, and heads.form is 'mlp'"),

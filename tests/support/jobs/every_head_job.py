@@ -17,7 +17,6 @@ from data.batches.contents import Contents
 from data.order.plan import Bin
 from finetune.heads.settings import HeadSettings
 from finetune.labels.columns import LabelColumns
-from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel
 from finetune.tasks.task import Task
 from pretrain.model.initialization import initial_weights
@@ -55,7 +54,7 @@ class EveryContents(Contents):
 
 
 class EveryHeadJob(length_job.LengthJob):
-    """All of them, weighed by what they leave unexplained."""
+    """All of them."""
 
     objectives = tuple(job.LossTerm(objective.settings.name, 1.0) for objective in OBJECTIVES)
 
@@ -65,9 +64,9 @@ class EveryHeadJob(length_job.LengthJob):
 
     def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
         self.shape = PRESETS["esm2_60k"]
-        heads, losses = HeadSettings(pooling="attention"), LossSettings(weights="learned")
+        heads = HeadSettings(pooling="attention")
         with torch.device("meta"):
-            model = FineTuneModel(self.shape, OBJECTIVES, heads, losses)
+            model = FineTuneModel(self.shape, OBJECTIVES, heads)
         return ModelBundle(model, asdict(self.shape), initial_weights(model, self.recipe.run.seed), self.shape.dim)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
