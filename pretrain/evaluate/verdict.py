@@ -177,7 +177,8 @@ def _diverged(course: TrainingCurve) -> Advised | None:
         return _lower_rate("The loss became infinite or no number")
     if course.steps and course.skipped_steps >= max(1.0, _SKIPPED * course.steps):
         return _lower_rate(f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped")
-    late = [loss for tokens, loss in course.training if 10 * tokens >= 9 * last]
+    most = max(5, sum(10 * tokens >= 9 * last for tokens, _ in course.training))
+    late = [loss for _, loss in course.training[-most:]]
     if len(late) >= 5 and (now := math.fsum(late) / len(late)) > _ABOVE_A_GUESS:
         return _lower_rate(f"The training loss is {now:.2f} nats, above that of a guess")
     return None
