@@ -85,17 +85,14 @@ def verdict(
         held_out: what the scored proteins are.
         corrupted: scores of the same weights under 80/10/10, where they are shown.
     """
-    found = _advised(scores, course, held_out)
-    little = scores.floor is None and (scores.gain < _LITTLE or scores.gain_low <= 0) and math.isfinite(scores.gain)
-    return replace(found, is_little=little, caveats=tuple(_caveats(scores, held_out, corrupted, little)))
-
-
-def _advised(scores: CorruptionScores, course: TrainingCurve, held_out: HeldOutUnit) -> Verdict:
     judgement, finding = _judged(scores, held_out)
     advised = _diverged(course)
     if held_out is HeldOutUnit.NOTHING:  # scores of training proteins are no second opinion
         course = replace(course, validations=())
-    return Verdict(judgement, finding, *(advised or _risen(course) or _by_trend(judgement, scores, course) or ()))
+    advice, reason, times = advised or _risen(course) or _by_trend(judgement, scores, course) or (None, "", 1)
+    little = scores.floor is None and (scores.gain < _LITTLE or scores.gain_low <= 0) and math.isfinite(scores.gain)
+    caveats = tuple(_caveats(scores, held_out, corrupted, little))
+    return Verdict(judgement, finding, advice, reason, times, little, caveats)
 
 
 # What the scores show -----------------------------------------------------------------------------
