@@ -215,15 +215,6 @@ def test_what_was_measured_of_other_weights_is_not_on_the_card(
     assert read(root, {WEIGHTS}).of_others == (CONTACTS, ASSAYS)
 
 
-def test_a_regression_that_ranks_no_pair_is_called_so(tmp_path: Path) -> None:
-    root = measure(WrittenRun().write(tmp_path / "run"))
-    said = "every weight of the regression is 0, and it ranks no pair."
-    content = json.loads((root / CONTACTS).read_text())
-    for weight, is_said in (([0.0, 0.0], True), ([0.0, 0.1], False)):
-        (root / CONTACTS).write_text(json.dumps(content | {"weight": weight}))
-        assert (said in card_of(root)) == is_said
-
-
 def test_of_one_frozen_set_the_figure_over_all_stands_once_in_model_index(tmp_path: Path) -> None:
     root = measure(WrittenRun().write(tmp_path / "run"))
     lines = [*records.read(root / "metrics.jsonl")]
