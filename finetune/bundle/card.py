@@ -20,17 +20,12 @@ from pretrain.card.text import (
     section_lines,
     started_from,
     table,
-    versions,
 )
 from pretrain.report.pictures import card_pictures
 from pretrain.report.section import NOT_MEASURED, source_names
 
 CARD = "README.md"
 _TAGS = {"sequence": "text-classification", "residue": "token-classification"}
-_LICENCE = f"""\
-The licence of these weights is {NOT_STATED}: the run does not know it. Anyone who publishes them adds `license` to the
-metadata above, after a look at the licences of the assay data and of the weights that training started from. How to
-cite this model is {NOT_STATED}, too."""
 
 
 def write_pictures(manifest: BundleManifest, folder: Path) -> list[str]:
@@ -114,14 +109,14 @@ def _text(
             for section in report_sections.evaluation(manifest.evaluation)
             for line in section_lines(section, pictures)
         ],
-        "Limits": [f"- {line}" for line in _limits(manifest)],
-        "Licence and citation": [_LICENCE],
-        "Versions": versions(manifest.versions),
     }
     return card(
         name,
         parts,
         _results(manifest),
+        limits=_limits(manifest),
+        made_of="the assay data and of the weights that training started from",
+        versions=manifest.versions,
         pipeline_tag=tag,
         is_modern=manifest.encoder.is_modern,
         init=base.init,

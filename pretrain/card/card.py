@@ -20,7 +20,6 @@ from pretrain.card.text import (
     section_lines,
     started_from,
     table,
-    versions,
 )
 from pretrain.evaluate.scores import TITLES, HeldOutUnit, format_interval
 from pretrain.report import charts, page_text, results
@@ -34,9 +33,6 @@ from zymogen.trainer.run.reader import RunReader
 _PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")
 """Settings that name places on somebody's machine, or are shown elsewhere."""
 _PLAIN = re.compile(r"[\w.,+ \[\]-]*")
-_LICENCE = f"""\
-The licence of these weights is {NOT_STATED}: the run does not know it. Anyone who publishes them adds `license` to the
-metadata above, after a look at the licences of the sequences and of what training started from."""
 _PAPERS = {
     "ESM-2": "Lin et al. (2023), Evolutionary-scale prediction of atomic-level protein structure with a language "
     "model, Science 379",
@@ -125,20 +121,23 @@ def write_card(
             *section_lines(loss, pictures),
             *section_lines(measured, pictures),
         ],
-        "Limits": [f"- {line}" for line in _limits(scores, data, corpus, found)],
-        "Licence and citation": [
-            _LICENCE,
-            "",
-            f"How to cite this model is {NOT_STATED}. The architecture: {_PAPERS[architecture]}.",
-        ],
-        "Versions": versions(described.versions),
     }
     name = root.resolve().name
     scored = [*validation_results(name, scores, corpus, frozen), *measured_results(found, frozen)]
-    path, init = folder / "README.md", model.get("init")
-    path.write_text(
-        card(name, parts, scored, pipeline_tag="fill-mask", is_modern=is_modern, init=init), encoding="utf-8"
+    text = card(
+        name,
+        parts,
+        scored,
+        limits=_limits(scores, data, corpus, found),
+        made_of="the sequences and of what training started from",
+        citation=f"The architecture: {_PAPERS[architecture]}.",
+        versions=described.versions,
+        pipeline_tag="fill-mask",
+        is_modern=is_modern,
+        init=model.get("init"),
     )
+    path = folder / "README.md"
+    path.write_text(text, encoding="utf-8")
     return path
 
 

@@ -28,6 +28,10 @@ def card(
     parts: Mapping[str, Iterable[str]],
     results: Sequence[EvalResult],
     *,
+    limits: Iterable[str],
+    made_of: str,
+    citation: str = "",
+    versions: Mapping[str, str],
     pipeline_tag: str,
     is_modern: bool,
     init: str | None,
@@ -39,6 +43,10 @@ def card(
         name: of the model.
         parts: heading -> lines of Markdown; those before the first heading have an empty one.
         results: for `model-index`, which is there where anything was measured.
+        limits: sentences about what is not known.
+        made_of: what has a licence that decides that of the weights.
+        citation: more about how to cite the model.
+        versions: of the packages that the weights were made with.
         pipeline_tag: the Hub's word for the task.
         is_modern: whether it is an ESM C, which not every version of transformers loads.
         init: what training started from.
@@ -54,7 +62,17 @@ def card(
         **measured,
     )
     body = [f"# {literal(name)}", ""]
-    for heading, lines in parts.items():
+    ending = {
+        "Limits": [f"- {line}" for line in limits],
+        "Licence and citation": [
+            f"The licence of these weights is {NOT_STATED}: the run does not know it. Anyone who publishes them adds "
+            f"`license` to the metadata above, after a look at the licences of {made_of}.",
+            "",
+            f"How to cite this model is {NOT_STATED}. {citation}".rstrip(),
+        ],
+        "Versions": table(("", ""), [(literal(str(package)), literal(str(of))) for package, of in versions.items()]),
+    }
+    for heading, lines in {**parts, **ending}.items():
         body += [f"## {heading}", ""] if heading else []
         body += [*lines, ""]
     text = "\n".join(body).strip()
@@ -137,8 +155,3 @@ def started_from(init: str | None, preset: str | None) -> str:
         if hub_model(init)
         else f"weights in {literal(source_names([init]))}"
     )
-
-
-def versions(described: Mapping[str, Any]) -> list[str]:
-    """The lines on which versions the weights were made with."""
-    return table(("", ""), [(literal(str(name)), literal(str(of))) for name, of in described.items()])

@@ -85,17 +85,14 @@ def verdict(
         held_out: what the scored proteins are.
         corrupted: scores of the same weights under 80/10/10, where they are shown.
     """
-    found = _advised(scores, course, held_out)
-    little = scores.floor is None and (scores.gain < _LITTLE or scores.gain_low <= 0) and math.isfinite(scores.gain)
-    return replace(found, is_little=little, caveats=tuple(_caveats(scores, held_out, corrupted, little)))
-
-
-def _advised(scores: CorruptionScores, course: TrainingCurve, held_out: HeldOutUnit) -> Verdict:
     judgement, finding = _judged(scores, held_out)
     advised = _diverged(course)
     if held_out is HeldOutUnit.NOTHING:  # scores of training proteins are no second opinion
         course = replace(course, validations=())
-    return Verdict(judgement, finding, *(advised or _risen(course) or _by_trend(judgement, scores, course) or ()))
+    advice, reason, times = advised or _risen(course) or _by_trend(judgement, scores, course) or (None, "", 1)
+    little = scores.floor is None and (scores.gain < _LITTLE or scores.gain_low <= 0) and math.isfinite(scores.gain)
+    caveats = tuple(_caveats(scores, held_out, corrupted, little))
+    return Verdict(judgement, finding, advice, reason, times, little, caveats)
 
 
 # What the scores show -----------------------------------------------------------------------------
@@ -177,7 +174,8 @@ def _diverged(course: TrainingCurve) -> Advised | None:
         return _lower_rate("The loss became infinite or no number")
     if course.steps and course.skipped_steps >= max(1.0, _SKIPPED * course.steps):
         return _lower_rate(f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped")
-    late = [loss for tokens, loss in course.training if 10 * tokens >= 9 * last]
+    most = max(5, sum(10 * tokens >= 9 * last for tokens, _ in course.training))
+    late = [loss for _, loss in course.training[-most:]]
     if len(late) >= 5 and (now := math.fsum(late) / len(late)) > _ABOVE_A_GUESS:
         return _lower_rate(f"The training loss is {now:.2f} nats, above that of a guess")
     return None

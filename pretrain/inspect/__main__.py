@@ -25,10 +25,7 @@ from zymogen.processes.exit_classes import CLASSES
 
 def main(arguments: list[str] | None = None) -> int:
     """Answer what the command line asks; the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
-    if words[:1] and (Path(words[0]).is_dir() or "/" in words[0]):
-        words = ["attempts", *words]
-    return run_and_report(lambda: _answer(_parser().parse_args(words)), is_alone=True)
+    return run_and_report(lambda: _answer(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _answer(options: argparse.Namespace) -> int:

@@ -98,11 +98,12 @@ def _of_pretraining(run: RunReader) -> ReportContent:
 def _of_every_run(run: RunReader) -> list[ReportSection]:
     """What the page of each job ends with."""
     proteins, kind = page_text.proteins(run), kind_of(HeldOutUnit.of(run.record.corpus)).capitalize()
+    environment = [*(("", line) for line in run.record.compute), *run.record.versions.items()]
     explained = (_LETTERS,) if proteins else ()
     return [
         ReportSection(f"{kind}s, as the model predicts them", explained, drawings=proteins),
         ReportSection("How it trained", drawings=charts.training_figures(run)),
         ReportSection("When", sheets=page_text.attempts(run), drawings=(charts.time_line(run),)),
         ReportSection("Recipe", settings=page_text.recipe(run)),
-        ReportSection("Environment", settings=page_text.environment(run)),
+        ReportSection("Environment", settings=[("", environment)] if environment else []),
     ]

@@ -150,12 +150,6 @@ def recipe(run: RunReader) -> list[tuple[str, list[tuple[str, str]]]]:
     ]
 
 
-def environment(run: RunReader) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Where and how the run computed, as names and texts."""
-    found = [*(("", line) for line in run.record.compute), *run.record.versions.items()]
-    return [("", found)] if found else []
-
-
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value)) or "none"

@@ -151,7 +151,20 @@ def _precisions(found: ContactScores) -> Shown:
         f"over {len(found.chains):,} chains. None of them is a relative of the {len(found.fitted_on):,} chains on "
         f"whose attention maps the regression was fitted. {constant if found.is_constant else ''}",
     )
-    return sheet, [_contacts(found), _map(found)]
+    drawn = (
+        IntervalRow(who if who == what else f"{what}, {who}", of.mean, ((of.low, of.high),))
+        for who, each in found.means.items()
+        for what, of in each.items()
+    )
+    plot = IntervalPlot(
+        name="contacts",
+        title="Contacts at long range",
+        rows=tuple(drawn),
+        x_title="precision, mean over chains",
+        number="{:.3f}".format,
+        note=f"Of {len(found.chains):,} chains, none a relative of those that the regression was fitted on.",
+    )
+    return sheet, [plot, _map(found)]
 
 
 def _spearman(number: int, column: str, selections: Mapping[str, Mapping[str, list[float]]]) -> Shown:
@@ -218,23 +231,6 @@ def _perplexity(evaluation: EvaluationResult, by: str) -> IntervalPlot | None:
         x_title=f"perplexity, {TITLES['mask_all']}; upright: residue frequencies",
         number="{:.2f}".format,
         note=f"Frozen set {evaluation.set[:12]}.",
-    )
-
-
-def _contacts(found: ContactScores) -> IntervalPlot:
-    """Mean precision at long range of the model, random weights and chance."""
-    rows = (
-        IntervalRow(who if who == what else f"{what}, {who}", of.mean, ((of.low, of.high),))
-        for who, each in found.means.items()
-        for what, of in each.items()
-    )
-    return IntervalPlot(
-        name="contacts",
-        title="Contacts at long range",
-        rows=tuple(rows),
-        x_title="precision, mean over chains",
-        number="{:.3f}".format,
-        note=f"Of {len(found.chains):,} chains, none a relative of those that the regression was fitted on.",
     )
 
 

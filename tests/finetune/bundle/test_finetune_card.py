@@ -8,10 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -27,11 +25,11 @@ from pretrain.card.text import FOLDER
 from pretrain.export.checksums import CHECKSUMS
 from pretrain.model.presets import PRESETS
 from pretrain.push.folder import finished_files
+from support.pages.cards import numbers_of, unknown_numbers
 from support.places import ROOT
 from zymogen.settings.json_file import validate
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
-NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 
 
 @pytest.fixture
@@ -56,31 +54,11 @@ def manifest_of(bundle: Path) -> BundleManifest:
     return BundleManifest.read(bundle)
 
 
-def leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for each in value:
-            yield from leaves(each)
-    else:
-        yield value
-
-
 def unknown(card: str, bundle: Path) -> list[str]:
-    """The numbers on a card that bundle.json does not have; code has none."""
-    body = ModelCard(card).text
-    for left_out in (r"```.*?```", r"`[^`]*`", r"<!--.*?-->", "95 % interval"):
-        body = re.sub(left_out, "", body, flags=re.S)
-    known = {"0.5", "0.0"}  # by chance
-    for value in leaves(json.loads((bundle / "bundle.json").read_text())):
-        if isinstance(value, str):
-            known |= set(NUMBER.findall(value))
-        elif isinstance(value, (int, float)):
-            known |= {f"{value:.3f}", str(value), f"{value:.0%}".rstrip("%"), f"{value:,}"}
-    known |= {f"{count / 1234:.1%}".rstrip("%") for count in (5, 77)}  # of the audit's tested sequences
-    numbers = NUMBER.findall(body.replace("\\", ""))
-    assert len(numbers) > 20
-    return [number for number in numbers if number.rstrip(",") not in known]
+    """The numbers on a card that bundle.json does not have."""
+    content = json.loads((bundle / "bundle.json").read_text())
+    shares = {f"{count / 1234:.1%}".rstrip("%") for count in (5, 77)}  # of the audit's tested sequences
+    return unknown_numbers(card, {*numbers_of(content, lambda value: {f"{value:.3f}"}), *shares})
 
 
 def test_the_card_of_a_bundle_has_its_tasks_and_scores(bundle: Path) -> None:

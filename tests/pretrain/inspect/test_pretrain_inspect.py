@@ -150,10 +150,6 @@ def test_a_start_that_would_be_refused_is_a_matter_of_the_input(
     said = capsys.readouterr().out.splitlines()
     assert said[4].startswith("class        error (70)")
     assert said[-1].startswith("what to do   the next start is refused: the last 3 starts ended at step 7 by the same ")
-    assert main(["attempts", str(tmp_path)]) == 0
-    assert main([str(tmp_path)]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[: len(shown) // 2] == shown[len(shown) // 2 :]
 
 
 def test_the_last_start_is_waited_for_while_its_process_ends(

@@ -105,12 +105,6 @@ def test_assays_are_strokes_and_their_protein_means_a_dot(root: Path) -> None:
     assert not [drawn for drawn in read(root).section().drawings if drawn.title.startswith("ProteinGym")]
 
 
-@pytest.mark.slow
-def test_assays_are_on_the_page(root: Path) -> None:
-    (root / ASSAYS).write_text(f"{ASSAYS_HEAD}A,A,Activity,m:wt-marginal,9,0.1,,,,\n")
-    assert "ProteinGym, m:wt-marginal" in write_report(root).read_text()
-
-
 def test_contacts_without_what_stands_beside_them_cost_their_picture_alone(root: Path) -> None:
     content = json.loads((root / CONTACTS).read_text())
     of_nothing, without_chance = content["map"] | {"residues": 0}, content["means"] | {"chance": {}}
