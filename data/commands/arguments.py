@@ -51,7 +51,7 @@ def parsers() -> tuple[PathParser, dict[str, PathParser]]:
         "A recipe that names the same sources uses the same store. An interrupted build continues where it stopped.",
         reads=True,
     )
-    build.add_argument("sources", nargs="+", metavar="SOURCE", help="as data.sources; '-' alone is standard input")
+    build.add_argument("sources", nargs="+", metavar="SOURCE", help="as data.sources")
     build.add_argument(
         "--output",
         type=Path,
