@@ -216,6 +216,7 @@ def _could_be_meant(folder: Path) -> str:
     if stores := [name for name in names if (folder / name / "store.json").exists()]:
         return f"it holds {format_list(stores)}, finished: name one, for example '{folder / stores[0]}'"
     found = [name for name in names if suffix_of(name) in (*FORMATS, *TableSource.suffixes)]
-    ending = found[0][found[0].lower().rindex(suffix_of(found[0])) :] if found else ""
-    holds, place = f"it holds {format_list(found)}: name them", glob.escape(str(folder))
-    return f"{holds}, for example '{place}/*{ending}'" if found else f"name its files, for example '{folder}/*.fasta'"
+    if not found:
+        return f"name its files, for example '{folder}/*.fasta'"
+    ending = found[0][found[0].lower().rindex(suffix_of(found[0])) :]
+    return f"it holds {format_list(found)}: name them, for example '{glob.escape(str(folder))}/*{ending}'"
