@@ -176,7 +176,7 @@ def planning(corpora: Corpora, settings: DataSettings) -> list[Row]:
     many = replace(corpora, settings=small)
     far = many.plan(0)
     million = cursor_at(far, 1_000_000)
-    print(f"step 1,000,000 of a small step is pass {million.pass_index}, window {million.window}")
+    print(f"step 1,000,000 of a small step is pass {million.epoch}, window {million.window}")
 
     def start(cursor: Cursor, step: int) -> Work:
         def first() -> None:

@@ -33,13 +33,13 @@ def plan(window: int, records: int = 400, *, mixed: bool = False, **settings: ob
 
 def before_stages_were_cut(p: Plan, cursor: Cursor) -> list[tuple[list[int], list[int], list[int]]]:
     """The bins of a window by the rules of before: one stage for all of it."""
-    items, settings = p.sampler.window(cursor.pass_index, cursor.window), p.settings
+    items, settings = p.sampler.window(cursor.epoch, cursor.window), p.settings
     assert items is not None
     longest = stage_value(settings.curriculum, settings.crop_tokens, cursor.tokens_before_window)
     starts, lengths = crop(*items, num_residues(items.samples), longest, p.seed)
     compose = pack if settings.composition == "packed" else bucket
     groups = compose(lengths, settings.bin_tokens, settings.documents_per_bin)
-    key = keyed_random.key(p.seed, keyed_random.BIN_ORDER, cursor.pass_index, cursor.window)
+    key = keyed_random.key(p.seed, keyed_random.BIN_ORDER, cursor.epoch, cursor.window)
     bins = [groups.bins()[b] for b in np.argsort(keyed_random.hashes(key, np.arange(groups.num_bins)), kind="stable")]
     return [(items.samples[of].tolist(), starts[of].tolist(), lengths[of].tolist()) for of in bins]
 
@@ -93,9 +93,9 @@ def test_other_runs_keep_their_order_to_the_byte(
     p = plan(window, mixed=mixed, curriculum=curriculum, composition=composition)
     cursor, windows = Cursor(), 0
     while cursor.tokens_before_window < 90_000:
-        bins = p.window(cursor.pass_index, cursor.window, cursor.tokens_before_window)
+        bins = p.window(cursor.epoch, cursor.window, cursor.tokens_before_window)
         if bins is None:
-            cursor = Cursor(pass_index=cursor.pass_index + 1, tokens_before_window=cursor.tokens_before_window)
+            cursor = Cursor(epoch=cursor.epoch + 1, tokens_before_window=cursor.tokens_before_window)
             continue
         assert content(bins) == before_stages_were_cut(p, cursor)
         cursor, windows = next_cursor(cursor, bins), windows + 1
@@ -105,19 +105,19 @@ def test_other_runs_keep_their_order_to_the_byte(
 @pytest.mark.parametrize("mixed", [False, True])
 def test_after_its_last_stage_a_small_corpus_is_ordered_as_ever(mixed: bool) -> None:
     for begin in (ENDS[1], 10**9):
-        cursor = Cursor(pass_index=0 if mixed else 3, window=3 if mixed else 0, tokens_before_window=begin)
+        cursor = Cursor(epoch=0 if mixed else 3, window=3 if mixed else 0, tokens_before_window=begin)
         p = plan(1000, mixed=mixed)
-        bins = p.window(cursor.pass_index, cursor.window, begin) or []
+        bins = p.window(cursor.epoch, cursor.window, begin) or []
         assert content(bins) == before_stages_were_cut(p, cursor)
 
 
 def test_a_pass_with_stages_holds_every_sample_once_and_the_cursor_is_the_whole_state() -> None:
     p = plan(1000)
-    for pass_index in (0, 1):
-        bins = p.window(pass_index, 0, 0) or []
+    for epoch in (0, 1):
+        bins = p.window(epoch, 0, 0) or []
         assert sorted(np.concatenate([b.samples for b in bins]).tolist()) == list(range(400))
     stream = list(islice(p.bins(Cursor()), 400))
-    assert stream[-1][1].pass_index > 1
+    assert stream[-1][1].epoch > 1
     for at in (1, 40, 41, 100, 170, 333):
         resumed = list(islice(plan(1000).bins(stream[at - 1][1]), 30))
         assert [(content([a]), c) for a, c in resumed] == [(content([b]), d) for b, d in stream[at : at + 30]]
