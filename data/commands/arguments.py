@@ -75,9 +75,6 @@ def parsers() -> tuple[PathParser, dict[str, PathParser]]:
     head.add_argument("-n", type=int, dest="count", metavar="N", help="number of records; default 10")
     head.add_argument("--start", type=int, metavar="K", help="the first record, counted from 0; default 0")
     head.add_argument(
-        "--record", type=int, nargs="+", action="extend", metavar="K", help="these records, counted from 0"
-    )
-    head.add_argument(
         "--name",
         nargs="+",
         action="extend",

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.order.packing import bucket, pack
+from data.order.packing import pack
 from data.order.sampler import Sampler, WindowSamples
 from data.order.settings import PackingSettings
 from zymogen import keyed_random
@@ -92,7 +92,7 @@ class Plan:
     Args:
         sampler: gives the samples of a window.
         num_residues: returns the number of residues of each sample id.
-        settings: sizes of crop, bin and window, curriculum and composition.
+        settings: sizes of crop, bin and window, and curriculum.
         seed: seed of the run.
     """
 
@@ -153,8 +153,7 @@ class Plan:
             first_bin: number of the window's bins that were composed before these.
         """
         settings = self.settings
-        compose = pack if settings.composition == "packed" else bucket
-        groups = compose(documents.lengths, settings.bin_tokens, settings.documents_per_bin)
+        groups = pack(documents.lengths, settings.bin_tokens, settings.documents_per_bin)
         numbers = np.arange(first_bin, first_bin + groups.num_bins)
         shuffled = np.argsort(keyed_random.hashes(key, numbers), kind="stable")
         by_bin = Bin(*(of_each[groups.members] for of_each in documents))

@@ -115,8 +115,7 @@ def test_build_takes_what_a_recipe_takes(run, fasta: Path) -> None:
         (["build", "none.fasta"], "none.fasta"),
         (["build", "none.fasta", "--max-bad-fraction", "1.5"], "max_bad_fraction is 1.5"),
         (["head", "none.fasta", "-n", "0"], "-n is 0"),
-        (["head", "none.fasta", "-n", "3", "--record", "1"], "-n and --start"),
-        (["head", "none.fasta", "--name", "x", "--record", "1"], "give one of them"),
+        (["head", "none.fasta", "-n", "3", "--name", "x"], "-n and --start"),
     ],
 )
 def test_mistakes_are_one_line(run, arguments: list[str], message: str) -> None:
@@ -190,9 +189,6 @@ def test_head_prints_what_was_read(run, fasta: Path) -> None:
     assert run("head", fasta)[1] == fasta_text()
     assert run("head", fasta, "-n", "2")[1] == fasta_text(PROTEINS[:2])
     assert run("head", fasta, "--start", "3", "-n", "1")[1] == fasta_text(PROTEINS[3:4])
-    assert run("head", fasta, "--record", "4", "0", "--record", "1")[1] == fasta_text(
-        [PROTEINS[4], PROTEINS[0], PROTEINS[1]]
-    )
 
 
 def test_head_finds_records_by_name(run, fasta: Path) -> None:
@@ -205,7 +201,7 @@ def test_head_finds_records_by_name(run, fasta: Path) -> None:
 
 
 def test_head_of_a_record_that_is_not_there(run, fasta: Path) -> None:
-    for arguments in (["--record", "1", "5"], ["--start", "5"], ["--record", "-1"]):
+    for arguments in (["--start", "5"], ["--start", "-1"]):
         status, _, err = run("head", fasta, *arguments)
         assert status == 2
         assert "has records 0 to 4" in err

@@ -85,7 +85,6 @@ def test_it_covers_two_passes_and_every_stage(recipe_in, tmp_path: Path) -> None
         "data.mask.select_prob=0.2",
         "data.crop_tokens=99",
         "data.curriculum=[[60_000, 40]]",
-        "data.composition=bucketed",
         "data.window_sequences=51",
         "data.validation_fraction=0.4",
         "data.sample_by=cluster",

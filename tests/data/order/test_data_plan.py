@@ -49,21 +49,13 @@ def test_every_sample_once_a_pass(epoch: int) -> None:
     assert plan().window(epoch, 5, 0) is None  # several windows, the last one short
 
 
-@pytest.mark.parametrize("composition", ["packed", "bucketed"])
-def test_bins_hold_what_they_say(composition: str) -> None:
-    for packed in one_pass(plan(settings=DataSettings(**BASE, composition=composition))):
+def test_bins_hold_what_they_say() -> None:
+    for packed in one_pass(plan()):
         assert 0 < packed.num_tokens <= 128
         total = LENGTHS[packed.samples] + 2
         assert np.array_equal(packed.lengths, np.minimum(total, 60))
         assert (packed.starts >= 0).all()
         assert (packed.starts + packed.lengths <= total).all()
-
-
-def test_buckets_hold_the_same_samples_otherwise() -> None:
-    bucketed = one_pass(plan(settings=DataSettings(**BASE, composition="bucketed")))
-    spread = [np.ptp(b.lengths) for b in bucketed]
-    assert np.array_equal(np.sort(np.concatenate([b.samples for b in bucketed])), np.arange(300))
-    assert np.mean(spread) < 0.5 * np.mean([np.ptp(b.lengths) for b in one_pass(plan())])
 
 
 def test_the_stream_is_the_windows_in_order_across_passes() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.order.packing import bucket, pack
+from data.order.packing import pack
 from data.order.plan import Bin, Cursor, Plan, crop, next_cursor, stage_end, stage_value
 from data.order.sampler import CORPUS_BITS, Epochs, Mixture, Sampler
 from data.settings import DataSettings
@@ -37,8 +37,7 @@ def before_stages_were_cut(p: Plan, cursor: Cursor) -> list[tuple[list[int], lis
     assert items is not None
     longest = stage_value(settings.curriculum, settings.crop_tokens, cursor.tokens_before_window)
     starts, lengths = crop(*items, num_residues(items.samples), longest, p.seed)
-    compose = pack if settings.composition == "packed" else bucket
-    groups = compose(lengths, settings.bin_tokens, settings.documents_per_bin)
+    groups = pack(lengths, settings.bin_tokens, settings.documents_per_bin)
     key = keyed_random.key(p.seed, keyed_random.BIN_ORDER, cursor.epoch, cursor.window)
     bins = [groups.bins()[b] for b in np.argsort(keyed_random.hashes(key, np.arange(groups.num_bins)), kind="stable")]
     return [(items.samples[of].tolist(), starts[of].tolist(), lengths[of].tolist()) for of in bins]
@@ -48,15 +47,12 @@ def content(bins: list[Bin]) -> list[tuple[list[int], list[int], list[int]]]:
     return [(b.samples.tolist(), b.starts.tolist(), b.lengths.tolist()) for b in bins]
 
 
-@pytest.mark.parametrize("composition", ["packed", "bucketed"])
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("window", [1000, 401])
-def test_below_a_window_a_stage_ends_with_the_document_that_reaches_it(
-    window: int, mixed: bool, composition: str
-) -> None:
+def test_below_a_window_a_stage_ends_with_the_document_that_reaches_it(window: int, mixed: bool) -> None:
     if mixed:
         window += 50
-    bins = [b for b, _ in islice(plan(window, mixed=mixed, composition=composition).bins(Cursor()), 300)]
+    bins = [b for b, _ in islice(plan(window, mixed=mixed).bins(Cursor()), 300)]
     seen, first = 0, {}
     for packed in bins:
         longest = int(packed.lengths.max())
@@ -78,7 +74,6 @@ def test_by_the_rules_of_before_the_stage_lasted_a_whole_pass() -> None:
     assert content(plan(1000).window(0, 0, 0) or []) != bins
 
 
-@pytest.mark.parametrize("composition", ["packed", "bucketed"])
 @pytest.mark.parametrize(
     ("window", "mixed", "curriculum"),
     [
@@ -87,10 +82,10 @@ def test_by_the_rules_of_before_the_stage_lasted_a_whole_pass() -> None:
     ],
 )
 def test_other_runs_keep_their_order_to_the_byte(
-    window: int, mixed: bool, curriculum: tuple[tuple[int, int], ...], composition: str
+    window: int, mixed: bool, curriculum: tuple[tuple[int, int], ...]
 ) -> None:
     """Those without a curriculum, and those of a corpus that fills a window."""
-    p = plan(window, mixed=mixed, curriculum=curriculum, composition=composition)
+    p = plan(window, mixed=mixed, curriculum=curriculum)
     cursor, windows = Cursor(), 0
     while cursor.tokens_before_window < 90_000:
         bins = p.window(cursor.epoch, cursor.window, cursor.tokens_before_window)
