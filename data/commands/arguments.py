@@ -10,13 +10,7 @@ from typing import get_args, get_type_hints
 
 from data.settings import CorpusSettings, DataSettings, IngestSettings
 from zymogen.command_line.parser import PathParser
-from zymogen.settings.origin import use_options
 from zymogen.settings.section import format_setting
-
-
-def forget_options() -> None:
-    """Have errors name settings as a recipe does again."""
-    use_options(None)
 
 
 def parsers() -> tuple[PathParser, dict[str, PathParser]]:

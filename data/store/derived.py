@@ -119,7 +119,10 @@ def verify_once(path: Path, content_hash: str, store_dir: Path | None, compare: 
     compare()
     if path.stat().st_mtime_ns == status.st_mtime_ns:
         with suppress(OSError, ValueError):
-            write_json(stamp_path, json.dumps(stamp, indent=1) + "\n")
+            with write_error(stamp_path):
+                stamp_path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing_file(stamp_path) as temporary:
+                temporary.write_text(json.dumps(stamp, indent=1) + "\n")
 
 
 def verify_tables(store: "TokenStore", store_dir: Path) -> None:
@@ -214,21 +217,9 @@ def kept_json(path: Path, names: Iterable[str], derive: Callable[[Path], dict[st
         derive: fills a folder, which takes the place of the one of `path`, and returns the facts about it.
 
     Raises:
-        ValueError: as of `read_json` and `write_json`, or `derive` raises it.
+        ValueError: as of `read_json`, or `derive` raises it.
     """
     if not path.parent.is_dir():
         with new_dir(path.parent) as building:
             (building / path.name).write_text(json.dumps(derive(building), indent=1))
     return read_json(path, names, path.parent)
-
-
-def write_json(path: Path, text: str) -> None:
-    """Write or replace a JSON file; its folder is made if it does not exist.
-
-    Raises:
-        ValueError: it cannot be written, for want of permission or space.
-    """
-    with write_error(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_file(path) as temporary:
-        temporary.write_text(text)
