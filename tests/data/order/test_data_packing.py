@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from data.order import packing
-from data.order.packing import BinMembers, bucket, pack
+from data.order.packing import BinMembers, pack
 from support.reference_kernels import best_fit
 from zymogen.compiled import compiled
 
@@ -20,13 +20,12 @@ def waste(groups: BinMembers, lengths: NDArray[np.int64], bin_tokens: int) -> fl
     return 1 - lengths.sum() / (groups.num_bins * bin_tokens)
 
 
-@pytest.mark.parametrize("compose", [pack, bucket])
 @pytest.mark.parametrize(
     ("bin_tokens", "most", "count"), [(64, 8, 500), (128, 16, 1), (1000, 4, 300), (5000, 625, 900)]
 )
-def test_every_document_once_in_a_bin_that_holds_it(compose, bin_tokens: int, most: int, count: int) -> None:
+def test_every_document_once_in_a_bin_that_holds_it(bin_tokens: int, most: int, count: int) -> None:
     lengths = proteins(count, crop=min(bin_tokens, 300))
-    groups = compose(lengths, bin_tokens, most)
+    groups = pack(lengths, bin_tokens, most)
     assert np.array_equal(np.sort(groups.members), np.arange(count))
     assert groups.first[0] == 0
     assert groups.first[-1] == count

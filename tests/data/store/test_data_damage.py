@@ -1,6 +1,5 @@
 """Damage of a store and of what is derived from it: one error that names the file and the remedy, and no crash."""
 
-import ast
 import re
 import threading
 import time
@@ -18,7 +17,6 @@ from data.store.token_store import TABLES, TokenStore, facts_text, new_hash
 from support.forked import in_process
 from support.inputs.raw_store import flip, write_store
 from support.inputs.seeded_source import SeededSource
-from support.places import ROOT
 
 DAMAGED = (
     r"{}/offsets\.bin is damaged: record {} does not lie in tokens\.bin where it says; `python -m data verify .*delete"
@@ -140,25 +138,3 @@ def test_a_run_notices_one_bit(tmp_path: Path, name: str) -> None:
     flip(found.folder / name, 60, 1)
     with pytest.raises(ValueError, match=rf"{name} differs from what was written: .*delete the folder"):
         prepare_corpora(plain)
-
-
-# Bytes --------------------------------------------------------------------------------------------
-
-
-def native_reads(source: str) -> list[str]:
-    """Calls that read a file by a type of this machine's byte order."""
-    readers, native = {"memmap", "fromfile", "_mapped", "_map", "_read", "read"}, re.compile(r"\bnp\.u?int(16|32|64)$")
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    return [
-        ast.unparse(call)
-        for call in calls
-        if ast.unparse(call.func).rpartition(".")[2] in readers
-        and any(native.search(ast.unparse(argument)) for argument in call.args)
-    ]
-
-
-def test_readers_name_their_byte_order() -> None:
-    assert {
-        path.name: found for path in (ROOT / "data").glob("*.py") if (found := native_reads(path.read_text()))
-    } == {}
-    assert native_reads('np.memmap(path, np.uint64, "r")\nnp.fromfile(f, "<u8")') == ["np.memmap(path, np.uint64, 'r')"]
