@@ -78,7 +78,7 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> P
             return PreparedCorpus(kept, Path(corpus.clusters).expanduser() if corpus.clusters else None, None)
         if not fetches:
             raise ValueError(
-                f"{corpus.sources[0]}: not read, as the file of a run names it"
+                f"{(remote or corpus.sources)[0]}: not fetched, as the file of a run names it"
                 f"{' and its class' if is_own else ''}, which may be somebody else's: build its store yourself (python "
                 f"-m data build SOURCE --store-dir {store_dir}), or give proteins with --data"
             )

@@ -194,7 +194,7 @@ def test_a_run_records_the_class_and_is_read_without_it(
     for facts in list(folder.rglob("store.json")):
         shutil.rmtree(facts.parent)
     said = refused(capfd, evaluate, run, "--data", run)
-    assert "x.a3m: not read, as the file of a run names it and its class" in said
+    assert "x.a3m: not fetched, as the file of a run names it and its class" in said
 
 
 @pytest.mark.launch
