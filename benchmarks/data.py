@@ -33,7 +33,7 @@ from data.commands.digest import cursor_at
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.balance import attention_cost, balance, imbalance
-from data.order.plan import SPECIAL_TOKENS, Cursor, Plan
+from data.order.plan import SPECIAL_TOKENS, Cursor
 from data.settings import DataSettings
 from data.sources.fasta import FastaSource
 
@@ -145,16 +145,12 @@ def filling(corpora: Corpora, settings: DataSettings) -> list[Row]:
 def planning(corpora: Corpora, settings: DataSettings) -> list[Row]:
     """Waste, the planner's share of the work, the start far into a run, and the balance of ranks."""
     plan = corpora.plan(0)
-    bucketed = Plan(plan.sampler, plan.num_residues, replace(settings, composition="bucketed"), 0)
-    rows = []
-    for name, of, bar in (("packed", plan, 0.005), ("bucketed", bucketed, 0.02)):
-        bins = of.window(0, 0, 0) or []
-        waste = 1 - sum(b.num_tokens for b in bins) / (len(bins) * settings.bin_tokens)
-        rows.append(Row(f"padding, {name}, T = 16k, window 2^17", "share of all slots", waste, bar, "lower"))
-        means = [b.num_tokens / len(b.lengths) for b in bins]
-        print(f"{name}: mean length per bin {np.mean(means):.0f}, standard deviation {np.std(means):.0f} tokens")
-
     bins = plan.window(0, 0, 0) or []
+    waste = 1 - sum(b.num_tokens for b in bins) / (len(bins) * settings.bin_tokens)
+    rows = [Row("padding, T = 16k, window 2^17", "share of all slots", waste, 0.005, "lower")]
+    means = [b.num_tokens / len(b.lengths) for b in bins]
+    print(f"mean length per bin {np.mean(means):.0f}, standard deviation {np.std(means):.0f} tokens")
+
     some = bins[:: len(bins) // 64]
     masked = corpora.masked(0)
     window_s, fill_s = side_by_side(
@@ -176,7 +172,7 @@ def planning(corpora: Corpora, settings: DataSettings) -> list[Row]:
     many = replace(corpora, settings=small)
     far = many.plan(0)
     million = cursor_at(far, 1_000_000)
-    print(f"step 1,000,000 of a small step is pass {million.pass_index}, window {million.window}")
+    print(f"step 1,000,000 of a small step is pass {million.epoch}, window {million.window}")
 
     def start(cursor: Cursor, step: int) -> Work:
         def first() -> None:

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from data.commands.arguments import forget_options, parsers
+from data.commands.arguments import parsers
 from zymogen.console.safe_text import log, log_error
 from zymogen.files.durable import CLOSED, FULL, format_os_error
 from zymogen.processes.environment import use_standard_streams, use_writable_caches
+from zymogen.settings.origin import use_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log(f"error: {format_os_error(error)}")
         return 2
     finally:
-        forget_options()
+        use_options(None)  # so that errors name settings as a recipe does again
     return status
 
 

@@ -318,5 +318,5 @@ class FineTuneJob(Job[FineTuneScores]):
 
     def corpus_progress(self, cursor: Cursor) -> CorpusProgress | None:
         """Proteins and passes."""
-        passes = cursor.pass_index
+        passes = cursor.epoch
         return CorpusProgress(self.assays.num_seen(self.recipe.run.seed, passes), float(passes)) if passes else None

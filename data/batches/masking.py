@@ -35,11 +35,11 @@ def corrupt(
     Returns:
         Inputs, (slots,) uint8, and the slots of the targets, (targets,) int32, ascending.
     """
-    first = int(bin_.passes[0])
-    if (bin_.passes == first).all():
-        keys = np.repeat(_keys(seed, first), len(bin_.passes), axis=0)
+    first = int(bin_.epochs[0])
+    if (bin_.epochs == first).all():
+        keys = np.repeat(_keys(seed, first), len(bin_.epochs), axis=0)
     else:
-        keys = np.concatenate([_keys(seed, pass_index) for pass_index in bin_.passes.tolist()])
+        keys = np.concatenate([_keys(seed, pass_index) for pass_index in bin_.epochs.tolist()])
     limits = mask.select_prob, mask.mask_prob, mask.mask_prob + mask.random_prob
     inputs, targets = np.empty_like(tokens), np.empty(len(tokens), np.int32)
     documents = bin_.samples, bin_.starts, bin_.lengths

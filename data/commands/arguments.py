@@ -10,13 +10,7 @@ from typing import get_args, get_type_hints
 
 from data.settings import CorpusSettings, DataSettings, IngestSettings
 from zymogen.command_line.parser import PathParser
-from zymogen.settings.origin import use_options
 from zymogen.settings.section import format_setting
-
-
-def forget_options() -> None:
-    """Have errors name settings as a recipe does again."""
-    use_options(None)
 
 
 def parsers() -> tuple[PathParser, dict[str, PathParser]]:
@@ -51,7 +45,7 @@ def parsers() -> tuple[PathParser, dict[str, PathParser]]:
         "A recipe that names the same sources uses the same store. An interrupted build continues where it stopped.",
         reads=True,
     )
-    build.add_argument("sources", nargs="+", metavar="SOURCE", help="as data.sources; '-' alone is standard input")
+    build.add_argument("sources", nargs="+", metavar="SOURCE", help="as data.sources")
     build.add_argument(
         "--output",
         type=Path,
@@ -74,9 +68,6 @@ def parsers() -> tuple[PathParser, dict[str, PathParser]]:
     head.add_argument("sources", nargs="+", metavar="STORE_OR_SOURCE", help=named)
     head.add_argument("-n", type=int, dest="count", metavar="N", help="number of records; default 10")
     head.add_argument("--start", type=int, metavar="K", help="the first record, counted from 0; default 0")
-    head.add_argument(
-        "--record", type=int, nargs="+", action="extend", metavar="K", help="these records, counted from 0"
-    )
     head.add_argument(
         "--name",
         nargs="+",

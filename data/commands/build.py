@@ -5,7 +5,7 @@ from dataclasses import fields
 
 from data.corpus.stores import open_store
 from data.settings import CorpusSettings, IngestSettings
-from data.sources.resolve import STANDARD_INPUT, resolve
+from data.sources.resolve import resolve
 from data.store.build import build_into, format_rejected, open_or_build
 from data.store.token_store import REJECTED, TokenStore
 from zymogen.console.progress import BuildProgress
@@ -24,10 +24,8 @@ def ingest_of(options: argparse.Namespace) -> IngestSettings:
 def run(options: argparse.Namespace) -> int:
     """Read the sources, print what the store holds, and return the exit status."""
     ingest, letters = ingest_of(options), options.unknown_letters
-    if options.sources == [STANDARD_INPUT] and options.output is None:
-        raise ValueError("standard input has no name by which its store is found; name a folder for it with --output")
     corpus = CorpusSettings(sources=tuple(options.sources), format=options.format)
-    found = resolve(corpus, letters, ingest, options.store_dir, reads_once=True)
+    found = resolve(corpus, letters, ingest, options.store_dir)
     if found.store is not None:
         raise ValueError(f"{found.store} is a finished store; there is nothing to build")
     with BuildProgress() as line:

@@ -121,10 +121,10 @@ def cursor_at(plan: Plan, step: int) -> Cursor:
     """The cursor at which a step begins; all windows before it are planned."""
     cursor, left = Cursor(), step * plan.settings.bins_per_step
     while True:
-        bins = plan.window(cursor.pass_index, cursor.window, cursor.tokens_before_window)
+        bins = plan.window(cursor.epoch, cursor.window, cursor.tokens_before_window)
         if bins is not None and left < len(bins):
             return replace(cursor, bin=left)
         if bins is None:
-            cursor = Cursor(pass_index=cursor.pass_index + 1, tokens_before_window=cursor.tokens_before_window)
+            cursor = Cursor(epoch=cursor.epoch + 1, tokens_before_window=cursor.tokens_before_window)
         else:
             cursor, left = next_cursor(cursor, bins), left - len(bins)

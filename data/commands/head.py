@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from data.alphabet import FASTA_LETTERS
 from data.commands.build import store_of
@@ -18,24 +18,17 @@ _BLOCK_RECORDS = 4096
 
 def run(options: argparse.Namespace) -> int:
     """Print the chosen records, and return the exit status."""
-    chosen = [name for name in ("start", "count") if getattr(options, name) is not None]
-    if chosen and (options.record or options.name):
-        raise ValueError("-n and --start are for the records from one on; --record and --name choose single ones")
-    if options.record and options.name:
-        raise ValueError("--record and --name are two ways to choose records; give one of them")
+    if options.name and (options.start is not None or options.count is not None):
+        raise ValueError("-n and --start are for the records from one on; --name chooses single ones")
     count = 10 if options.count is None else options.count
     require(count >= 1, "-n", count, "it must be at least 1")
     store = store_of(options)
     if options.name:
         return _print_named(store, options.name)
-    if options.record:
-        records: Iterable[int] = options.record
-    else:
-        start = options.start or 0
-        records = range(start, min(start + count, store.num_records) if start < store.num_records else start + 1)
-    for record in records:
-        if not 0 <= record < store.num_records:
-            raise ValueError(f"record {record} is not there: {store.folder} has records 0 to {store.num_records - 1}")
+    start = options.start or 0
+    if not 0 <= start < store.num_records:
+        raise ValueError(f"record {start} is not there: {store.folder} has records 0 to {store.num_records - 1}")
+    for record in range(start, min(start + count, store.num_records)):
         _print_record(store, record, store.headers(record, record + 1)[0])
     return 0
 

@@ -18,17 +18,12 @@ from data.commands.build import store_of
 from data.corpus.lengths import LengthHistogram, count_lengths
 from data.homology import name_table
 from data.homology.clusters import open_clusters
-from data.sources.protein import shown
 from data.store.build import format_rejected
 from data.store.token_store import TokenStore
 from zymogen.console.progress import ProgressBar
 
 QUANTILES = (1, 5, 25, 50, 75, 95, 99)
 """The percentages that are reported."""
-LARGEST = 5
-"""How many groups of equal sequences are reported."""
-SHOWN = 3
-"""How many records of each group are listed."""
 
 _BLOCK_RESIDUES = 1 << 22
 
@@ -41,7 +36,7 @@ def statistics(store: TokenStore, lengths: LengthHistogram) -> dict[str, Any]:
     Raises:
         ValueError: the store is damaged, or there is no space to sort in.
     """
-    duplicates = find_duplicates(store)
+    distinct = count_distinct(store)
     return {
         "store": str(store.folder),
         "fingerprint": store.fingerprint,
@@ -59,8 +54,8 @@ def statistics(store: TokenStore, lengths: LengthHistogram) -> dict[str, Any]:
             token: {"count": count, "share": count / store.total_residues}
             for token, count in count_tokens(store).items()
         },
-        "distinct_sequences": store.num_records - duplicates["records"],
-        "duplicates": duplicates,
+        "distinct_sequences": distinct,
+        "duplicates": store.num_records - distinct,
     }
 
 
@@ -83,13 +78,8 @@ def count_tokens(store: TokenStore) -> dict[str, int]:
     return {TOKENS[token]: int(counts[token]) for token in order.tolist() if counts[token]}
 
 
-def find_duplicates(store: TokenStore) -> dict[str, Any]:
-    """Group the records of equal digests: two sequences share one by a chance of 1 in 2**64.
-
-    Returns:
-        ``records``: how many equal an earlier one; ``groups``: how many sequences occur more than once; ``largest``:
-        the largest groups, at most `LARGEST`, among groups of equal size those that begin first. A group has its
-        ``size``, the ``residues`` of its sequence, and the number and header of its first `SHOWN` ``records``.
+def count_distinct(store: TokenStore) -> int:
+    """Number of different digests; the temporary folder takes those that memory does not hold.
 
     Raises:
         ValueError: the temporary folder has no space.
@@ -104,21 +94,7 @@ def find_duplicates(store: TokenStore) -> dict[str, Any]:
 
     with name_table.session(Path(folder), no_room) as connection:
         name_table.register_hashes(connection, open_clusters(store, None).blocks())
-        connection.execute(
-            "CREATE TABLE equals AS SELECT count(*) AS size, min(record) AS first, "
-            f"list_sort(min(record, {SHOWN})) AS shown FROM hashes GROUP BY hash HAVING count(*) > 1"
-        )
-        totals = "SELECT coalesce(sum(size - 1), 0)::BIGINT, count(*) FROM equals"
-        (records, groups) = connection.execute(totals).fetchall()[0]
-        largest = connection.execute(f"FROM equals ORDER BY size DESC, first LIMIT {LARGEST}").fetchall()
-    described = [
-        {
-            **{"size": size, "residues": len(store.residues(first))},
-            "records": [{"record": record, "header": store.header(record)} for record in shown],
-        }
-        for size, first, shown in largest
-    ]
-    return {"records": records, "groups": groups, "largest": described}
+        return int(connection.execute("SELECT count(DISTINCT hash) FROM hashes").fetchall()[0][0])
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -133,14 +109,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"length       min {lengths['min']:,}, mean {lengths['mean']:,.1f}, max {lengths['max']:,} residues"
     yield "  quantiles  " + ", ".join(f"{percent} %: {length:,}" for percent, length in lengths["quantiles"].items())
     yield f"distinct     {found['distinct_sequences']:,} sequences"
-    share = 100 * duplicates["records"] / found["records"]
-    yield f"duplicates   {duplicates['records']:,} records ({share:.2f} %) equal an earlier one"
-    for group in duplicates["largest"]:
-        yield f"  {group['size']:,} records of one sequence of {group['residues']:,} residues"
-        for of_one in group["records"]:
-            yield f"    record {of_one['record']}  {shown(of_one['header'])}"
-        if group["size"] > len(group["records"]):
-            yield f"    and {group['size'] - len(group['records']):,} more"
+    share = 100 * duplicates / found["records"]
+    yield f"duplicates   {duplicates:,} records ({share:.2f} %) equal an earlier one"
     yield "composition"
     for token, of_token in found["composition"].items():
         yield f"  {token:<6} {of_token['count']:>20,}  {100 * of_token['share']:8.4f} %"

@@ -35,7 +35,7 @@ class StreamIdentity:
         their number.
         """
         end = (cursor.window + 1) * self._window_sequences
-        records = self._store.wait(1 << CORPUS_BITS if cursor.pass_index else end)
+        records = self._store.wait(1 << CORPUS_BITS if cursor.epoch else end)
         if records < self._records:
             self._records, self._hash = 0, new_hash()
         with (self._store.folder / "digests.bin").open("rb", buffering=0) as file:

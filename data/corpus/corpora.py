@@ -61,9 +61,9 @@ class Corpus:
             records = self.members.records[chosen].astype(np.int64)
         return np.where(self.split.is_training(records), records, -1)
 
-    def in_order(self, pass_index: int) -> bool:
+    def in_order(self, epoch: int) -> bool:
         """True for the first pass of a stream, which takes records as they arrive."""
-        return self.settings.streaming and pass_index == 0
+        return self.settings.streaming and epoch == 0
 
     @property
     def members(self) -> ClusterMembers | None:
@@ -137,16 +137,16 @@ class Corpora:
         (part, *others) = self.parts
         if others or part.settings.sample_by == "cluster":
             return None
-        parts = [plan.sampler.window(cursor.pass_index, number) for number in range(cursor.window)]
-        bins = plan.window(cursor.pass_index, cursor.window, cursor.tokens_before_window) or []
+        parts = [plan.sampler.window(cursor.epoch, number) for number in range(cursor.window)]
+        bins = plan.window(cursor.epoch, cursor.window, cursor.tokens_before_window) or []
         in_pass = [items.samples for items in parts if items is not None] + [b.samples for b in bins[: cursor.bin]]
         records = np.concatenate([np.zeros(0, np.int64), *in_pass])
-        if part.store.is_growing and not cursor.pass_index:
+        if part.store.is_growing and not cursor.epoch:
             return CorpusProgress(_distinct(part.store, records), None)
         whole = np.arange(part.store.wait(1 << CORPUS_BITS))
         whole = whole[part.split.is_training(whole)]
-        passes = cursor.pass_index + len(records) / len(whole)
-        return CorpusProgress(_distinct(part.store, whole if cursor.pass_index else records), passes)
+        passes = cursor.epoch + len(records) / len(whole)
+        return CorpusProgress(_distinct(part.store, whole if cursor.epoch else records), passes)
 
     @property
     def families(self) -> Families | None:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from data.settings import AUTO, CorpusSettings, DataSettings, IngestSettings, LetterPolicy
 from data.sources.synthetic import Families
-from data.store.derived import verify_tables
 from data.store.growing import GrowingStore
-from data.store.token_store import FACTS, TokenStore
+from data.store.token_store import FACTS, TABLES, TokenStore
 from zymogen.console.safe_text import is_redacted
 from zymogen.settings.extension import is_external
 
@@ -75,18 +74,18 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> P
     if any(map(is_redacted, remote)) or ((remote or is_own) and not fetches):
         kept = find_built(names_of(corpus), store_dir, settings.unknown_letters, settings.ingest, corpus.format)
         if kept is not None:
-            verify_tables(TokenStore(kept), store_dir)
+            TokenStore(kept).verify(*TABLES)
             return PreparedCorpus(kept, Path(corpus.clusters).expanduser() if corpus.clusters else None, None)
         if not fetches:
             raise ValueError(
-                f"{corpus.sources[0]}: not read, as the file of a run names it"
+                f"{(remote or corpus.sources)[0]}: not fetched, as the file of a run names it"
                 f"{' and its class' if is_own else ''}, which may be somebody else's: build its store yourself (python "
                 f"-m data build SOURCE --store-dir {store_dir}), or give proteins with --data"
             )
     if corpus.streaming:
         folder = start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir)
         if (folder / FACTS).exists():
-            verify_tables(GrowingStore(folder), store_dir)
+            GrowingStore(folder).verify(*TABLES)
         return PreparedCorpus(folder, None, None)
     source = resolve(corpus, settings.unknown_letters, settings.ingest, store_dir)
     if source.store is not None:
@@ -98,5 +97,5 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> P
             )
     else:
         folder = open_or_build(source.sources, store_dir, settings.unknown_letters, settings.ingest).folder
-    verify_tables(TokenStore(folder), store_dir)
+    TokenStore(folder).verify(*TABLES)
     return PreparedCorpus(folder, source.clusters, source.families)

@@ -89,7 +89,7 @@ class Clusters:
             )
         store = self.store
         of_records = self.folder / "of_records.bin"
-        return facts, derived.read_array(of_records, UINT64, facts["fingerprint"], store.num_records, store.store_dir)
+        return facts, derived.read_array(of_records, UINT64, facts["fingerprint"], store.num_records)
 
     def blocks(self) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """First record and hashes of each block of `of_records`, of a finished store.
@@ -121,7 +121,7 @@ class Clusters:
         hashes = derived.kept_json(folder / _MEMBERS_FACTS, _MEMBERS, partial(_write_members, self))
 
         def read(name: str, dtype: str, count: int | None = None) -> NDArray[Any]:
-            return derived.read_array(folder / name, dtype, hashes[name], count, self.store.store_dir)
+            return derived.read_array(folder / name, dtype, hashes[name], count)
 
         clusters = read("clusters.bin", UINT64)
         offsets = read("offsets.bin", UINT64, len(clusters) + 1)

@@ -111,7 +111,6 @@ def _pairs(queries: Any, targets: Any) -> Iterator[tuple[NDArray[np.int64], ...]
     Yields:
         Places of queries, places of targets, how many words they share, and how many the query has.
     """
-    queries, targets = _narrowed(queries, targets)
     of_words = targets.T.tocsr()
     sizes, target_sizes = _sizes(queries), _sizes(targets)
     for start in range(0, queries.shape[0], _ROWS):
@@ -120,20 +119,6 @@ def _pairs(queries: Any, targets: Any) -> Iterator[tuple[NDArray[np.int64], ...]
         enough = shared >= _least_shared(sizes[query], target_sizes[target])
         query, target = query[enough].astype(np.int64), target[enough].astype(np.int64)
         yield query, target, shared[enough], sizes[query]
-
-
-def _narrowed(queries: Any, targets: Any) -> tuple[Any, Any]:
-    """Both with a column for each word that occurs, where most of the 3.2 million words do not."""
-    from scipy.sparse import csr_array
-
-    if queries.nnz + targets.nnz > queries.shape[1]:
-        return queries, targets
-    _, columns = np.unique(np.concatenate([queries.indices, targets.indices]), return_inverse=True)
-    num_words = int(columns.max(initial=-1)) + 1
-    return tuple(
-        csr_array((of.data, at, of.indptr), shape=(of.shape[0], num_words))
-        for of, at in zip((queries, targets), np.split(columns, [queries.nnz]), strict=True)
-    )
 
 
 def _least_shared(sizes: NDArray[np.int64], target_sizes: NDArray[np.int64]) -> NDArray[np.float64]:

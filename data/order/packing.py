@@ -2,10 +2,9 @@
 
 In: the documents' lengths in order of arrival. Out: `BinMembers`. Kept: nothing.
 
-There are two compositions. *Packed* is best fit in order of arrival: each document goes to the fullest open bin that
-has room for it, or opens a new bin. Documents are not sorted by length, so that long and short ones are mixed in each
-bin; if a window has many times more documents than a bin, no more slots are wasted than with sorting. *Bucketed* fills
-bins with documents of similar length, for models that pad inside a bin and for ablations.
+It is best fit in order of arrival: each document goes to the fullest open bin that has room for it, or opens a new bin.
+Documents are not sorted by length, so that long and short ones are mixed in each bin; if a window has many times more
+documents than a bin, no more slots are wasted than with sorting.
 """
 
 from typing import NamedTuple
@@ -52,20 +51,6 @@ def pack(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) ->
         np.argsort(chosen.astype(np.uint16) if num_bins < 1 << 16 else chosen, kind="stable"),
         np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=num_bins))]),
     )
-
-
-def bucket(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) -> BinMembers:
-    """Fill bins one after the other with documents sorted by length, equal lengths in order of arrival.
-
-    Arguments and result are those of `pack`.
-    """
-    members = np.argsort(lengths, kind="stable")
-    ends = np.concatenate([[0], np.cumsum(lengths[members])])
-    first = [0]
-    while first[-1] < len(members):
-        fitting = int(np.searchsorted(ends, ends[first[-1]] + bin_tokens, side="right")) - 1
-        first.append(min(fitting, first[-1] + documents_per_bin))
-    return BinMembers(members, np.array(first, np.int64))
 
 
 def _best_fit(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.order.packing import bucket, pack
+from data.order.packing import pack
 from data.order.sampler import Sampler, WindowSamples
 from data.order.settings import PackingSettings
 from zymogen import keyed_random
@@ -44,10 +44,10 @@ SPECIAL_TOKENS = 2
 class Cursor:
     """Where the bins continue: the whole state of the data side, and all that a checkpoint stores of it."""
 
-    pass_index: int = 0
-    """Number of the pass over the corpus, from 0; always 0 in a mixture, whose corpora have passes of their own."""
+    epoch: int = 0
+    """Number of the epoch, from 0; always 0 in a mixture, whose corpora have epochs of their own."""
     window: int = 0
-    """Number of the window in the pass, from 0."""
+    """Number of the window in the epoch, from 0."""
     bin: int = 0
     """Number of the next bin in the window, from 0; may equal the window's number of bins."""
     tokens_before_window: int = 0
@@ -73,8 +73,8 @@ class Bin(NamedTuple):
 
     samples: NDArray[np.int64]
     """(documents,) sample ids (`sampler.CORPUS_BITS`)."""
-    passes: NDArray[np.int64]
-    """(documents,) pass of each sample's corpus, which keys its mask."""
+    epochs: NDArray[np.int64]
+    """(documents,) epoch of each sample's corpus, which keys its mask."""
     starts: NDArray[np.int64]
     """(documents,) first token of the slice."""
     lengths: NDArray[np.int64]
@@ -92,7 +92,7 @@ class Plan:
     Args:
         sampler: gives the samples of a window.
         num_residues: returns the number of residues of each sample id.
-        settings: sizes of crop, bin and window, curriculum and composition.
+        settings: sizes of crop, bin and window, and curriculum.
         seed: seed of the run.
     """
 
@@ -108,19 +108,19 @@ class Plan:
         self.settings = settings
         self.seed = seed
 
-    def window(self, pass_index: int, window: int, tokens_before: int) -> list[Bin] | None:
-        """All bins of one window, in the order in which they are trained; None after the last window of the pass.
+    def window(self, epoch: int, window: int, tokens_before: int) -> list[Bin] | None:
+        """All bins of one window, in the order in which they are trained; None after the last window of the epoch.
 
         Args:
-            pass_index: as in `Cursor`.
+            epoch: as in `Cursor`.
             window: as in `Cursor`.
             tokens_before: `tokens_before_window` of a `Cursor`, which decides the stage of the curriculum.
         """
-        items = self.sampler.window(pass_index, window)
+        items = self.sampler.window(epoch, window)
         if items is None:
             return None
         residues = self.num_residues(items.samples)
-        key = keyed_random.key(self.seed, keyed_random.BIN_ORDER, pass_index, window)
+        key = keyed_random.key(self.seed, keyed_random.BIN_ORDER, epoch, window)
         if not self.sampler.is_below_a_window:
             crop_tokens = stage_value(self.settings.curriculum, self.settings.crop_tokens, tokens_before)
             documents = Bin(*items, *crop(*items, residues, crop_tokens, self.seed))
@@ -135,13 +135,13 @@ class Plan:
         curriculum, first = self.settings.curriculum, 0
         while first < len(residues):
             crop_tokens = stage_value(curriculum, self.settings.crop_tokens, tokens_before)
-            left = WindowSamples(items.samples[first:], items.passes[first:])
+            left = WindowSamples(items.samples[first:], items.epochs[first:])
             starts, lengths = crop(*left, residues[first:], crop_tokens, self.seed)
             tokens, count = np.cumsum(lengths), len(lengths)
             if (end := stage_end(curriculum, tokens_before)) is not None:
                 # Up to the document in which the stage reaches its end.
                 count = min(count, int(np.searchsorted(tokens, end - tokens_before)) + 1)
-            yield Bin(left.samples[:count], left.passes[:count], starts[:count], lengths[:count])
+            yield Bin(left.samples[:count], left.epochs[:count], starts[:count], lengths[:count])
             first, tokens_before = first + count, tokens_before + int(tokens[count - 1])
 
     def _composed(self, documents: Bin, key: int, first_bin: int) -> Iterator[Bin]:
@@ -153,8 +153,7 @@ class Plan:
             first_bin: number of the window's bins that were composed before these.
         """
         settings = self.settings
-        compose = pack if settings.composition == "packed" else bucket
-        groups = compose(documents.lengths, settings.bin_tokens, settings.documents_per_bin)
+        groups = pack(documents.lengths, settings.bin_tokens, settings.documents_per_bin)
         numbers = np.arange(first_bin, first_bin + groups.num_bins)
         shuffled = np.argsort(keyed_random.hashes(key, numbers), kind="stable")
         by_bin = Bin(*(of_each[groups.members] for of_each in documents))
@@ -166,11 +165,11 @@ class Plan:
     def bins(self, cursor: Cursor) -> Iterator[tuple[Bin, Cursor]]:
         """The bins from `cursor` on, each with the cursor after it; endless, across windows and passes."""
         while True:
-            bins = self.window(cursor.pass_index, cursor.window, cursor.tokens_before_window)
+            bins = self.window(cursor.epoch, cursor.window, cursor.tokens_before_window)
             if bins is None:
                 if not cursor.window:
                     raise ValueError("the corpus holds no sequence to train on; check data.sources and the split")
-                cursor = Cursor(pass_index=cursor.pass_index + 1, tokens_before_window=cursor.tokens_before_window)
+                cursor = Cursor(epoch=cursor.epoch + 1, tokens_before_window=cursor.tokens_before_window)
                 continue
             for index in range(cursor.bin, len(bins)):
                 cursor = replace(cursor, bin=index + 1)
@@ -181,7 +180,7 @@ class Plan:
 def next_cursor(cursor: Cursor, bins: list[Bin]) -> Cursor:
     """The beginning of the window after the one at `cursor`, which holds `bins`."""
     tokens = cursor.tokens_before_window + sum(b.num_tokens for b in bins)
-    return Cursor(pass_index=cursor.pass_index, window=cursor.window + 1, tokens_before_window=tokens)
+    return Cursor(epoch=cursor.epoch, window=cursor.window + 1, tokens_before_window=tokens)
 
 
 def crop(
@@ -195,9 +194,9 @@ def crop(
     total = num_residues + SPECIAL_TOKENS
     lengths = np.minimum(total, crop_tokens)
     starts = np.zeros(len(samples), np.int64)
-    for pass_index in np.unique(passes).tolist():
-        cut = np.flatnonzero((passes == pass_index) & (total > lengths))
-        drawn = keyed_random.hashes(keyed_random.key(seed, keyed_random.CROP, pass_index), samples[cut])
+    for epoch in np.unique(passes).tolist():
+        cut = np.flatnonzero((passes == epoch) & (total > lengths))
+        drawn = keyed_random.hashes(keyed_random.key(seed, keyed_random.CROP, epoch), samples[cut])
         starts[cut] = keyed_random.integers(drawn, (total - lengths + 1)[cut])
     return starts, lengths
 

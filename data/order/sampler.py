@@ -30,8 +30,8 @@ class WindowSamples(NamedTuple):
 
     samples: NDArray[np.int64]
     """(n,) sample ids."""
-    passes: NDArray[np.int64]
-    """(n,) pass of the sample's own corpus."""
+    epochs: NDArray[np.int64]
+    """(n,) epoch of the sample's own corpus."""
 
 
 class SampleSource(Protocol):
@@ -43,15 +43,15 @@ class SampleSource(Protocol):
     def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         """The record of each item, -1 for one that does not train; `key` depends on seed and pass."""
 
-    def in_order(self, pass_index: int) -> bool:
+    def in_order(self, epoch: int) -> bool:
         """Whether this pass takes the items in the order of their numbers, not permuted."""
 
 
 class Sampler(Protocol):
     """The windows of a run."""
 
-    def window(self, pass_index: int, window: int) -> WindowSamples | None:
-        """The samples of a window; None after the last window of the pass."""
+    def window(self, epoch: int, window: int) -> WindowSamples | None:
+        """The samples of a window; None after the last window of the epoch."""
 
     @property
     def is_below_a_window(self) -> bool:
@@ -69,13 +69,13 @@ class Epochs:
     seed: int
     window_sequences: int
 
-    def window(self, pass_index: int, window: int) -> WindowSamples | None:
-        """The samples of a window; None after the last window of the pass."""
+    def window(self, epoch: int, window: int) -> WindowSamples | None:
+        """The samples of a window; None after the last window of the epoch."""
         start, stop = window * self.window_sequences, (window + 1) * self.window_sequences
         stop = min(stop, self.corpus.size(stop))
         if start >= stop:
             return None
-        return _drawn(self.corpus, 0, self.seed, pass_index, np.arange(start, stop))
+        return _drawn(self.corpus, 0, self.seed, epoch, np.arange(start, stop))
 
     @property
     def is_below_a_window(self) -> bool:
@@ -111,8 +111,8 @@ class Mixture:
                     f"{self.window_sequences}; raise it, or data.window_sequences"
                 )
 
-    def window(self, pass_index: int, window: int) -> WindowSamples | None:
-        """The samples of a window. There is one endless pass, so `pass_index` is 0."""
+    def window(self, epoch: int, window: int) -> WindowSamples | None:
+        """The samples of a window. There is one endless pass, so `epoch` is 0."""
         parts = []
         for number, corpus in enumerate(self.corpora):
             positions = np.arange(self._before(number, window), self._before(number, window + 1))
@@ -183,18 +183,16 @@ class Permutation:
         return (high << np.uint64(low_bits)) | low
 
 
-def _drawn(
-    corpus: SampleSource, number: int, seed: int, pass_index: int, positions: NDArray[np.int64]
-) -> WindowSamples:
+def _drawn(corpus: SampleSource, number: int, seed: int, epoch: int, positions: NDArray[np.int64]) -> WindowSamples:
     # The first corpus has the same keys as without a mixture: a mixture of one corpus gives the same order.
     order = (
-        keyed_random.key(seed, keyed_random.ORDER, pass_index)
+        keyed_random.key(seed, keyed_random.ORDER, epoch)
         if not number
-        else keyed_random.key(seed, keyed_random.ORDER, pass_index, number)
+        else keyed_random.key(seed, keyed_random.ORDER, epoch, number)
     )
     items = positions
-    if not corpus.in_order(pass_index):
+    if not corpus.in_order(epoch):
         items = Permutation(corpus.size(1 << CORPUS_BITS), order)(positions)
-    records = corpus.records(items, keyed_random.key(seed, keyed_random.MEMBER, pass_index, number))
+    records = corpus.records(items, keyed_random.key(seed, keyed_random.MEMBER, epoch, number))
     records = records[records >= 0]
-    return WindowSamples(records | (number << CORPUS_BITS), np.full(len(records), pass_index, np.int64))
+    return WindowSamples(records | (number << CORPUS_BITS), np.full(len(records), epoch, np.int64))

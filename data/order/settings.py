@@ -5,7 +5,6 @@ from typing import ClassVar, Literal, Protocol
 
 from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, setting
 
-Composition = Literal["packed", "bucketed"]
 ForwardBins = int | Literal["auto"]
 """Bins of one forward pass; "auto" is replaced by a number before anything is built (`forward_bins`)."""
 
@@ -41,9 +40,6 @@ class PackingSettings(Section):
 
     section: ClassVar = "data"
     crop_tokens: int = setting(IDENTITY, "longest document; a longer protein gives a random crop", 1024, "tokens")
-    composition: Composition = setting(
-        IDENTITY, "'packed': lengths mixed in every bin; 'bucketed': similar lengths in one bin", "packed"
-    )
     bin_tokens: int = setting(
         IDENTITY, "slots of one bin, the unit that sequences are packed into", 16384, "tokens", at_least=1
     )

@@ -41,19 +41,19 @@ class WeightedEpochs:
                 f"{list(self.draws)} draws of groups of {sizes} records; each group needs a record and a draw"
             )
 
-    def window(self, pass_index: int, window: int) -> WindowSamples | None:
-        """The samples of a window, each with its group's round; None after the last window of the pass."""
+    def window(self, epoch: int, window: int) -> WindowSamples | None:
+        """The samples of a window, each with its group's round; None after the last window of the epoch."""
         start, stop = window * self.window_sequences, min((window + 1) * self.window_sequences, self._total)
         if start >= stop:
             return None
-        arrival = Permutation(self._total, keyed_random.key(self.seed, keyed_random.ARRIVAL, pass_index))
+        arrival = Permutation(self._total, keyed_random.key(self.seed, keyed_random.ARRIVAL, epoch))
         places = arrival(np.arange(start, stop))
         ends = np.cumsum(self.draws)
         of_group = np.searchsorted(ends, places, side="right")
         samples, rounds = np.empty_like(places), np.empty_like(places)
         for number, draws in enumerate(self.draws):
             mine = np.flatnonzero(of_group == number)
-            positions = pass_index * draws + places[mine] - (int(ends[number]) - draws)
+            positions = epoch * draws + places[mine] - (int(ends[number]) - draws)
             samples[mine], rounds[mine] = self._drawn(number, positions)
         return WindowSamples(samples, rounds)
 

@@ -1,6 +1,6 @@
 """CSV and TSV: each row as fields under the header's columns, or an error with both counts.
 
-In: chunks of text. Out: the header's columns; rows. Kept: the current row, and at first a hundred of them.
+In: chunks of text. Out: the header's columns; rows. Kept: the current row.
 
 The csv module splits the text. pandas, and so `datasets`, would fill a row that is too short with empty values, and
 would take the first column for row names if the first row has one field more than the header, which moves every value
@@ -9,17 +9,12 @@ to another column.
 
 import csv
 import io
-import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain, islice
 from typing import Any, Literal
 
 from data.sources.fasta_text import MAX_LINE_BYTES
 from data.transport.byte_stream import ChunkFile
-
-_FIRST_ROWS = 100
-_LETTERS = re.compile(r"\s*[A-Za-z]+\*?\s*")
 
 
 class MalformedTableError(ValueError):
@@ -66,54 +61,32 @@ class DelimitedText:
     def rows(self, sequence: int) -> Iterator[tuple[int, list[str], str]]:
         """The line in which each row ends, its fields in the order of the header, and what is wrong with their number.
 
-        Empty fields after the header's last column, from separators at the end of a row, are dropped. If each of the
-        first rows has one field more than the header, as R's write.table writes them, the first field may be the row's
-        name; it is then left out.
+        Empty fields after the header's last column, from separators at the end of a row, are dropped.
 
         Args:
-            sequence: index of the column of the sequence, which decides whether the field too many is a row name.
+            sequence: index of the column of the sequence, before which no row may end.
 
         Raises:
             MalformedTableError: a row with more fields than columns; a quotation mark without its partner; not UTF-8.
         """
-        first = list(islice(self._rows, _FIRST_ROWS))
-        names = int(self._have_names(first, sequence))
-        width = len(self.columns) + names
-        least = width
-        while least > 1 + names and not self.columns[least - names - 1]:
+        width = least = len(self.columns)
+        while least > 1 and not self.columns[least - 1]:
             least -= 1
-        for line, fields in chain(first, self._rows):
+        for line, fields in self._rows:
             if len(fields) > width and any(map(str.strip, fields[width:])):
                 shown = ", ".join(map(repr, self.columns[:8])) + (", ..." if len(self.columns) > 8 else "")
                 raise MalformedTableError(
                     f"Expected {width} fields in line {line}, saw {len(fields)}: the header, in line "
                     f"{self._header_line}, has {len(self.columns)} ({shown}). Put quotes around a field that holds the "
-                    "separator; or, if there is a column without a name, give it one"
+                    "separator; or, if there is a column without a name, as R writes names of rows, give it one"
                 )
             wrong = ""
-            if sequence + names < len(fields) < least:
+            if sequence < len(fields) < least:
                 wrong = (
                     f"has {len(fields)} fields, in line {line}, where {width} are expected by the header; write the "
                     "missing ones, empty if need be, so that no value stands in another's column"
                 )
-            yield line, fields[names:], wrong
-
-    def _have_names(self, first: list[tuple[int, list[str]]], sequence: int) -> bool:
-        """Whether the rows begin with a name that has no column.
-
-        They could also end in one field too many, such as the second half of a text that holds the separator. So in
-        each row, the sequence must have more letters if the first field is taken for a name than if it is not.
-        """
-        rows = [fields for _, fields in first]
-        if not any(fields[-1].strip() for fields in rows) or any(
-            len(fields) != len(self.columns) + 1 for fields in rows
-        ):
-            return False
-        letters = [
-            tuple(len(fields[at]) if _LETTERS.fullmatch(fields[at]) else 0 for at in (sequence, sequence + 1))
-            for fields in rows
-        ]
-        return any(map(any, letters)) and all(without < named or named == without == 0 for without, named in letters)
+            yield line, fields, wrong
 
 
 def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:

@@ -1,6 +1,6 @@
 """FASTA: a source whose records are read block by block, as fast as its bytes arrive.
 
-In: a local file, standard input or a URL; uncompressed, gzip or zstd. Out: `RecordBlock`s. Kept: nothing between two
+In: a local file or a URL; uncompressed, gzip or zstd. Out: `RecordBlock`s. Kept: nothing between two
 blocks.
 
 Ordinary records are parsed by the compiled parser of `data.sources.fasta_kernel`. Any other record is read here, and
@@ -28,7 +28,7 @@ from data.sources.fasta_text import (
     within_line_cap,
 )
 from data.sources.protein import MAX_HEADER_BYTES, MAX_RESIDUES, WHITESPACE, letters_of, rejection, shown, token_ids
-from data.transport.byte_stream import STANDARD_INPUT, ByteStream, SingleFileSource
+from data.transport.byte_stream import ByteStream, SingleFileSource
 from data.transport.retries import ConnectionLostError, StreamError
 from zymogen.compiled import compiled
 
@@ -48,7 +48,7 @@ class FastaSource(SingleFileSource):
     suffixes: ClassVar = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
     """Usual suffixes, to find such files in a folder; a file of any other one is read as FASTA too."""
     location: str
-    """A path, ``-`` for standard input, or any URL that fsspec opens."""
+    """A path, or any URL that fsspec opens."""
     unknown_letters: LetterPolicy
     content: SourceContent = "protein"
 
@@ -58,15 +58,9 @@ class FastaSource(SingleFileSource):
         Headers are kept as bytes, so a header that is not UTF-8 is allowed.
 
         Raises:
-            ValueError: it does not exist, is empty, no FASTA, cut short or damaged; a line or the whole is above its
-                limit; or standard input is to be read from elsewhere than its beginning. The message names the source
-                and the record up to which it was read.
+            ValueError: it does not exist, is empty, no FASTA, cut short or damaged; or a line or the whole is above
+                its limit. The message names the source and the record up to which it was read.
         """
-        if start != START and self.location == STANDARD_INPUT:
-            raise ValueError(
-                f"standard input ended after {start.records} records and cannot be read from there again; give the "
-                "input again from its beginning, to another --output"
-            )
         stream = ByteStream(self.location)
         reading = _FastaReader(stream, self.unknown_letters, self.content, start)
         try:
@@ -101,7 +95,7 @@ class _FastaReader:
         return f"in or after record {self.num_records}" + (f" ({shown(self.last_header)})" if self.last_header else "")
 
     def blocks(self, chunks: Iterator[bytes]) -> Iterator[RecordBlock]:
-        name, offset = self.stream.name, self.start.offset
+        name, offset = self.stream.location, self.start.offset
         chunks = within_line_cap(chunks, name)
         if offset:
             chunks = from_record(chunks, name, offset)
@@ -137,7 +131,7 @@ class _FastaReader:
         lines = piece.text[piece.begin : max(last, piece.begin)].decode("latin-1").split("\n")
         if kinds := label_lines([below for _, below in records_of(lines)]):
             raise ValueError(
-                f"{self.stream.name}: labels stand below the sequences, a letter for each residue "
+                f"{self.stream.location}: labels stand below the sequences, a letter for each residue "
                 f"({', '.join(kinds)}), and would be read as residues; give the file without "
                 "these lines"
             )

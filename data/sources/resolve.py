@@ -12,8 +12,7 @@ import glob
 import itertools
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -23,7 +22,6 @@ from data.sources.block import Source
 from data.sources.formats import FORMATS, URL, source_of, suffix_of, without_query
 from data.sources.synthetic import Families, write_corpus
 from data.sources.tables import DATASETS, TableSource
-from data.transport.byte_stream import STANDARD_INPUT as STANDARD_INPUT
 from data.transport.byte_stream import require_no_pipe
 from data.transport.retries import WEB
 from zymogen.console.safe_text import redact_later, unredacted
@@ -54,13 +52,8 @@ def resolve(
     unknown_letters: LetterPolicy,
     ingest: IngestSettings,
     store_dir: Path,
-    *,
-    reads_once: bool = False,
 ) -> ResolvedSources:
     """Find what the strings name, and write the embedded corpus if the recipe names it and it does not exist yet.
-
-    With `reads_once`, a source may be a pipe, as nothing else reads it or writes its name down; or it is standard input
-    alone, as FASTA, compressed or not.
 
     Nothing is opened: a file or URL that is missing is noticed when it is stamped or read.
 
@@ -75,8 +68,7 @@ def resolve(
     places = [place for s in corpus.sources for place in _places(s)]
     _require_distinct(places)
     for place in places:
-        if not reads_once or (place == STANDARD_INPUT and len(places) > 1):
-            require_no_pipe(place, "data.sources")
+        require_no_pipe(place, "data.sources")
     for place in places:
         if not URL.match(place) and os.path.isdir(place):
             return ResolvedSources((), clusters, None, _store(place, places, corpus))
@@ -219,22 +211,12 @@ def _store(place: str, places: list[str], corpus: CorpusSettings) -> Path:
 
 def _could_be_meant(folder: Path) -> str:
     """What in a folder its name could stand for, and what to write."""
-    stores = [each for each in _entries(folder, os.DirEntry.is_dir) if (folder / each / "store.json").exists()]
-    if stores:
-        return f"it holds {format_list(stores)}, finished: name one, for example '{folder / stores[0]}'"
-    below = itertools.islice(((at, name) for at, _, names in os.walk(folder) for name in names), _MOST_LISTED)
-    for head, files in (
-        ("", _entries(folder, os.DirEntry.is_file)),
-        ("**/", sorted(os.path.relpath(os.path.join(*each), folder) for each in below)),
-    ):
-        for suffixes in (FORMATS, TableSource.suffixes):
-            if found := [name for name in files if suffix_of(name) in suffixes]:
-                endings = Counter(name[name.lower().rindex(suffix_of(name)) :] for name in found)
-                pattern = os.path.join(glob.escape(str(folder)), f"{head}*{endings.most_common(1)[0][0]}")
-                return f"it holds {format_list(found)}: name them, for example '{pattern}'"
-    return f"name its files, for example '{folder / '*.fasta'}'"
-
-
-def _entries(folder: Path, kind: Callable[[os.DirEntry[str]], bool]) -> list[str]:
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in itertools.islice(entries, _MOST_LISTED) if kind(entry))
+        names = sorted(entry.name for entry in itertools.islice(entries, _MOST_LISTED))
+    if stores := [name for name in names if (folder / name / "store.json").exists()]:
+        return f"it holds {format_list(stores)}, finished: name one, for example '{folder / stores[0]}'"
+    found = [name for name in names if suffix_of(name) in (*FORMATS, *TableSource.suffixes)]
+    if not found:
+        return f"name its files, for example '{folder}/*.fasta'"
+    ending = found[0][found[0].lower().rindex(suffix_of(found[0])) :]
+    return f"it holds {format_list(found)}: name them, for example '{glob.escape(str(folder))}/*{ending}'"

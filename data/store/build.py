@@ -6,22 +6,21 @@ which the same call continues and ends with the same bytes.
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
 from data.settings import AUTO, IngestSettings, LetterPolicy
-from data.sources.block import JUDGED, RecordBlock, Source, num_bad
+from data.sources.block import JUDGED, RecordBlock, RejectedRecord, Source, num_bad
 from data.sources.protein import BEGINNING_RECORDS, shown, wrong_content
 from data.store.folder import discard, locked, remove_journal
 from data.store.journal import FAILED, BuildJournal
 from data.store.token_store import FACTS, FORMAT, REJECTED, TokenStore, read_facts
 from data.store.writer import StoreWriter
-from data.transport.byte_stream import STANDARD_INPUT
 from data.transport.retries import ConnectionLostError, SourceChangedError
 from zymogen.console.progress import BuildProgress
 from zymogen.console.safe_text import log
@@ -78,11 +77,6 @@ class BuildInputs:
         # A class of the user's stands first in the stamps of its files.
         own = {str(stamp[0]) for stamp in self.stamps if is_external(stamp[0])}
         return [self.unknown_letters, self.ingest.content, *sorted(own)]
-
-    @property
-    def has_standard_input(self) -> bool:
-        """Whether a source is standard input, which can be read only once."""
-        return any(source.name == STANDARD_INPUT for source in self.sources)
 
 
 def find_built(
@@ -175,11 +169,6 @@ def finished(folder: Path, inputs: BuildInputs) -> TokenStore | None:
             f"{folder} holds a store of other sources or settings, those of {', '.join(store.facts['sources'][:3])}; "
             "choose another folder, or delete it"
         )
-    if inputs.has_standard_input:
-        raise ValueError(
-            f"{folder} holds a store already, and standard input cannot be compared with it; choose another folder, or "
-            "delete it"
-        )
     num_read, budget = sum(store.rejected.values()) + store.num_records, inputs.ingest.max_bad_fraction
     _require_within_budget(folder, num_bad(store.rejected), num_read, budget)
     with suppress(OSError):  # the store is another user's, or lies where nothing can be written
@@ -202,7 +191,7 @@ def build_exclusively(
         return store
     (folder / FAILED).unlink(missing_ok=True)
     sources, ingest = inputs.sources, inputs.ingest
-    writer = StoreWriter(folder, inputs.key, restart=inputs.has_standard_input)
+    writer = StoreWriter(folder, inputs.key, is_followed=is_followed)
     try:
         if not ingest.max_bad_fraction:
             _require_none_bad(writer)
@@ -246,35 +235,33 @@ def _read_source(
             if not judged and (reason := wrong_content(block)):
                 raise UnusableStoreError(f"{source.name}: {reason}")
             judged = True
-            before = writer.journal
+            before, budget = writer.journal, inputs.ingest.max_bad_fraction
+            bad = [record for record in block.rejected if num_bad({record.kind: 1})]
+            if bad and not budget:
+                _refuse(source, bad[0])
             writer.append(block, source.name)
-            _require_good(source, block, before, inputs.ingest.max_bad_fraction, writer.folder)
+            _require_share(block, bad, before, budget, writer.folder)
             counts = writer.journal.counts
             progress(counts.records, counts.residues, done + block.bytes_read, total)
     except SourceChangedError as error:
         raise UnusableStoreError(str(error)) from error
-    if not _is_pipe(source) and source.stamp() != inputs.stamps[number]:
+    if source.stamp() != inputs.stamps[number]:
         raise UnusableStoreError(f"{source.name} was changed while it was read; the same command reads it again")
     writer.end_source()
 
 
-def _is_pipe(source: Source) -> bool:
-    """Whether it is standard input or a local path that is not a regular file, whose time of change says nothing."""
-    path, _, query = source.name.rpartition("?")
-    places = [source.name, path] if "=" in query else [source.name]  # a table's parameters are in its name
-    return source.name == STANDARD_INPUT or any(os.path.exists(p) and not os.path.isfile(p) for p in places)
+def _refuse(source: Source, bad: RejectedRecord) -> NoReturn:
+    """Refuse a bad record, where none may be."""
+    insist = format_option("data.ingest.content", "any", ", or ", " if they are proteins") * (bad.kind in JUDGED)
+    share = " to the share that may be bad, such as 0.01"
+    way = format_option("data.ingest.max_bad_fraction", None, ". To leave such records out, set ", share)
+    raise UnusableStoreError(f"{source.name}: record {bad.record} ({shown(bad.header)}) {bad.reason}{way}{insist}")
 
 
-def _require_good(source: Source, block: RecordBlock, before: BuildJournal, budget: float, folder: Path) -> None:
+def _require_share(
+    block: RecordBlock, bad: Sequence[RejectedRecord], before: BuildJournal, budget: float, folder: Path
+) -> None:
     """Check the bad records of a block that was read after `before` against the budget."""
-    bad = [record for record in block.rejected if num_bad({record.kind: 1})]
-    if budget == 0.0 and bad:
-        insist = format_option("data.ingest.content", "any", ", or ", " if they are proteins") * (bad[0].kind in JUDGED)
-        share = " to the share that may be bad, such as 0.01"
-        way = format_option("data.ingest.max_bad_fraction", None, ". To leave such records out, set ", share)
-        raise UnusableStoreError(
-            f"{source.name}: record {bad[0].record} ({shown(bad[0].header)}) {bad[0].reason}{way}{insist}"
-        )
     # After fixed numbers of records, not where blocks or commits happen to end, so that an interruption cannot change
     # the result.
     num_read = before.num_read + block.end.records - before.position.records

@@ -1,20 +1,17 @@
 """What is derived from a token store: its place, and its arrays and JSON files, which are whole or not there.
 
-In: a store, and the name of what is derived; what fills it. Out: a path, or the content. Kept: splits, clusters,
-exclusions, pictures. Under data.store_dir, a file ``checked/HASH.json`` for each large file whose hash was right once:
-HASH covers its size, time of change, inode and hash, so that a changed file is read again.
+In: a store, and the name of what is derived; what fills it. Out: a path, or the content. Kept: splits, clusters and
+exclusions.
 
 The place is the store's own folder if it can be written to. What is derived from a store that can only be read (on a
 shared disk, in a mounted archive) is kept in ``derived/HASH`` of data.store_dir, where HASH is the hash in the store's
 store.json, which covers the hashes of all its files.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.store.token_store import hash_of
-from zymogen.files.durable import new_dir, replacing_file, write_error
+from zymogen.files.durable import new_dir
 
 if TYPE_CHECKING:
     from data.store.token_store import TokenStore
@@ -85,58 +82,7 @@ def _is_readable(path: Path) -> bool:
     return os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0))
 
 
-CHECKED = "checked"
-
-
-def verify_once(path: Path, content_hash: str, store_dir: Path | None, compare: Callable[[], None]) -> None:
-    """Compare a file with its hash, unless that was done before.
-
-    Args:
-        path: the file.
-        content_hash: the hash that `compare` expects.
-        store_dir: data.store_dir. If it is None, or nothing can be written there, the next call compares again.
-        compare: reads the file, and raises if it differs.
-
-    Raises:
-        ValueError: from `compare`.
-    """
-    if store_dir is None:
-        compare()
-        return
-    status = path.stat()
-    stamp = {
-        "file": str(path.resolve()),
-        "bytes": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
-        "inode": status.st_ino,
-        "hash": content_hash,
-    }
-    # The path is left out, as a disk can be mounted at several places.
-    key = json.dumps([stamp[name] for name in ("bytes", "mtime_ns", "inode", "hash")])
-    stamp_path = store_dir / CHECKED / f"{hashlib.blake2b(key.encode(), digest_size=10).hexdigest()}.json"
-    if os.path.exists(stamp_path):
-        return
-    compare()
-    if path.stat().st_mtime_ns == status.st_mtime_ns:
-        with suppress(OSError, ValueError):
-            write_json(stamp_path, json.dumps(stamp, indent=1) + "\n")
-
-
-def verify_tables(store: "TokenStore", store_dir: Path) -> None:
-    """Compare offsets.bin and digests.bin of a finished store, 16 bytes a record, with their hashes; only once.
-
-    With wrong offsets a record would be another protein; with a wrong digest it could both train and validate.
-
-    Raises:
-        ValueError: one of them differs from what was written, or offsets do not rise.
-    """
-    for name in ("offsets.bin", "digests.bin"):
-        verify_once(store.folder / name, store.facts["files"][name]["hash"], store_dir, partial(store.verify, name))
-
-
-def read_array(
-    path: Path, dtype: str, content_hash: str, count: int | None = None, store_dir: Path | None = None
-) -> NDArray[Any]:
+def read_array(path: Path, dtype: str, content_hash: str, count: int | None = None) -> NDArray[Any]:
     """All items of a file that this package wrote, in a folder that is derived again as a whole.
 
     Args:
@@ -144,7 +90,6 @@ def read_array(
         dtype: type of one item, with its byte order.
         content_hash: the BLAKE2b hash of 16 bytes that it must have.
         count: how many items it must have; None for any number.
-        store_dir: data.store_dir, to compare the hash only once; None to compare it each time.
 
     Returns:
         (items,) memory map; a plain array if there are no items.
@@ -166,17 +111,20 @@ def read_array(
             f"{path} has {found} bytes, it must have {wanted}: it was cut short or written to; {remedy(path.parent)}"
         )
 
-    def compare() -> None:
-        with path.open("rb", buffering=0) as file:
-            hashed = hash_of(file).hexdigest()
-        if hashed != content_hash:
-            raise ValueError(
-                f"{path} differs from what was written: its hash is {hashed}, it was {content_hash}; check the disk, "
-                f"and {remedy(path.parent)}"
-            )
-
-    verify_once(path, content_hash, store_dir, compare)
+    status = path.stat()
+    _require_hash(path, content_hash, status.st_mtime_ns, status.st_ino)
     return np.memmap(path, dtype, "r") if found else np.zeros(0, dtype)
+
+
+@cache  # a process that opens a file again does not read it again, unless it was written to
+def _require_hash(path: Path, content_hash: str, mtime_ns: int, inode: int) -> None:
+    with path.open("rb", buffering=0) as file:
+        hashed = hash_of(file).hexdigest()
+    if hashed != content_hash:
+        raise ValueError(
+            f"{path} differs from what was written: its hash is {hashed}, it was {content_hash}; check the disk, and "
+            f"{remedy(path.parent)}"
+        )
 
 
 def read_json(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:
@@ -214,21 +162,9 @@ def kept_json(path: Path, names: Iterable[str], derive: Callable[[Path], dict[st
         derive: fills a folder, which takes the place of the one of `path`, and returns the facts about it.
 
     Raises:
-        ValueError: as of `read_json` and `write_json`, or `derive` raises it.
+        ValueError: as of `read_json`, or `derive` raises it.
     """
     if not path.parent.is_dir():
         with new_dir(path.parent) as building:
             (building / path.name).write_text(json.dumps(derive(building), indent=1))
     return read_json(path, names, path.parent)
-
-
-def write_json(path: Path, text: str) -> None:
-    """Write or replace a JSON file; its folder is made if it does not exist.
-
-    Raises:
-        ValueError: it cannot be written, for want of permission or space.
-    """
-    with write_error(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_file(path) as temporary:
-        temporary.write_text(text)

@@ -9,7 +9,7 @@ need, so a slow source costs time but never changes the order.
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +30,20 @@ _builders: list[subprocess.Popen[bytes]] = []
 
 
 def start_builder(
-    corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
+    corpus: "CorpusSettings | Sequence[Source]",
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    store_dir: Path,
 ) -> Path:
     """Start a process that begins or continues the store of `corpus`, and that ends when this process ends.
 
     If another process builds it already, the new one waits, and takes over if that one ends before it has finished.
+
+    Args:
+        corpus: what names the sources, or these.
+        unknown_letters: what to do with letters outside the alphabet.
+        ingest: limits and budget.
+        store_dir: folder of stores.
 
     Returns:
         Folder of the store, for `GrowingStore`, here or in other processes.
@@ -42,14 +51,9 @@ def start_builder(
     Raises:
         ValueError: the sources cannot be found.
     """
-    return follow(serve_corpus, corpus, unknown_letters, ingest, store_dir)
-
-
-def follow(function: Callable[..., None], *arguments: object) -> Path:
-    """Call a function in a process of its own, and return the folder of a store that it sends first."""
     from data.store.builder_process import messages, start
 
-    process = start(function, *arguments)
+    process = start(_serve, corpus, unknown_letters, ingest, store_dir)
     _builders.append(process)
     folder = Path(next(messages(process, "the token store"))["folder"])
     assert process.stdout is not None
@@ -57,35 +61,26 @@ def follow(function: Callable[..., None], *arguments: object) -> Path:
     return folder
 
 
-def serve_corpus(
+def _serve(
     send: "MessageSender",
-    corpus: CorpusSettings,
+    corpus: "CorpusSettings | Sequence[Source]",
     unknown_letters: LetterPolicy,
     ingest: IngestSettings,
     store_dir: Path,
 ) -> None:
     """Build the store of a corpus unless it is finished, and `send` its folder."""
-    from data.sources.resolve import resolve
+    if isinstance(corpus, CorpusSettings):
+        from data.sources.resolve import resolve
 
-    found = resolve(corpus, unknown_letters, ingest, store_dir)
-    if found.store is not None:
-        send(folder=str(found.store))
-    else:
-        serve(send, found.sources, unknown_letters, ingest, store_dir)
-
-
-def serve(
-    send: "MessageSender",
-    sources: Sequence["Source"],
-    unknown_letters: LetterPolicy,
-    ingest: IngestSettings,
-    store_dir: Path,
-) -> None:
-    """Build the store of some sources unless it is finished, and `send` its folder."""
+        found = resolve(corpus, unknown_letters, ingest, store_dir)
+        if found.store is not None:
+            send(folder=str(found.store))
+            return
+        corpus = found.sources
     from data.store.build import BuildInputs, build_exclusively, finished
     from data.store.folder import locked
 
-    inputs = BuildInputs.of(sources, unknown_letters, ingest)
+    inputs = BuildInputs.of(corpus, unknown_letters, ingest)
     folder = store_dir / inputs.key
     if finished(folder, inputs) is not None:
         send(folder=str(folder))

@@ -43,6 +43,10 @@ POLL_S = 0.1
 
 _CHUNK_BYTES = 8 << 20
 
+TABLES = ("offsets.bin", "digests.bin")
+"""Files, 16 bytes a record, that a run compares with their hashes when it begins. With wrong offsets a record would be
+another protein; with a wrong digest it could both train and validate."""
+
 
 class StoreCounts(NamedTuple):
     """What a store holds."""

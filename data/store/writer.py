@@ -1,23 +1,18 @@
 """Writing a token store: appended block by block, committed about each second, continued after any interruption.
 
 In: blocks. Out: nothing. Kept: the files of `data.store.token_store`, and its journal until it is published.
-
-A separate thread writes, hashes and commits while the source is read. It commits even if no block arrives, so that the
-records of a source that stalls can be read meanwhile.
 """
 
 import json
 import os
-import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from operator import add
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,21 +33,11 @@ from data.store.token_store import (
 from zymogen.files.durable import FULL, describe_os_error, write_atomic
 
 COMMIT_S = 1.0
-"""The longest time between a block and its commit."""
+"""A block that comes later than this after a commit is committed."""
 COMMIT_BYTES = 64 << 20
 """After so many bytes a commit is made earlier."""
-_AHEAD = 2
-"""How many blocks may wait to be written, including the one that is being written."""
 _PIECE_BYTES = 256 << 10
 """How much is hashed and written at a time: it must fit into the processor's cache."""
-
-
-class _PendingWrite(NamedTuple):
-    rows: Sequence[tuple[str, memoryview | bytes]]
-    """What to append to which file."""
-    journal: BuildJournal
-    """The state of the store after this write."""
-    commit: bool = False
 
 
 class StoreWriter:
@@ -61,15 +46,15 @@ class StoreWriter:
     Args:
         folder: folder of the store. What an earlier build committed there is kept; what it wrote after that is cut off.
         key: key of the build.
-        restart: whether to begin again even if an earlier build with this key committed something.
+        is_followed: whether other processes read what was committed: each block is, even of a source that then stalls.
 
     Raises:
         ValueError: the folder holds an unfinished build with another key, or one that is damaged; or it cannot be
             written to.
     """
 
-    def __init__(self, folder: Path, key: str, *, restart: bool = False) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, key: str, *, is_followed: bool = False) -> None:
+        self.folder, self._is_followed = folder, is_followed
         before = read_journal(folder)
         if before is not None and not before.num_read:
             before = None  # nothing was committed, so any build may begin here
@@ -77,36 +62,22 @@ class StoreWriter:
             raise ValueError(
                 f"{folder} holds an unfinished store of other sources or settings; delete it, or choose another folder"
             )
-        if restart:
-            before = None
         self.committed = before or BuildJournal(key=key)
         """What is safely on disk."""
         self.journal = self.committed
         """The state of the store when everything that was appended is written."""
         self._files: dict[str, IO[bytes]] = {}
         self._hashes = {name: new_hash() for name in self.committed.file_sizes()}
-        self._written, self._uncommitted, self._last_commit = self.committed, 0, time.monotonic()
+        self._uncommitted, self._last_commit = 0, time.monotonic()
         try:
-            if before is None:
-                write_journal(folder, self.committed)  # first, as it shows that the other files are ours
-            for name, size in self.committed.file_sizes().items():
-                self._open(name, size, fresh=before is None)
-        except OSError as error:
-            self._close_files()
-            raise self._refusal(error) from error
+            with self._refusing():
+                if before is None:
+                    write_journal(folder, self.committed)  # first, as it shows that the other files are ours
+                for name, size in self.committed.file_sizes().items():
+                    self._open(name, size, fresh=before is None)
         except BaseException:
-            self._close_files()
+            self.close()
             raise
-        self._uncommitted = 0
-        # Not a `Queue` of size two: its methods are Python code, so an interrupt could leave its lock locked, and an
-        # interrupted build would hang. With these two queues, an interrupt can at most lose a place for a block.
-        self._queue: SimpleQueue[_PendingWrite | SimpleQueue[None] | None] = SimpleQueue()
-        self._room: SimpleQueue[None] = SimpleQueue()
-        for _ in range(_AHEAD):
-            self._room.put(None)
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"writer of {folder.name}", daemon=True)
-        self._thread.start()
 
     def _open(self, name: str, size: int, *, fresh: bool) -> None:
         path = self.folder / name
@@ -127,14 +98,14 @@ class StoreWriter:
         self._hashes[name] = hash_of(file, size)
 
     def append(self, block: RecordBlock, source: str) -> None:
-        """Add a block of the current source; its arrays must not change afterwards.
+        """Add a block of the current source.
 
         Args:
             block: consecutive records.
             source: name of the source, for rejected.jsonl.
 
         Raises:
-            ValueError: what was appended before could not be written (disk full, quota).
+            ValueError: it could not be written (disk full, quota).
         """
         before, counts = self.journal, self.journal.counts
         residues, header_bytes = len(block.tokens), len(block.headers)
@@ -147,7 +118,7 @@ class StoreWriter:
             for record in block.rejected
         ]
         rejected = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        self.journal = replace(
+        journal = replace(
             before,
             counts=StoreCounts(*map(add, counts, (len(block.lengths), residues, header_bytes))),
             num_read=before.num_read + len(block.lengths) + len(block.rejected),
@@ -165,7 +136,13 @@ class StoreWriter:
             ("header_offsets.bin", _bytes(counts.header_bytes + np.cumsum(block.header_lengths), UINT64)),
             (REJECTED, rejected),
         ]
-        self._hand_over(_PendingWrite(rows, self.journal))
+        with self._refusing():
+            for name, data in rows:
+                self._write(name, data)
+        self.journal = journal
+        is_late = time.monotonic() >= self._last_commit + COMMIT_S
+        if self._is_followed or is_late or self._uncommitted >= COMMIT_BYTES:
+            self.commit()
 
     def end_source(self) -> None:
         """End the current source, so that the next one begins. Everything is on disk when this returns."""
@@ -174,18 +151,17 @@ class StoreWriter:
 
     def commit(self) -> None:
         """Write everything that was appended to disk, and record it in the journal."""
-        if self.committed != self.journal:
-            self._hand_over(_PendingWrite((), self.journal, commit=True))
-        reached: SimpleQueue[None] = SimpleQueue()
-        self._queue.put(reached)
-        reached.get()
-        self._require_well()
+        with self._refusing():
+            for file in self._files.values():
+                os.fsync(file.fileno())
+            write_journal(self.folder, self.journal)
+        self.committed, self._uncommitted, self._last_commit = self.journal, 0, time.monotonic()
 
     def publish(self, sources: Sequence[str], reading: Sequence[str | int] = ()) -> None:
         """Finish the store: commit everything, then write store.json, with the names of its sources and `reading`."""
         self.commit()
         journal = self.committed
-        try:
+        with closing(self), self._refusing():
             if not journal.rejected:
                 self._files.pop(REJECTED).close()
                 (self.folder / REJECTED).unlink()
@@ -204,71 +180,19 @@ class StoreWriter:
             }
             write_atomic(self.folder / FACTS, facts_text(facts))
             (self.folder / JOURNAL).unlink(missing_ok=True)  # another process may find the store now and remove it
-        except OSError as error:
-            raise self._refusal(error) from error
-        finally:
-            self.close()
 
     def close(self) -> None:
-        """Stop writing and close the files, without a commit."""
-        if self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
-        self._close_files()
+        """Close the files, without a commit."""
+        for file in self._files.values():
+            file.close()
 
     def roll_back(self) -> None:
         """Close, and cut off what was not committed, to free its space."""
         self.close()
-        for name, size in self.committed.file_sizes().items():
+        # By the journal on disk: an interrupt may come just after it was replaced.
+        for name, size in (read_journal(self.folder) or self.committed).file_sizes().items():
             with suppress(OSError):
                 os.truncate(self.folder / name, size)
-
-    # The thread ---------------------------------------------------------------------------------------
-
-    def _hand_over(self, write: _PendingWrite) -> None:
-        self._require_well()
-        self._room.get()
-        self._queue.put(write)
-
-    def _require_well(self) -> None:
-        if isinstance(self._failure, OSError):
-            raise self._refusal(self._failure) from self._failure
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        while True:
-            try:
-                item = self._queue.get(timeout=self._idle_s())
-            except Empty:
-                self._attempt(None)
-                continue
-            if item is None:
-                return
-            if isinstance(item, SimpleQueue):  # everything before it is done
-                item.put(None)
-                continue
-            self._attempt(item)
-            self._room.put(None)
-
-    def _idle_s(self) -> float | None:
-        if not self._uncommitted or self._failure is not None:
-            return None
-        return max(0.0, self._last_commit + COMMIT_S - time.monotonic())
-
-    def _attempt(self, write: _PendingWrite | None) -> None:
-        if self._failure is not None:
-            return
-        try:
-            if write is not None:
-                for name, data in write.rows:
-                    self._write(name, data)
-                self._written = write.journal
-            late = self._uncommitted and time.monotonic() >= self._last_commit + COMMIT_S
-            if late or self._uncommitted >= COMMIT_BYTES or (write is not None and write.commit):
-                self._commit()
-        except BaseException as failure:
-            self._failure = failure
 
     def _write(self, name: str, data: memoryview | bytes) -> None:
         view, file, digest = memoryview(data), self._files[name], self._hashes[name]
@@ -279,23 +203,18 @@ class StoreWriter:
             while piece:  # a write may take only a part
                 piece = piece[file.write(piece) :]
 
-    def _commit(self) -> None:
-        for file in self._files.values():
-            os.fsync(file.fileno())
-        write_journal(self.folder, self._written)
-        self.committed, self._uncommitted, self._last_commit = self._written, 0, time.monotonic()
-
-    def _close_files(self) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def _refusal(self, error: OSError) -> ValueError:
-        what = describe_os_error(error) if error.errno in FULL else f"cannot be written ({error.strerror or error})"
-        again = f"continues from record {self.committed.num_read + 1}" if self.committed.num_read else "begins again"
-        return ValueError(
-            f"{self.folder}: {what}; nothing was published; free space there or choose another folder "
-            f"(data.store_dir); the same command {again}"
-        )
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raise what a disk raises as an error that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            what = describe_os_error(error) if error.errno in FULL else f"cannot be written ({error.strerror or error})"
+            read = self.committed.num_read
+            raise ValueError(
+                f"{self.folder}: {what}; nothing was published; free space there or choose another folder "
+                f"(data.store_dir); the same command {f'continues from record {read + 1}' if read else 'begins again'}"
+            ) from error
 
 
 def _bytes(array: NDArray[Any], dtype: type[np.generic] | str) -> memoryview:

@@ -1,4 +1,4 @@
-"""Bytes of a source, decompressed, in chunks: from a local file, standard input, or any URL that fsspec opens.
+"""Bytes of a source, decompressed, in chunks: from a local file, or any URL that fsspec opens.
 
 In: a location. Out: chunks of about 1 MB; the same as a binary file, for readers that take nothing else (Biopython, the
 csv module). Kept: how many stored bytes were read, for the progress line.
@@ -20,7 +20,6 @@ from data.transport.remote_file import RemoteFile
 from data.transport.retries import StreamError
 from zymogen.files.suggestions import did_you_mean
 
-STANDARD_INPUT = "-"
 _READ_BYTES = 1 << 18
 """How much is read at a time: little, as the rest of it is copied after each member of a compressed file."""
 _LEAST_BYTES = 1 << 18
@@ -39,7 +38,7 @@ def is_inflated(size: int, packed: int) -> bool:
 
 
 def require_no_pipe(place: str, name: str) -> None:
-    """Refuse standard input, a pipe or a device, or a name such as ``/dev/fd/63``, which means something else later.
+    """Refuse standard input, a pipe or a device, or a name such as ``/dev/fd/63``: sources are read more than once.
 
     Args:
         place: a path, ``-``, or a URL, which is none of these.
@@ -50,16 +49,14 @@ def require_no_pipe(place: str, name: str) -> None:
     """
     is_other = os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place))
     is_temporary = os.path.abspath(place).startswith(("/dev/fd/", "/dev/std", "/proc/"))
-    if place == STANDARD_INPUT or ("://" not in place and (is_other or is_temporary)):
+    if place == "-" or ("://" not in place and (is_other or is_temporary)):
         raise ValueError(
-            f"{name}: {place!r} is standard input, a pipe or a device, which can be read once, and its processes and "
-            "later starts read it again: write it to a file, or build a store from it with `python -m data build` and "
-            "name its folder"
+            f"{name}: {place!r} is standard input, a pipe or a device, which can be read once; write it to a file"
         )
 
 
 class SingleFileSource:
-    """The properties of a source (`data.sources.block.Source`) that is one file, pipe or URL."""
+    """The properties of a source (`data.sources.block.Source`) that is one file or URL."""
 
     __slots__ = ()
     location: str
@@ -71,7 +68,7 @@ class SingleFileSource:
 
     @property
     def num_bytes(self) -> int | None:
-        """Size as stored; None for a pipe, and if a server does not report it."""
+        """Size as stored; None if a server does not report it."""
         return ByteStream(self.location).num_bytes
 
     def stamp(self) -> list[str | int]:
@@ -83,7 +80,7 @@ class ByteStream:
     """One source of bytes.
 
     Args:
-        location: a path, ``-`` for standard input, or a URL (``scheme://...``).
+        location: a path, or a URL (``scheme://...``).
     """
 
     def __init__(self, location: str) -> None:
@@ -93,21 +90,14 @@ class ByteStream:
         self._remote = RemoteFile(location) if "://" in location else None
 
     @property
-    def name(self) -> str:
-        """The name that errors use."""
-        return "standard input" if self.location == STANDARD_INPUT else self.location
-
-    @property
     def num_bytes(self) -> int | None:
-        """Size as stored; None for a pipe, and if a server does not report it.
+        """Size as stored; None if a server does not report it.
 
         Raises:
             ValueError: a URL does not exist or cannot be reached.
         """
         if self._remote is not None:
             return self._remote.info()[0]
-        if self.location == STANDARD_INPUT or not Path(self.location).is_file():
-            return None
         return Path(self.location).stat().st_size
 
     def stamp(self) -> list[str | int]:
@@ -123,8 +113,6 @@ class ByteStream:
         if self._remote is not None:
             size, version = self._remote.info()
             return [self.location, -1 if size is None else size, *(f"{key}={value}" for key, value in version.items())]
-        if self.location == STANDARD_INPUT:
-            return [STANDARD_INPUT]
         try:
             status = Path(self.location).stat()
         except OSError as error:
@@ -147,19 +135,19 @@ class ByteStream:
         """
         at = 0
         with ExitStack() as files:
-            stored = CompressedStream(self.name, files.enter_context(closing(self._stored())))
+            stored = CompressedStream(self.location, files.enter_context(closing(self._stored())))
             head = stored.peek(HEAD_BYTES)
             kind = compression(head)
             if kind not in DECOMPRESS:
                 raise ValueError(
-                    f"{self.name}: is a {kind} file; plain text, gzip (bgzip) and zstd are read: unpack it "
+                    f"{self.location}: is a {kind} file; plain text, gzip (bgzip) and zstd are read: unpack it "
                     f"({UNPACK[kind]})"
                 )
             size = None if kind or offset <= len(head) else self.num_bytes
             if size is not None:
                 files.close()
                 at = min(offset, size)
-                stored = CompressedStream(self.name, files.enter_context(closing(self._stored(at))))
+                stored = CompressedStream(self.location, files.enter_context(closing(self._stored(at))))
             for chunk in in_pieces(DECOMPRESS[kind](stored), _LEAST_BYTES):
                 if kind and not at:
                     self._require_plain(chunk, kind)
@@ -169,24 +157,24 @@ class ByteStream:
                     yield chunk[max(0, len(chunk) - at + offset) :]
         if at < offset:
             raise ValueError(
-                f"{self.name}: ends {offset - at} bytes before the place up to which it was read before: it changed "
-                "since; restore it, or build its store again"
+                f"{self.location}: ends {offset - at} bytes before the place up to which it was read before: it "
+                "changed since; restore it, or build its store again"
             )
 
     def _require_plain(self, first: bytes, kind: str) -> None:
         """Refuse a compressed file that holds another compressed file."""
         if inner := compression(first[:HEAD_BYTES]):
             raise ValueError(
-                f"{self.name}: holds a {inner} file inside its {kind}; what {kind} holds must be plain text: unpack it "
-                f"({UNPACK[kind]}, then {UNPACK[inner]})"
+                f"{self.location}: holds a {inner} file inside its {kind}; what {kind} holds must be plain text: "
+                f"unpack it ({UNPACK[kind]}, then {UNPACK[inner]})"
             )
 
     def _require_within_limits(self, size: int, kind: str) -> None:
         if size > MAX_BYTES:
-            raise StreamError(self.name, f"has more than {MAX_BYTES} bytes", "divide it into several sources")
+            raise StreamError(self.location, f"has more than {MAX_BYTES} bytes", "divide it into several sources")
         if kind and is_inflated(size, self.bytes_read):
             raise StreamError(
-                self.name,
+                self.location,
                 f"{self.bytes_read} {kind} bytes become more than {size}",
                 f"at most {MAX_INFLATION} for one are read; unpack it if the file is to be trusted",
             )
@@ -200,14 +188,14 @@ class ByteStream:
 
     def _local(self, offset: int) -> Iterator[bytes]:
         try:
-            with io.FileIO(0, closefd=False) if self.location == STANDARD_INPUT else io.FileIO(self.location) as file:
+            with io.FileIO(self.location) as file:
                 if offset:
                     file.seek(offset)
                 yield from iter(partial(file.read, _READ_BYTES), b"")
         except FileNotFoundError:
             raise ValueError(f"{self.location}: no such file; check data.sources") from None
         except OSError as error:
-            raise StreamError(self.name, "cannot be read", str(error)) from error
+            raise StreamError(self.location, "cannot be read", str(error)) from error
 
 
 class ChunkFile(io.RawIOBase):

@@ -51,8 +51,6 @@ class RemoteResponse(NamedTuple):
     begin: int
     """Offset of the first byte; not the one that was asked for if a server sends only whole files."""
     chunks: Iterator[bytes]
-    shows_end: bool
-    """Whether an early end is an error although the size is not known."""
 
 
 class RemoteFile:
@@ -131,12 +129,6 @@ class RemoteFile:
     def _require_same(self, answer: RemoteResponse) -> None:
         """Refuse an answer of another file, or of another version, than the first answer's."""
         size = self._info[0] if answer.size is None else answer.size
-        if size is None and answer.version and not answer.shows_end:
-            log_once(
-                self.location,
-                "the server does not say the size of this file: if the connection ends early, that is not noticed, "
-                "unless the file is compressed",
-            )
         if self._version is None:
             self._size, self._version = size, answer.version
         both = next((key for key in answer.version if key in self._version), None)
@@ -164,12 +156,12 @@ class RemoteFile:
         if size is None:  # some servers do not answer HEAD, or without the size
             with self._request("GET") as answer:
                 size, version = answer.size, version | answer.version
-        if size is None and not version:
+        if size is None:
+            unseen = "" if version else "if it changes, that is not noticed, and a store that was built is used again; "
             log_once(
                 self.location,
-                "the server says neither size nor version of this file: if it changes, that is not noticed, and a "
-                "store that was built from it is used again; an early end is noticed only where the answer comes "
-                "in chunks or the file is compressed",
+                f"the server does not say the size of this file: {unseen}an early end is noticed only where the answer "
+                "comes in chunks or the file is compressed",
             )
         return size, version
 
@@ -209,8 +201,7 @@ class RemoteFile:
             elif answer.headers.get("Content-Encoding"):
                 size = None
             version = {field: answer.headers[field] for field in _WEB_VERSION if field in answer.headers}
-            shows_end = "Transfer-Encoding" in answer.headers
-            yield RemoteResponse(int(size) if size else None, version, begin, answer.iter_raw(), shows_end)
+            yield RemoteResponse(int(size) if size else None, version, begin, answer.iter_raw())
 
     @contextmanager
     def _stored(self, offset: int) -> Iterator[RemoteResponse]:
@@ -220,7 +211,7 @@ class RemoteFile:
         info = self._filesystem.info(self._path)
         with self._filesystem.open(self._path, "rb") as file:
             at = file.seek(offset) if offset and file.seekable() else 0
-            yield RemoteResponse(*_described(info), at, iter(partial(file.read, _READ_BYTES), b""), shows_end=True)
+            yield RemoteResponse(*_described(info), at, iter(partial(file.read, _READ_BYTES), b""))
 
 
 @cache

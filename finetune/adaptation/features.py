@@ -194,7 +194,7 @@ def _opened(place: Path, facts: dict[str, Any]) -> NDArray[np.float32]:
     if said != facts | {"hash": said["hash"]}:
         raise ValueError(f"{place / _FACTS} describes other features; {remedy(place)}")
     count = facts["rows"] * facts["width"]
-    rows = derived.read_array(place / _ARRAY, "<f4", said["hash"], count, place.parent)
+    rows = derived.read_array(place / _ARRAY, "<f4", said["hash"], count)
     return rows.reshape(facts["rows"], facts["width"])
 
 

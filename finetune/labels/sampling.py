@@ -31,9 +31,9 @@ class TrainingSamples:
         del key
         return np.where(self.trains[items], items, -1)
 
-    def in_order(self, pass_index: int) -> bool:
+    def in_order(self, epoch: int) -> bool:
         """False: every pass is permuted."""
-        del pass_index
+        del epoch
         return False
 
 

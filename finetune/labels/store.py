@@ -114,9 +114,7 @@ class LabelStore:
         self._facts = facts
         self._maps = {
             name: np.asarray(
-                derived.read_array(
-                    folder / name, of_file["dtype"], of_file["hash"], int(np.prod(of_file["shape"])), store_dir
-                )
+                derived.read_array(folder / name, of_file["dtype"], of_file["hash"], int(np.prod(of_file["shape"])))
             ).reshape(of_file["shape"])
             for name, of_file in facts["files"].items()
         }

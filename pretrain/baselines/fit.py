@@ -89,7 +89,7 @@ def _first_documents(corpora: Corpora, seed: int) -> Bin:
     """The first documents of a run, at most `MOST_RESIDUES` and one pass."""
     taken: list[Bin] = []
     for bin_, cursor in corpora.plan(seed).bins(Cursor()):
-        if cursor.pass_index or (taken and sum(each.num_tokens for each in taken) + bin_.num_tokens > MOST_RESIDUES):
+        if cursor.epoch or (taken and sum(each.num_tokens for each in taken) + bin_.num_tokens > MOST_RESIDUES):
             break
         taken.append(bin_)
     samples, starts, lengths = (
@@ -115,7 +115,7 @@ def _some(documents: Bin, chosen: NDArray[np.bool_]) -> Bin:
 
 def _in_pass(documents: Bin, number: int) -> Bin:
     """The same documents; the number of a pass decides which of their residues are hidden."""
-    return documents._replace(passes=np.full_like(documents.passes, number))
+    return documents._replace(epochs=np.full_like(documents.epochs, number))
 
 
 def _rows(hidden: HiddenResidues, losses: NDArray[np.float64], unigram: NDArray[np.float64]) -> list[Row]:

@@ -1,13 +1,13 @@
 """The push: a finished folder into a repository, in one commit, however often it was stopped before.
 
-In: a folder, the name of a repository. Out: the commit that holds exactly the folder's bytes beside others' files.
-Kept: that commit, its tag, and in it the list of the files that are ours.
+In: a folder, the name of a repository. Out: the commit that holds the folder's files beside others'. Weights that the
+folder does not have are deleted, as those of a model in other shards would be loaded with the new ones.
+Kept: that commit, its tag.
 
 A push compares, and commits what differs on top of the commit that it compared with. So it may be stopped between any
 two requests, and be repeated: what is there already is not sent, and where nothing differs nothing is committed.
 """
 
-import json
 import logging
 import re
 import sys
@@ -21,10 +21,7 @@ from huggingface_hub import (
     CommitOperationDelete,
     HfApi,
     ModelInfo,
-    get_session,
     get_token,
-    hf_hub_url,
-    hf_raise_for_status,
 )
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.hf_api import RepoSibling
@@ -32,12 +29,13 @@ from huggingface_hub.utils.sha import git_hash
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from pretrain.push.errors import SILENCE_S, HubUnavailableError, TagExistsError, classify_error, wait_s
-from pretrain.push.folder import LIST, finished_files
+from pretrain.push.folder import finished_files
 from zymogen.console.safe_text import redact_later
 
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"{_PART}/{_PART}")
 _TAG = re.compile(_PART)
+_WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
 class Pushed(NamedTuple):
@@ -126,23 +124,21 @@ def _attempt(
             "the repository is public, and --private was asked for, which is for new repositories; make it private in "
             "its settings, or leave --private out"
         )
-    sources: dict[str, Path | bytes] = {**files, LIST: json.dumps(sorted(files), indent=1).encode()}
-    operations = [CommitOperationAdd(name, source) for name, source in sources.items()]
+    operations = [CommitOperationAdd(name, path) for name, path in files.items()]
     is_tagged = tag is not None and _is_tagged(api, repository, operations, tag)
     held = _held(info)
     adds = [file for file in operations if not _is_same(held.get(file.path_in_repo), file)]
-    deletes: list[CommitOperationDelete] = []
+    gone = sorted(name for name in held.keys() - files.keys() if name.endswith(_WEIGHTS))
     commit = str(info.sha)
-    if adds:
+    if adds or gone:
         # An empty list in place of the repository's .gitignore, which would leave files out.
         api.preupload_lfs_files(repository, adds, gitignore_content="", free_memory=False)
-        gone = _ours(api, repository, info) & held.keys() - sources.keys()
-        deletes = [CommitOperationDelete(name, is_folder=False) for name in sorted(gone)]
+        deletes = [CommitOperationDelete(name, is_folder=False) for name in gone]
         made = api.create_commit(repository, [*adds, *deletes], commit_message=message, parent_commit=commit)
         commit = made.oid
     if tag is not None and not is_tagged:
         api.create_tag(repository, tag=tag, revision=commit)
-    return Pushed(commit, len(adds), len(deletes))
+    return Pushed(commit, len(adds), len(gone))
 
 
 def _info(api: HfApi, repository: str, revision: str | None = None) -> ModelInfo:
@@ -179,18 +175,3 @@ def _is_tagged(api: HfApi, repository: str, files: list[CommitOperationAdd], tag
             f"{repository}: the tag {tag} is at commit {info.sha}, with other bytes; choose another, or delete it"
         )
     return True
-
-
-def _ours(api: HfApi, repository: str, info: ModelInfo) -> set[str]:
-    """The files that earlier pushes have put there, by the list that they left; none without a list."""
-    if LIST not in _held(info):
-        return set()
-    url = hf_hub_url(repository, LIST, revision=info.sha, endpoint=api.endpoint)
-    response = get_session().get(url, headers={"Authorization": f"Bearer {get_token()}"}, timeout=SILENCE_S)
-    hf_raise_for_status(response)
-    try:
-        names = json.loads(response.content)
-    except ValueError:
-        names = None
-    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    return set(names) if is_list else set()  # somebody may have changed it

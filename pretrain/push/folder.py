@@ -13,8 +13,6 @@ from pretrain.export.checksums import CHECKSUMS, sha256_of
 from zymogen.settings.extension import is_external
 from zymogen.settings.section import flat
 
-LIST = ".zymogen-push.json"
-"""Name of the list of our files in a repository."""
 _LEFT_OUT = frozenset({".git", ".cache"})
 """Folders that a hub does not take; a download leaves the second one."""
 _BUNDLE, _ADAPTER, _INDEX, _CONFIG = "bundle.json", "adapter_config.json", "model.safetensors.index.json", "config.json"
@@ -38,7 +36,7 @@ def finished_files(folder: Path) -> dict[str, Path]:
             continue
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
             raise ValueError(f"{path} is no regular file; push a copy without links, as cp -rL makes it")
-        if path.is_file() and name not in (LIST, CHECKSUMS):
+        if path.is_file() and name != CHECKSUMS:
             files[name] = path
     _require_finished(folder, files)
     return files

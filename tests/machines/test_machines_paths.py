@@ -150,15 +150,9 @@ ROWS = [
             (78, (*PLAN,)),
             (2, ("-m", "data", "stats")),
             (2, ("-m", "data", "head")),
+            (2, ("-m", "data", "build")),
             (78, ("-m", "finetune.look")),
         )
-    ),
-    Row(
-        fault=15,
-        situation="pipe for data build",
-        shell=SUBSTITUTION,
-        words=("-m", "data", "build", "--store-dir", "s"),
-        says=(r"records +60\n",),
     ),
     *(
         Row(

@@ -97,7 +97,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: 
 
 
 def trainer_at(step: int) -> TrainerState:
-    cursor = Cursor(pass_index=1, window=2, bin=step, tokens_before_window=123)
+    cursor = Cursor(epoch=1, window=2, bin=step, tokens_before_window=123)
     chain = hashlib.sha256(str(step).encode()).hexdigest()
     return TrainerState(step=step, tokens_seen=1000 * step, cursor=cursor, chain=chain, skipped_steps=1)
 

@@ -57,7 +57,7 @@ def corrupted(
     lengths = bin_.lengths
     keys = np.array(
         [
-            [keyed_random.key(seed, use, p) for p in bin_.passes.tolist()]
+            [keyed_random.key(seed, use, p) for p in bin_.epochs.tolist()]
             for use in (keyed_random.SELECT, keyed_random.REPLACE)
         ],
         np.uint64,

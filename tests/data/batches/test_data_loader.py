@@ -214,7 +214,7 @@ def test_the_world_has_no_part_in_what_comes(
     # 60 steps of 7 bins: past the end of the corpus' first pass, and across the curriculum's stage.
     reference = some(reader, 60)
     ranks = [some(reader, 60, rank, world_size, settings) for rank in range(world_size)]
-    assert reference[-1].cursor.pass_index >= 1
+    assert reference[-1].cursor.epoch >= 1
     assert chain(ranks) == chain([reference])
     for rank in ranks:
         assert [s.cursor for s in rank] == [s.cursor for s in reference]
@@ -321,7 +321,7 @@ def test_the_digest_sees_everything_a_bin_feeds(reader: CorpusReader) -> None:
         digest(),
         digest(seed=1),
         digest(mask=MaskSettings(mask_prob=1.0, random_prob=0.0)),
-        digest(packed._replace(passes=packed.passes + 1)),
+        digest(packed._replace(epochs=packed.epochs + 1)),
         digest(mask=MaskSettings(select_prob=0.3)),
         digest(packed._replace(samples=packed.samples[::-1], lengths=packed.lengths[::-1], starts=packed.starts[::-1])),
     ]

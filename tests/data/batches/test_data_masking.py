@@ -17,11 +17,11 @@ NUM = 200_000
 TOKENS_IN = STANDARD_IDS[np.random.default_rng(0).integers(0, 20, NUM)]
 
 
-def documents(shift: int = 0, pass_index: int = 0, start: int = 0) -> Bin:
+def documents(shift: int = 0, epoch: int = 0, start: int = 0) -> Bin:
     """A thousand documents of 200 tokens."""
     samples = np.arange(NUM // 200) + shift
     ones = np.ones_like(samples)
-    return Bin(samples, pass_index * ones, start * ones, 200 * ones)
+    return Bin(samples, epoch * ones, start * ones, 200 * ones)
 
 
 def within(successes: int, trials: int, probability: float) -> bool:
@@ -86,7 +86,7 @@ def test_a_residue_keeps_its_fate_in_every_crop() -> None:
     """Residue 49 stands in slot 50 of the whole protein, and in slot 0 of a crop that starts there."""
     whole = corrupt(TOKENS_IN, documents(), RATES, seed=0)
     crops = documents(start=50)
-    crops = Bin(crops.samples[::-1], crops.passes, crops.starts, np.full(1000, 150))
+    crops = Bin(crops.samples[::-1], crops.epochs, crops.starts, np.full(1000, 150))
     slots = np.concatenate([np.arange(200 * s + 50, 200 * s + 200) for s in crops.samples.tolist()])
     inputs, targets = corrupt(TOKENS_IN[slots], crops, RATES, seed=0)
     assert np.array_equal(inputs, whole[0][slots])
@@ -97,15 +97,15 @@ def test_a_pass_in_a_mixture_masks_as_it_does_alone() -> None:
     passes = np.arange(1000) % 3
     mixed = Bin(np.arange(1000), passes, np.zeros(1000, np.int64), np.full(1000, 200))
     inputs, _ = corrupt(TOKENS_IN, mixed, RATES, seed=0)
-    alone: list[NDArray[np.uint8]] = [corrupt(TOKENS_IN, documents(pass_index=p), RATES, seed=0)[0] for p in range(3)]
+    alone: list[NDArray[np.uint8]] = [corrupt(TOKENS_IN, documents(epoch=p), RATES, seed=0)[0] for p in range(3)]
     expected = np.choose(np.repeat(passes, 200), alone)
     assert np.array_equal(inputs, expected)
 
 
-@pytest.mark.parametrize(("seed", "pass_index", "shift"), [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
-def test_controls_seed_pass_and_sample_mask_anew(seed: int, pass_index: int, shift: int) -> None:
+@pytest.mark.parametrize(("seed", "epoch", "shift"), [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
+def test_controls_seed_pass_and_sample_mask_anew(seed: int, epoch: int, shift: int) -> None:
     _, first = corrupt(TOKENS_IN, documents(), RATES, seed=0)
-    _, second = corrupt(TOKENS_IN, documents(shift=shift, pass_index=pass_index), RATES, seed=seed)
+    _, second = corrupt(TOKENS_IN, documents(shift=shift, epoch=epoch), RATES, seed=seed)
     assert within(len(np.intersect1d(first, second)), NUM, 0.15**2)  # independent selections meet by chance
 
 

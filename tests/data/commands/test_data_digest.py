@@ -73,7 +73,7 @@ def test_it_covers_two_passes_and_every_stage(recipe_in, tmp_path: Path) -> None
     """What the tests above compare is worth comparing."""
     plan = corpora_of(recipe_in(tmp_path)).plan(0)
     early, late = cursor_at(plan, 1), cursor_at(plan, STEPS - 1)
-    assert late.pass_index >= 2  # two passes are complete
+    assert late.epoch >= 2  # two passes are complete
     assert late.tokens_before_window > 6_000 > early.tokens_before_window  # on both sides of the stage
 
 
@@ -85,7 +85,6 @@ def test_it_covers_two_passes_and_every_stage(recipe_in, tmp_path: Path) -> None
         "data.mask.select_prob=0.2",
         "data.crop_tokens=99",
         "data.curriculum=[[60_000, 40]]",
-        "data.composition=bucketed",
         "data.window_sequences=51",
         "data.validation_fraction=0.4",
         "data.sample_by=cluster",

@@ -5,7 +5,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from data.alphabet import LETTER_IDS
 from data.commands import stats as module
-from data.commands.stats import QUANTILES, count_tokens, find_duplicates, lines, statistics
+from data.commands.stats import QUANTILES, count_distinct, count_tokens, lines, statistics
 from data.corpus.lengths import count_lengths
 from data.store.token_store import FACTS, FORMAT, StoreCounts, TokenStore, facts_text
 from support.places import REAL
@@ -106,41 +105,17 @@ def test_a_byte_that_is_no_token_is_damage(arrays) -> None:
         count_tokens(store)
 
 
-def numbers(group: Mapping[str, Any]) -> list[int]:
-    """Of the records that are named."""
-    return [record["record"] for record in group["records"]]
-
-
-def test_duplicates_are_those_of_a_dictionary(arrays) -> None:
+def test_distinct_sequences_are_those_of_a_set(arrays) -> None:
     rng = np.random.default_rng(1)
     different = drawn(60)
     proteins = [different[i] for i in rng.zipf(1.5, 400) % 60]
-    found = find_duplicates(arrays(proteins))
-    times = Counter(proteins)
-    assert found["records"] == len(proteins) - len(times)
-    assert found["groups"] == sum(n > 1 for n in times.values())
-    expected = sorted(times, key=lambda p: (-times[p], proteins.index(p)))[: module.LARGEST]
-    assert [group["size"] for group in found["largest"]] == [times[p] for p in expected]
-    for group, protein in zip(found["largest"], expected, strict=True):
-        assert group["residues"] == len(protein)
-        assert numbers(group) == [i for i, p in enumerate(proteins) if p == protein][: module.SHOWN]
-
-
-def test_of_groups_of_one_size_the_first_are_named(arrays) -> None:
-    pairs = [letter * 3 for letter in "ACDEFGHIKL"]
-    found = find_duplicates(arrays(pairs + pairs[::-1]))
-    assert [numbers(group) for group in found["largest"]] == [[i, 19 - i] for i in range(module.LARGEST)]
-
-
-def test_no_duplicates(arrays) -> None:
-    found = find_duplicates(arrays(["MK", "MKT", "M"]))
-    assert found == {"records": 0, "groups": 0, "largest": []}
+    assert count_distinct(arrays(proteins)) == len(set(proteins))
 
 
 def test_a_sort_that_does_not_fit_is_an_error(arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data.homology.name_table._MEMORY", "1KB")
     with pytest.raises(ValueError, match=r"the records cannot be sorted in .*TMPDIR"):
-        find_duplicates(arrays(drawn(500)))
+        count_distinct(arrays(drawn(500)))
 
 
 def test_text_and_json_say_the_same(arrays) -> None:
@@ -154,7 +129,6 @@ def test_text_and_json_say_the_same(arrays) -> None:
         "min 3, mean 5.8, max 10 residues",
         "distinct     3 sequences",
         "duplicates   1 records (25.00 %) equal an earlier one",
-        "2 records of one sequence of 5 residues\n    record 0  'p0 protein'\n    record 1  'p1 protein'",
         "read as <unk>: '!' 3",
     ):
         assert part in text
@@ -166,17 +140,7 @@ def test_text_and_json_say_the_same(arrays) -> None:
     }
     assert content["composition"]["W"] == {"count": 10, "share": 10 / 23}
     assert sum(entry["count"] for entry in content["composition"].values()) == content["residues"] == 23
-    assert content["duplicates"] == {
-        "records": 1,
-        "groups": 1,
-        "largest": [
-            {
-                "size": 2,
-                "residues": 5,
-                "records": [{"record": 0, "header": "p0 protein"}, {"record": 1, "header": "p1 protein"}],
-            }
-        ],
-    }
+    assert content["duplicates"] == 1
     assert (content["rejected"], content["unknown_letters"], content["distinct_sequences"]) == (
         {"gap": 1, "no sequence": 1},
         {"'!'": 3},
@@ -188,6 +152,4 @@ def test_text_and_json_say_the_same(arrays) -> None:
 def test_real_duplicates_are_found(arrays) -> None:
     with gzip.open(REAL / "orthofinder_M_agalactiae.faa.gz", "rt") as file:
         proteins = [letters.removesuffix("*") for _, letters in SimpleFastaParser(file)]
-    found = find_duplicates(arrays(proteins))
-    assert found["records"] == len(proteins) - len(set(proteins)) == 59
-    assert found["largest"][0]["size"] == Counter(proteins).most_common(1)[0][1] == 10
+    assert count_distinct(arrays(proteins)) == len(set(proteins)) == len(proteins) - 59

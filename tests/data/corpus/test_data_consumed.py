@@ -36,8 +36,8 @@ def consumed_of(tmp_path: Path) -> Callable[[Proteins], StreamIdentity]:
     return of
 
 
-def at(window: int, pass_index: int = 0) -> Cursor:
-    return Cursor(pass_index=pass_index, window=window, bin=1)
+def at(window: int, epoch: int = 0) -> Cursor:
+    return Cursor(epoch=epoch, window=window, bin=1)
 
 
 def test_it_is_the_hash_of_the_digests_of_the_windows_that_were_reached(consumed_of, tmp_path: Path) -> None:
@@ -48,9 +48,9 @@ def test_it_is_the_hash_of_the_digests_of_the_windows_that_were_reached(consumed
         return {"records": records, "hash": new_hash(digests[:records].tobytes()).hexdigest()}
 
     # One after the other, and, as after a resume, at once; also backwards.
-    for window, pass_index, records in ((0, 0, 50), (1, 0, 100), (3, 0, 175), (0, 1, 175), (2, 7, 175), (0, 0, 50)):
-        assert consumed.up_to(at(window, pass_index)) == expected(records)
-        assert consumed_of(proteins(175)).up_to(at(window, pass_index)) == expected(records)
+    for window, epoch, records in ((0, 0, 50), (1, 0, 100), (3, 0, 175), (0, 1, 175), (2, 7, 175), (0, 0, 50)):
+        assert consumed.up_to(at(window, epoch)) == expected(records)
+        assert consumed_of(proteins(175)).up_to(at(window, epoch)) == expected(records)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_it_is_the_hash_of_the_digests_of_the_windows_that_were_reached(consumed
         (lambda p: p[:99], at(1), False),
         (lambda p: p + proteins(9, seed=1), at(1), True),
         (lambda p: p + proteins(9, seed=1), at(3), False),  # the last window was not full, and now holds more
-        (lambda p: p + proteins(9, seed=1), at(0, pass_index=1), False),
-        (lambda p: changed(p, 174), at(0, pass_index=1), False),
+        (lambda p: p + proteins(9, seed=1), at(0, epoch=1), False),
+        (lambda p: changed(p, 174), at(0, epoch=1), False),
     ],
     ids=[
         *("same", "headers", "last read", "first", "first unread", "order", "cut after", "cut before"),

@@ -59,7 +59,7 @@ def test_what_each_rank_is_fed(reader: CorpusReader, rank: int, bin_: int, shown
     assert (step.bins, [TOKENS[token] for token in slots]) == ((bin_,), shown + ["<pad>"] * (24 - len(shown)))
     (targets,) = batch.targets
     assert "".join(TOKENS[label] for label in targets.labels.tolist()) == truth
-    assert step.cursor == Cursor(pass_index=0, window=0, bin=2, tokens_before_window=0)
+    assert step.cursor == Cursor(epoch=0, window=0, bin=2, tokens_before_window=0)
     told(
         "rank 0 gets bin 1 (documents 1 and 2), rank 1 gets bin 0", "on rank 0 the V of p2, on rank 1 M, T and Q of p0"
     )

@@ -12,9 +12,9 @@ from data.settings import CorpusSettings, DataSettings
 from support.inputs.token_stores import proteins, store_of
 
 
-def drawn(sampler: Sampler, pass_index: int) -> list[int]:
+def drawn(sampler: Sampler, epoch: int) -> list[int]:
     """Sample ids of a pass of three windows, in order of arrival."""
-    windows = [sampler.window(pass_index, number) for number in range(4)]
+    windows = [sampler.window(epoch, number) for number in range(4)]
     assert [window is None for window in windows] == [False, False, False, True]
     return [sample for window in windows if window for sample in window.samples.tolist()]
 

@@ -58,11 +58,11 @@ def test_proteins_and_passes_are_those_of_the_bins(settings: DataSettings, strea
         seen = corpora.progress(plan, after)
         assert seen is not None
         assert seen.proteins == len(np.unique(digests.digests[records])) < len(training)
-        if streaming and not after.pass_index:
+        if streaming and not after.epoch:
             assert seen.passes is None
         else:
             assert seen.passes == pytest.approx(expected, abs=1e-9)
-    assert after.pass_index >= 2
+    assert after.epoch >= 2
     assert seen.proteins == len(np.unique(digests.digests[training]))
 
 

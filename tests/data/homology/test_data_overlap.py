@@ -115,7 +115,7 @@ def fed(corpora: Corpora, passes: int = 4) -> Counter[str]:
     with closing(Loader(corpora.masked(0), corpora.plan(0), Cursor(), 0, 0, 1)) as loader:
         for step in loader:
             found.update(letters for batch in step.batches for letters in documents(batch))
-            if step.cursor.window > windows or step.cursor.pass_index > passes:
+            if step.cursor.window > windows or step.cursor.epoch > passes:
                 return found
     raise AssertionError
 

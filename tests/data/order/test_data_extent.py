@@ -41,9 +41,8 @@ def tokens_of_pass(plan: Plan) -> int:
     return sum(bin_.num_tokens for bins in iter(lambda: next(windows), None) for bin_ in bins)
 
 
-@pytest.mark.parametrize("composition", ["packed", "bucketed"])
-def test_a_corpus_of_one_window_is_counted(reader: CorpusReader, composition: str) -> None:
-    plan = plan_over(reader, Records(RECORDS), settings(composition=composition))
+def test_a_corpus_of_one_window_is_counted(reader: CorpusReader) -> None:
+    plan = plan_over(reader, Records(RECORDS), settings())
     found = plan_size(plan)
     assert (found.tokens_per_pass, found.is_exact) == (tokens_of_pass(plan), True)
     assert abs(found.steps(0, 300_000) - taken(plan, 300_000)) <= 1

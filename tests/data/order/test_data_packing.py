@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from data.order import packing
-from data.order.packing import BinMembers, bucket, pack
+from data.order.packing import BinMembers, pack
 from support.reference_kernels import best_fit
 from zymogen.compiled import compiled
 
@@ -20,13 +20,12 @@ def waste(groups: BinMembers, lengths: NDArray[np.int64], bin_tokens: int) -> fl
     return 1 - lengths.sum() / (groups.num_bins * bin_tokens)
 
 
-@pytest.mark.parametrize("compose", [pack, bucket])
 @pytest.mark.parametrize(
     ("bin_tokens", "most", "count"), [(64, 8, 500), (128, 16, 1), (1000, 4, 300), (5000, 625, 900)]
 )
-def test_every_document_once_in_a_bin_that_holds_it(compose, bin_tokens: int, most: int, count: int) -> None:
+def test_every_document_once_in_a_bin_that_holds_it(bin_tokens: int, most: int, count: int) -> None:
     lengths = proteins(count, crop=min(bin_tokens, 300))
-    groups = compose(lengths, bin_tokens, most)
+    groups = pack(lengths, bin_tokens, most)
     assert np.array_equal(np.sort(groups.members), np.arange(count))
     assert groups.first[0] == 0
     assert groups.first[-1] == count
@@ -46,14 +45,8 @@ def test_among_equally_full_bins_the_one_filled_last() -> None:
     assert [g.tolist() for g in groups.bins()] == [[0, 3], [1, 2]]
 
 
-def test_buckets_by_hand() -> None:
-    groups = bucket(np.array([50, 10, 40, 10, 60, 30]), 100, 3)
-    assert [g.tolist() for g in groups.bins()] == [[1, 3, 5], [2, 0], [4]]
-
-
 def test_no_bin_holds_more_documents_than_it_may() -> None:
     assert np.diff(pack(np.full(50, 3), 1000, 8).first).tolist() == [8] * 6 + [2]
-    assert np.diff(bucket(np.full(50, 3), 1000, 8).first).tolist() == [8] * 6 + [2]
 
 
 @pytest.mark.parametrize("bin_tokens", [63, 64, 65, 128, 1000, 4096, 16_384, 70_000])
@@ -72,13 +65,7 @@ def test_the_kernel_is_the_bisection(bin_tokens: int, most: int) -> None:
 
 def test_waste_is_small_and_packed_bins_mix_lengths() -> None:
     lengths = proteins(1 << 17)
-    packed, bucketed = pack(lengths, 16_384, 2048), bucket(lengths, 16_384, 2048)
+    packed = pack(lengths, 16_384, 2048)
     assert waste(packed, lengths, 16_384) <= 0.005
-    assert waste(bucketed, lengths, 16_384) <= 0.02
-
-    def spread(groups: BinMembers) -> float:
-        means = np.array([lengths[members].mean() for members in groups.bins()])
-        return float(means.std() / lengths.mean())
-
-    assert spread(packed) < 0.25  # best-fit-decreasing gives 0.7 here: bins of long or of short ones
-    assert spread(bucketed) > 0.5
+    means = np.array([lengths[members].mean() for members in packed.bins()])
+    assert means.std() / lengths.mean() < 0.25  # best-fit-decreasing gives 0.7 here: bins of long or of short ones

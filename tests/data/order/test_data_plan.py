@@ -28,10 +28,10 @@ def mixed(seed: int = 0) -> Plan:
     return Plan(Mixture([Records(300), Records(50)], (3, 1), seed, 64), num_residues, SETTINGS, seed)
 
 
-def one_pass(p: Plan, pass_index: int = 0) -> list[Bin]:
-    stream = (b for b, after in p.bins(Cursor(pass_index=pass_index)) if after)
+def one_pass(p: Plan, epoch: int = 0) -> list[Bin]:
+    stream = (b for b, after in p.bins(Cursor(epoch=epoch)) if after)
     bins: list[Bin] = []
-    while (next_bin := next(stream)).passes[0] == pass_index:
+    while (next_bin := next(stream)).epochs[0] == epoch:
         bins.append(next_bin)
     return bins
 
@@ -41,17 +41,16 @@ def same(a: Bin, b: Bin) -> bool:
     return all(np.array_equal(getattr(a, f), getattr(b, f)) for f in arrays)
 
 
-@pytest.mark.parametrize("pass_index", [0, 1])
-def test_every_sample_once_a_pass(pass_index: int) -> None:
-    bins = one_pass(plan(), pass_index)
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_every_sample_once_a_pass(epoch: int) -> None:
+    bins = one_pass(plan(), epoch)
     assert np.array_equal(np.sort(np.concatenate([b.samples for b in bins])), np.arange(300))
-    assert plan().window(pass_index, 4, 0) is not None
-    assert plan().window(pass_index, 5, 0) is None  # several windows, the last one short
+    assert plan().window(epoch, 4, 0) is not None
+    assert plan().window(epoch, 5, 0) is None  # several windows, the last one short
 
 
-@pytest.mark.parametrize("composition", ["packed", "bucketed"])
-def test_bins_hold_what_they_say(composition: str) -> None:
-    for packed in one_pass(plan(settings=DataSettings(**BASE, composition=composition))):
+def test_bins_hold_what_they_say() -> None:
+    for packed in one_pass(plan()):
         assert 0 < packed.num_tokens <= 128
         total = LENGTHS[packed.samples] + 2
         assert np.array_equal(packed.lengths, np.minimum(total, 60))
@@ -59,18 +58,11 @@ def test_bins_hold_what_they_say(composition: str) -> None:
         assert (packed.starts + packed.lengths <= total).all()
 
 
-def test_buckets_hold_the_same_samples_otherwise() -> None:
-    bucketed = one_pass(plan(settings=DataSettings(**BASE, composition="bucketed")))
-    spread = [np.ptp(b.lengths) for b in bucketed]
-    assert np.array_equal(np.sort(np.concatenate([b.samples for b in bucketed])), np.arange(300))
-    assert np.mean(spread) < 0.5 * np.mean([np.ptp(b.lengths) for b in one_pass(plan())])
-
-
 def test_the_stream_is_the_windows_in_order_across_passes() -> None:
     expected: list[Bin] = []
-    for pass_index, window in product((0, 1), range(5)):
+    for epoch, window in product((0, 1), range(5)):
         before = sum(b.num_tokens for b in expected)
-        expected += plan().window(pass_index, window, before) or ()
+        expected += plan().window(epoch, window, before) or ()
     streamed = [b for b, _ in islice(plan().bins(Cursor()), len(expected))]
     assert all(same(a, b) for a, b in zip(streamed, expected, strict=True))
 
@@ -81,18 +73,18 @@ def test_the_cursor_is_the_whole_state(make) -> None:
     for at in (1, 17, 63, 64, 200, 333):
         resumed = list(islice(make().bins(stream[at - 1][1]), 30))
         assert all(same(a, b) and c == d for (a, c), (b, d) in zip(resumed, stream[at : at + 30], strict=True))
-    assert max(stream[399][0].passes) > 0
+    assert max(stream[399][0].epochs) > 0
 
 
 @pytest.mark.parametrize("make", [plan, mixed])
 def test_the_cursor_counts_the_tokens_before_its_window(make) -> None:
     seen, before = 0, Cursor()
     for packed, after in islice(make().bins(Cursor()), 300):
-        if (after.pass_index, after.window) != (before.pass_index, before.window):
+        if (after.epoch, after.window) != (before.epoch, before.window):
             assert after.tokens_before_window == seen
         seen += packed.num_tokens
         before = after
-    assert before.window + before.pass_index > 2
+    assert before.window + before.epoch > 2
 
 
 @pytest.mark.parametrize("make", [plan, mixed])
@@ -107,13 +99,13 @@ def test_controls_another_seed_or_cursor_is_another_stream(make) -> None:
 def test_bins_of_every_window_are_shuffled_anew() -> None:
     """With one document a bin, the place of each bin is that of its document's arrival."""
 
-    def order(pass_index: int, window: int) -> list[int]:
+    def order(epoch: int, window: int) -> list[int]:
         whole = Plan(Epochs(Records(300), 0, 64), lambda samples: np.full(len(samples), 126), SETTINGS, 0)
         one_each = Plan(whole.sampler, whole.num_residues, DataSettings(**BASE | {"crop_tokens": 128}), 0)
-        arrived = one_each.sampler.window(pass_index, window)
+        arrived = one_each.sampler.window(epoch, window)
         assert arrived is not None
         places = {sample: place for place, sample in enumerate(arrived.samples.tolist())}
-        return [places[int(b.samples[0])] for b in one_each.window(pass_index, window, 0) or ()]
+        return [places[int(b.samples[0])] for b in one_each.window(epoch, window, 0) or ()]
 
     orders = [order(0, 0), order(0, 1), order(1, 0)]
     assert all(sorted(each) == list(range(64)) for each in orders)
@@ -137,8 +129,8 @@ def test_the_curriculum_lengthens_crops_by_tokens_seen() -> None:
 
 
 def test_passes_crop_anew() -> None:
-    def starts(pass_index: int) -> dict[int, int]:
-        bins = one_pass(plan(), pass_index)
+    def starts(epoch: int) -> dict[int, int]:
+        bins = one_pass(plan(), epoch)
         return {int(s): int(t) for b in bins for s, t in zip(b.samples, b.starts, strict=True)}
 
     first, second = starts(0), starts(1)

@@ -9,27 +9,27 @@ from support.inputs.raw_store import Records
 WINDOW = 64
 
 
-def one_pass(sampler: Epochs, pass_index: int) -> list[WindowSamples]:
+def one_pass(sampler: Epochs, epoch: int) -> list[WindowSamples]:
     windows = []
-    while (items := sampler.window(pass_index, len(windows))) is not None:
+    while (items := sampler.window(epoch, len(windows))) is not None:
         windows.append(items)
     return windows
 
 
-@pytest.mark.parametrize("pass_index", [0, 3])
-def test_a_pass_holds_every_training_record_once(pass_index: int) -> None:
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_a_pass_holds_every_training_record_once(epoch: int) -> None:
     held_out = frozenset(range(0, 300, 7))
-    windows = one_pass(Epochs(Records(300, held_out), 0, WINDOW), pass_index)
+    windows = one_pass(Epochs(Records(300, held_out), 0, WINDOW), epoch)
     samples = np.concatenate([w.samples for w in windows])
     assert len(windows) == 5  # the last one short
     assert np.array_equal(np.sort(samples), [r for r in range(300) if r not in held_out])
-    assert all((w.passes == pass_index).all() for w in windows)
+    assert all((w.epochs == epoch).all() for w in windows)
 
 
 def test_passes_and_seeds_differ() -> None:
     orders = [
-        np.concatenate([w.samples for w in one_pass(Epochs(Records(300), seed, WINDOW), pass_index)]).tolist()
-        for seed, pass_index in ((0, 0), (0, 1), (1, 0))
+        np.concatenate([w.samples for w in one_pass(Epochs(Records(300), seed, WINDOW), epoch)]).tolist()
+        for seed, epoch in ((0, 0), (0, 1), (1, 0))
     ]
     assert orders[0] != orders[1] != orders[2] != orders[0]
     assert orders[0] != sorted(orders[0])
@@ -71,8 +71,8 @@ def test_each_corpus_goes_round_in_its_own_passes() -> None:
     for number, size in enumerate(SIZES):
         mine = samples >> CORPUS_BITS == number
         records = samples[mine] & ((1 << CORPUS_BITS) - 1)
-        for pass_index in range(int(passes[mine].max())):  # every pass but the last, which is not over
-            assert np.array_equal(np.sort(records[passes[mine] == pass_index]), np.arange(size)), (number, pass_index)
+        for epoch in range(int(passes[mine].max())):  # every pass but the last, which is not over
+            assert np.array_equal(np.sort(records[passes[mine] == epoch]), np.arange(size)), (number, epoch)
     assert passes[samples >> CORPUS_BITS == 1].max() > 10  # the small one has had many passes
 
 

@@ -70,13 +70,13 @@ def test_a_plan_continues_where_it_was_left() -> None:
     plan = Plan(shares(), lambda samples: samples % 29 + 1, settings, 3)
     bins = plan.bins(Cursor())
     ahead = [next(bins) for _ in range(400)]
-    assert ahead[-1][1].pass_index > 1
+    assert ahead[-1][1].epoch > 1
     for at in (0, 37, 150, 301):
         again = plan.bins(ahead[at][1])
         for wanted, _ in ahead[at + 1 : at + 40]:
             bin_, _ = next(again)
             assert bin_.samples.tobytes() == wanted.samples.tobytes()
-            assert bin_.passes.tobytes() == wanted.passes.tobytes()
+            assert bin_.epochs.tobytes() == wanted.epochs.tobytes()
 
 
 def test_shares_are_rounded_to_whole_draws() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.order.packing import bucket, pack
+from data.order.packing import pack
 from data.order.plan import Bin, Cursor, Plan, crop, next_cursor, stage_end, stage_value
 from data.order.sampler import CORPUS_BITS, Epochs, Mixture, Sampler
 from data.settings import DataSettings
@@ -33,13 +33,12 @@ def plan(window: int, records: int = 400, *, mixed: bool = False, **settings: ob
 
 def before_stages_were_cut(p: Plan, cursor: Cursor) -> list[tuple[list[int], list[int], list[int]]]:
     """The bins of a window by the rules of before: one stage for all of it."""
-    items, settings = p.sampler.window(cursor.pass_index, cursor.window), p.settings
+    items, settings = p.sampler.window(cursor.epoch, cursor.window), p.settings
     assert items is not None
     longest = stage_value(settings.curriculum, settings.crop_tokens, cursor.tokens_before_window)
     starts, lengths = crop(*items, num_residues(items.samples), longest, p.seed)
-    compose = pack if settings.composition == "packed" else bucket
-    groups = compose(lengths, settings.bin_tokens, settings.documents_per_bin)
-    key = keyed_random.key(p.seed, keyed_random.BIN_ORDER, cursor.pass_index, cursor.window)
+    groups = pack(lengths, settings.bin_tokens, settings.documents_per_bin)
+    key = keyed_random.key(p.seed, keyed_random.BIN_ORDER, cursor.epoch, cursor.window)
     bins = [groups.bins()[b] for b in np.argsort(keyed_random.hashes(key, np.arange(groups.num_bins)), kind="stable")]
     return [(items.samples[of].tolist(), starts[of].tolist(), lengths[of].tolist()) for of in bins]
 
@@ -48,15 +47,12 @@ def content(bins: list[Bin]) -> list[tuple[list[int], list[int], list[int]]]:
     return [(b.samples.tolist(), b.starts.tolist(), b.lengths.tolist()) for b in bins]
 
 
-@pytest.mark.parametrize("composition", ["packed", "bucketed"])
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("window", [1000, 401])
-def test_below_a_window_a_stage_ends_with_the_document_that_reaches_it(
-    window: int, mixed: bool, composition: str
-) -> None:
+def test_below_a_window_a_stage_ends_with_the_document_that_reaches_it(window: int, mixed: bool) -> None:
     if mixed:
         window += 50
-    bins = [b for b, _ in islice(plan(window, mixed=mixed, composition=composition).bins(Cursor()), 300)]
+    bins = [b for b, _ in islice(plan(window, mixed=mixed).bins(Cursor()), 300)]
     seen, first = 0, {}
     for packed in bins:
         longest = int(packed.lengths.max())
@@ -78,7 +74,6 @@ def test_by_the_rules_of_before_the_stage_lasted_a_whole_pass() -> None:
     assert content(plan(1000).window(0, 0, 0) or []) != bins
 
 
-@pytest.mark.parametrize("composition", ["packed", "bucketed"])
 @pytest.mark.parametrize(
     ("window", "mixed", "curriculum"),
     [
@@ -87,15 +82,15 @@ def test_by_the_rules_of_before_the_stage_lasted_a_whole_pass() -> None:
     ],
 )
 def test_other_runs_keep_their_order_to_the_byte(
-    window: int, mixed: bool, curriculum: tuple[tuple[int, int], ...], composition: str
+    window: int, mixed: bool, curriculum: tuple[tuple[int, int], ...]
 ) -> None:
     """Those without a curriculum, and those of a corpus that fills a window."""
-    p = plan(window, mixed=mixed, curriculum=curriculum, composition=composition)
+    p = plan(window, mixed=mixed, curriculum=curriculum)
     cursor, windows = Cursor(), 0
     while cursor.tokens_before_window < 90_000:
-        bins = p.window(cursor.pass_index, cursor.window, cursor.tokens_before_window)
+        bins = p.window(cursor.epoch, cursor.window, cursor.tokens_before_window)
         if bins is None:
-            cursor = Cursor(pass_index=cursor.pass_index + 1, tokens_before_window=cursor.tokens_before_window)
+            cursor = Cursor(epoch=cursor.epoch + 1, tokens_before_window=cursor.tokens_before_window)
             continue
         assert content(bins) == before_stages_were_cut(p, cursor)
         cursor, windows = next_cursor(cursor, bins), windows + 1
@@ -105,19 +100,19 @@ def test_other_runs_keep_their_order_to_the_byte(
 @pytest.mark.parametrize("mixed", [False, True])
 def test_after_its_last_stage_a_small_corpus_is_ordered_as_ever(mixed: bool) -> None:
     for begin in (ENDS[1], 10**9):
-        cursor = Cursor(pass_index=0 if mixed else 3, window=3 if mixed else 0, tokens_before_window=begin)
+        cursor = Cursor(epoch=0 if mixed else 3, window=3 if mixed else 0, tokens_before_window=begin)
         p = plan(1000, mixed=mixed)
-        bins = p.window(cursor.pass_index, cursor.window, begin) or []
+        bins = p.window(cursor.epoch, cursor.window, begin) or []
         assert content(bins) == before_stages_were_cut(p, cursor)
 
 
 def test_a_pass_with_stages_holds_every_sample_once_and_the_cursor_is_the_whole_state() -> None:
     p = plan(1000)
-    for pass_index in (0, 1):
-        bins = p.window(pass_index, 0, 0) or []
+    for epoch in (0, 1):
+        bins = p.window(epoch, 0, 0) or []
         assert sorted(np.concatenate([b.samples for b in bins]).tolist()) == list(range(400))
     stream = list(islice(p.bins(Cursor()), 400))
-    assert stream[-1][1].pass_index > 1
+    assert stream[-1][1].epoch > 1
     for at in (1, 40, 41, 100, 170, 333):
         resumed = list(islice(plan(1000).bins(stream[at - 1][1]), 30))
         assert [(content([a]), c) for a, c in resumed] == [(content([b]), d) for b, d in stream[at : at + 30]]

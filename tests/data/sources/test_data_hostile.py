@@ -74,7 +74,7 @@ def test_a_process_of_its_own_says_the_same(tmp_path: Path, about: str) -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("/dev/null", "no FASTA record in it (empty file); remove it from data.sources or fill it"),
+        ("/dev/null", "is standard input, a pipe or a device, which can be read once; write it to a file"),
         ("{folder}", "no finished token store (it has no store.json); name its files, for example"),
         ("{folder}/none.fasta", "check data.sources"),
         ("{folder}/*.fna", "no file matches this pattern; check data.sources"),
@@ -84,7 +84,8 @@ def test_places_that_are_no_corpus(tmp_path: Path, place: str, words: str, capfd
     place = place.format(folder=tmp_path)
     assert main(["build", place, "--store-dir", str(tmp_path / "stores")]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"error: {place}")
+    assert line.startswith("error: ")
+    assert place in line
     assert words in line
 
 

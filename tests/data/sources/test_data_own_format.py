@@ -93,8 +93,9 @@ class Own(RecordFormat):
         with open("log", "a") as log:
             log.write("begun\\n")
         for number, line in enumerate(file):
+            if number == 3000:
+                time.sleep(1.1)  # so that the first block is committed
             if number == 6000 and not Path("killed").exists():
-                time.sleep(2.5)  # longer than what was read before takes to be committed
                 Path("killed").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             yield Entry(b"p%d" % number, line)
@@ -193,7 +194,7 @@ def test_a_run_records_the_class_and_is_read_without_it(
     for facts in list(folder.rglob("store.json")):
         shutil.rmtree(facts.parent)
     said = refused(capfd, evaluate, run, "--data", run)
-    assert "x.a3m: not read, as the file of a run names it and its class" in said
+    assert "x.a3m: not fetched, as the file of a run names it and its class" in said
 
 
 @pytest.mark.launch

@@ -46,10 +46,10 @@ def corpora(settings: DataSettings) -> Corpora:
     return opened(settings)
 
 
-def one_pass(corpora: Corpora, pass_index: int) -> list[Bin]:
+def one_pass(corpora: Corpora, epoch: int) -> list[Bin]:
     plan, bins = corpora.plan(0), []
     for window in range(10**6):
-        planned = plan.window(pass_index, window, 0)
+        planned = plan.window(epoch, window, 0)
         if planned is None:
             return bins
         bins += planned
@@ -69,9 +69,9 @@ def test_every_record_is_what_biopython_reads(corpora: Corpora) -> None:
     assert not (store.tokens == UNK).any()
 
 
-@pytest.mark.parametrize("pass_index", [0, 1])
-def test_a_pass_holds_every_training_protein_once(corpora: Corpora, pass_index: int) -> None:
-    bins = one_pass(corpora, pass_index)
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_pass_holds_every_training_protein_once(corpora: Corpora, epoch: int) -> None:
+    bins = one_pass(corpora, epoch)
     trained = np.sort(np.concatenate([b.samples for b in bins]))
     assert np.array_equal(np.sort(np.concatenate([trained, corpora.validation])), np.arange(NUM_RECORDS))
     waste = 1 - sum(b.num_tokens for b in bins) / (len(bins) * 4096)

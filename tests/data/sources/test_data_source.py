@@ -1,22 +1,17 @@
-"""What the strings of `sources` name: files, globs, formats by suffix, stores, the embedded corpus, standard input."""
+"""What the strings of `sources` name: files, globs, formats by suffix, stores, the embedded corpus."""
 
 import gzip
-import io
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from data.settings import CorpusSettings, DataSettings, MixedCorpus
 from data.sources.biopython import GenBank, Stockholm, SwissProt, UniProtXml
-from data.sources.block import SourcePosition
 from data.sources.fasta import FastaSource
 from data.sources.resolve import ResolvedSources, require_files, resolve
 from data.sources.tables import TableSource
-from support.inputs.protein_files import LIMITS, PROTEINS, contents, fasta, packed, uniprot_xml
-from support.places import ROOT
+from support.inputs.protein_files import LIMITS, PROTEINS, contents, fasta, uniprot_xml
 from zymogen.console.safe_text import redacted
 
 
@@ -157,15 +152,12 @@ def test_a_folder_lists_what_could_be_meant(tmp_path: Path) -> None:
     (folder / "deep/er").mkdir(parents=True)
     assert said() == f"name its files, for example '{folder}/*.fasta'"
     (folder / "notes.txt").touch()
-    (folder / "deep/er/x.faa").touch()
     escaped = f"{tmp_path}/my[[]1]"
-    assert said() == f"it holds deep/er/x.faa: name them, for example '{escaped}/**/*.faa'"
-    assert names(tmp_path, f"{escaped}/**/*.faa") == ["my[1]/deep/er/x.faa"]
     (folder / "table.csv").touch()
     assert said() == f"it holds table.csv: name them, for example '{escaped}/*.csv'"
-    for name in ("c.FASTA.gz", "a.fa", "b.FASTA.gz", "d.xml", "e.sto"):
+    for name in ("c.FASTA.gz", "b.FASTA.gz", "d.xml", "e.sto"):
         (folder / name).touch()
-    assert said() == f"it holds a.fa, b.FASTA.gz, c.FASTA.gz and 2 more: name them, for example '{escaped}/*.FASTA.gz'"
+    assert said() == f"it holds b.FASTA.gz, c.FASTA.gz, d.xml and 2 more: name them, for example '{escaped}/*.FASTA.gz'"
     assert names(tmp_path, f"{escaped}/*.FASTA.gz") == ["my[1]/b.FASTA.gz", "my[1]/c.FASTA.gz"]
     (folder / "deep/store.json").touch()
     assert said() == f"it holds deep, finished: name one, for example '{folder}/deep'"
@@ -217,39 +209,6 @@ def test_all_formats_in_one_corpus(tmp_path: Path) -> None:
     first, second = resolved(tmp_path, tmp_path / "x.*").sources
     assert contents(first) == contents(second)
     assert len(contents(first)) == len(PROTEINS)
-
-
-# Standard input -----------------------------------------------------------------------------------
-
-
-READ_STANDARD_INPUT = """
-import sys
-sys.path[:0] = ["tests"]
-from support.inputs.protein_files import LIMITS, contents
-from data.sources.fasta import FastaSource
-source = FastaSource("-", "refuse")
-assert (source.name, source.num_bytes, source.stamp()) == ("-", None, ["-"])
-print(contents(source))
-"""
-
-
-@pytest.mark.parametrize(
-    "packing", [".gz", *(pytest.param(name, marks=pytest.mark.slow) for name in ("", ".bgz", ".zst"))]
-)
-def test_standard_input_is_fasta_from_a_pipe(tmp_path: Path, packing: str) -> None:
-    (tmp_path / "x.fasta").write_bytes(fasta())
-    content = packed(fasta(), packing)
-    told = subprocess.run(
-        [sys.executable, "-c", READ_STANDARD_INPUT], input=content, cwd=ROOT, capture_output=True, timeout=60
-    )
-    assert told.stderr.decode() == ""
-    assert told.stdout.decode().strip() == str(contents(FastaSource(str(tmp_path / "x.fasta"), "refuse")))
-
-
-def test_standard_input_is_read_from_its_beginning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    with pytest.raises(ValueError, match=r"standard input ended after 4 records and cannot be read from there again"):
-        next(iter(FastaSource("-", "refuse").blocks(SourcePosition(4, 100))))
 
 
 def test_standard_input_is_no_source_of_a_run(tmp_path: Path) -> None:

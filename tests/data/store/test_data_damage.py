@@ -1,8 +1,5 @@
 """Damage of a store and of what is derived from it: one error that names the file and the remedy, and no crash."""
 
-import ast
-import json
-import os
 import re
 import threading
 import time
@@ -15,13 +12,11 @@ from data.corpus.prepare import prepare_corpora
 from data.corpus.reader import CorpusReader
 from data.order.plan import Bin
 from data.settings import DataSettings, IngestSettings
-from data.store import derived
 from data.store.build import build_into
-from data.store.token_store import TokenStore, facts_text, hash_of, new_hash
+from data.store.token_store import TABLES, TokenStore, facts_text, new_hash
 from support.forked import in_process
 from support.inputs.raw_store import flip, write_store
-from support.inputs.seeded_source import SeededSource, contents
-from support.places import ROOT
+from support.inputs.seeded_source import SeededSource
 
 DAMAGED = (
     r"{}/offsets\.bin is damaged: record {} does not lie in tokens\.bin where it says; `python -m data verify .*delete"
@@ -113,86 +108,14 @@ def test_a_map_that_is_shorter_than_the_file_says_is_looked_at_again(tmp_path: P
         CorpusReader([folder]).residues(39)
 
 
-# Checked once -------------------------------------------------------------------------------------
-
-
-def test_files_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: Path, store: TokenStore) -> None:
-    path, stamps = store.folder / "offsets.bin", tmp_path / "stamps"
-    before = contents(store.folder)
-
-    def check() -> int:
-        """How many files are read."""
-        read = []
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("data.store.token_store.hash_of", lambda file: read.append(Path(file.name)) or hash_of(file))
-            derived.verify_tables(TokenStore(store.folder), stamps)
-        assert set(read) <= {path, store.folder / "digests.bin"}
-        return len(read)
-
-    assert [check(), check()] == [2, 0]
-    status = path.stat()
-    stamped = [json.loads(stamp.read_text()) for stamp in (stamps / "checked").iterdir()]
-    (said,) = (of_file for of_file in stamped if of_file["file"] == str(path.resolve()))
-    assert (said["bytes"], said["mtime_ns"], said["inode"]) == (status.st_size, status.st_mtime_ns, status.st_ino)
-    assert contents(store.folder) == before  # which may lie where nothing can be written
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    assert [check(), check()] == [1, 0]
-    content = path.read_bytes()
-    path.rename(path.with_suffix(".old"))
-    path.write_bytes(content)  # another inode
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert [check(), check()] == [1, 0]
-    flip(path, 250, 3)
-    with pytest.raises(
-        ValueError, match=r"offsets\.bin differs from what was written: .*check the disk, and restore it"
-    ):
-        check()
-    (stamps / "checked").rename(tmp_path / "kept")
-    path.write_bytes(content)
-    (stamps / "checked").write_text("in the way")  # where no stamp can be kept it is read each time
-    assert [check(), check()] == [2, 2]
-
-
-def test_a_name_that_another_machine_writes_to_is_not_in_the_way(tmp_path: Path, store: TokenStore) -> None:
-    derived.verify_tables(store, tmp_path)
-    stamps = sorted((tmp_path / "checked").iterdir())
-    for stamp in stamps:
-        stamp.unlink()
-        (tmp_path / "checked" / f".{stamp.name}.zymogen-new").mkdir()
-    derived.verify_tables(store, tmp_path)
-    assert [stamp.is_file() for stamp in stamps] == [True, True]
-
-
-def test_a_store_that_others_own_is_checked_and_stamped(tmp_path: Path, store: TokenStore) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    mine.chmod(0o777)
-    store.folder.chmod(0o555)
-    before = contents(store.folder)
-
-    def check() -> None:
-        derived.verify_tables(TokenStore(Path("store")), Path("mine"))
-
-    assert in_process(check, tmp_path) == 0
-    assert len(list((mine / "checked").iterdir())) == 2
-    mine.chmod(0o555)  # and where no stamp can be kept
-    (mine / "checked").rename(tmp_path / "kept")
-    assert in_process(check, tmp_path) == 0
-    assert not (mine / "checked").exists()
-    store.folder.chmod(0o755)
-    mine.chmod(0o755)
-    assert contents(store.folder) == before
-
-
-def test_offsets_that_do_not_rise(tmp_path: Path, store: TokenStore) -> None:
+def test_offsets_that_do_not_rise(store: TokenStore) -> None:
     path = store.folder / "offsets.bin"
     flip(path, 250, 40)
     facts = {name: fact for name, fact in store.facts.items() if name != "hash"}
     facts["files"]["offsets.bin"]["hash"] = new_hash(path.read_bytes()).hexdigest()
     (store.folder / "store.json").write_text(facts_text(facts))
     with pytest.raises(ValueError, match=r"offsets\.bin does not rise from 0, at entry 25[01]; restore it from a copy"):
-        derived.verify_tables(TokenStore(store.folder), tmp_path)
-    assert not (tmp_path / "checked").exists()
+        TokenStore(store.folder).verify(*TABLES)
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "more.bin"])
@@ -215,25 +138,3 @@ def test_a_run_notices_one_bit(tmp_path: Path, name: str) -> None:
     flip(found.folder / name, 60, 1)
     with pytest.raises(ValueError, match=rf"{name} differs from what was written: .*delete the folder"):
         prepare_corpora(plain)
-
-
-# Bytes --------------------------------------------------------------------------------------------
-
-
-def native_reads(source: str) -> list[str]:
-    """Calls that read a file by a type of this machine's byte order."""
-    readers, native = {"memmap", "fromfile", "_mapped", "_map", "_read", "read"}, re.compile(r"\bnp\.u?int(16|32|64)$")
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    return [
-        ast.unparse(call)
-        for call in calls
-        if ast.unparse(call.func).rpartition(".")[2] in readers
-        and any(native.search(ast.unparse(argument)) for argument in call.args)
-    ]
-
-
-def test_readers_name_their_byte_order() -> None:
-    assert {
-        path.name: found for path in (ROOT / "data").glob("*.py") if (found := native_reads(path.read_text()))
-    } == {}
-    assert native_reads('np.memmap(path, np.uint64, "r")\nnp.fromfile(f, "<u8")') == ["np.memmap(path, np.uint64, 'r')"]

@@ -17,11 +17,10 @@ from data.corpus.reader import CorpusReader
 from data.settings import CorpusSettings, IngestSettings
 from data.store import growing as stream
 from data.store.build import open_or_build
-from data.store.derived import verify_tables
 from data.store.folder import is_held, locked
 from data.store.growing import GrowingStore, start_builder
 from data.store.journal import failure, read_journal
-from data.store.token_store import TokenStore
+from data.store.token_store import TABLES, TokenStore
 from support.inputs.seeded_source import SeededSource, contents, until
 from support.inputs.stream_builders import is_finished, start_builder_of
 from support.places import ROOT, TESTS
@@ -271,7 +270,7 @@ def test_a_store_that_another_machine_just_finished_may_look_short(
     for read in (
         lambda: GrowingStore(store.folder).wait(1 << 40),
         lambda: CorpusReader([store.folder]).residues(499),
-        lambda: verify_tables(GrowingStore(store.folder), tmp_path),
+        lambda: GrowingStore(store.folder).verify(*TABLES),
     ):
         timer = seen_later()
         read()

@@ -275,9 +275,9 @@ def test_a_server_that_says_neither_size_nor_version(
     for framing in ("chunked", "close"):
         with serving(Site(small, after=other, says_etag="", framing=framing)) as site:
             said = (
-                f"{site.url}: the server says neither size nor version of this file: if it changes, that is not "
-                "noticed, and a store that was built from it is used again; an early end is noticed only where the "
-                "answer comes in chunks or the file is compressed\n"
+                f"{site.url}: the server does not say the size of this file: if it changes, that is not noticed, and a "
+                "store that was built is used again; an early end is noticed only where the answer comes in chunks or "
+                "the file is compressed\n"
             )
             store = open_or_build([source(site)], tmp_path, "refuse", LIMITS, progress=lambda *_: None)
             assert capfd.readouterr().err == said  # once
@@ -289,7 +289,7 @@ def test_a_server_that_says_neither_size_nor_version(
         assert read(site.url) == small
         said = capfd.readouterr().err
         assert said.startswith(
-            f"{site.url}: the server does not say the size of this file: if the connection ends earl"
+            f"{site.url}: the server does not say the size of this file: an early end is noticed only"
         )
         assert said.count("\n") == 1
     with serving(Site(small, says_etag="")) as site:

@@ -79,7 +79,7 @@ def test_a_pass_draws_each_labelled_training_record_once_and_no_other(assays: As
     for seed in (0, 1):
         drawn: dict[int, Counter[int]] = {0: Counter(), 1: Counter(), 2: Counter()}
         for bin_, cursor in islice(assays.plan(seed).bins(Cursor()), 90):
-            drawn.setdefault(cursor.pass_index, Counter()).update(bin_.samples.tolist())
+            drawn.setdefault(cursor.epoch, Counter()).update(bin_.samples.tolist())
         assert drawn[0] == drawn[1] == wanted
         assert drawn[2]
         assert not drawn[2] - wanted

@@ -68,9 +68,9 @@ def drawn(assays: Assays, passes: int, seed: int = 0) -> list[Counter[int]]:
     """How often each record is drawn in each pass."""
     found = [Counter[int]() for _ in range(passes)]
     for bin_, cursor in assays.plan(seed).bins(Cursor()):
-        if cursor.pass_index == passes:
+        if cursor.epoch == passes:
             return found
-        found[cursor.pass_index].update(bin_.samples.tolist())
+        found[cursor.epoch].update(bin_.samples.tolist())
     raise AssertionError
 
 
@@ -157,7 +157,7 @@ def test_what_decides_the_order_is_in_the_fingerprint(folder: Path, assays: Assa
 def test_a_plan_continues_in_the_middle_to_the_same_bytes(folder: Path) -> None:
     word = "data.temperature=2"
     ahead = list(islice(opened(folder / "recipe.toml", word).plan(5).bins(Cursor()), 120))
-    assert ahead[-1][1].pass_index >= 2
+    assert ahead[-1][1].epoch >= 2
     for at in (0, 31, 77):
         fresh = opened(folder / "recipe.toml", word).plan(5).bins(ahead[at][1])
         for (wanted, _), (bin_, _) in zip(ahead[at + 1 : at + 30], fresh, strict=False):

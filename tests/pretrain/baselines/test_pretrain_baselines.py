@@ -42,16 +42,16 @@ def place(letter: str) -> int:
     return int(np.flatnonzero(tokens_of(letter)[1] == LETTERS)[0])
 
 
-def documents(*texts: str, select_prob: float = 0.15, pass_index: int = 0) -> tuple[Bin, MaskedContents]:
+def documents(*texts: str, select_prob: float = 0.15, epoch: int = 0) -> tuple[Bin, MaskedContents]:
     arrays = [tokens_of(text) for text in texts]
     lengths, count = np.array([len(each) for each in arrays]), len(arrays)
     mask = MaskSettings(select_prob=select_prob, mask_prob=1.0, random_prob=0.0)
     contents = MaskedContents(TokenArrays(arrays), BinSize.holding(np.array([lengths.sum()])), mask, 0)
-    return Bin(np.arange(count), np.full(count, pass_index), np.zeros(count, np.int64), lengths), contents
+    return Bin(np.arange(count), np.full(count, epoch), np.zeros(count, np.int64), lengths), contents
 
 
-def hidden(*texts: str, select_prob: float = 0.15, pass_index: int = 0) -> HiddenResidues:
-    return hidden_residues(*documents(*texts, select_prob=select_prob, pass_index=pass_index))
+def hidden(*texts: str, select_prob: float = 0.15, epoch: int = 0) -> HiddenResidues:
+    return hidden_residues(*documents(*texts, select_prob=select_prob, epoch=epoch))
 
 
 # What is seen -------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_neighbours_learn_what_the_letters_beside_say_and_invent_nothing() -> No
             assert before == pytest.approx(composition.losses(tuning).mean(), abs=1e-6)
 
             def in_pass(number: int, texts: list[str] = texts) -> HiddenResidues:
-                return hidden(*texts[:100], pass_index=number)
+                return hidden(*texts[:100], epoch=number)
 
             model.fit(in_pass, tuning)
             assert least <= model.losses(tuning).mean() <= min(before, most)

@@ -81,8 +81,8 @@ def test_every_bound_holds_on_both_sides(tmp_path: Path, name: str, bounds: str)
         (lambda: OptimizerSettings(betas=(0.9, math.nan)), "optimizer.betas is (0.9, nan); each must lie in [0, 1)"),
         (lambda: MixedCorpus(sources=("a",), weight=0), "data.mixture.weight is 0; it must lie in [1, 1_000_000]"),
         (
-            lambda: DataSettings(sources=("a",), composition="bucket"),  # type: ignore[arg-type]
-            "data.composition is 'bucket'; the nearest is 'bucketed', allowed are 'packed', 'bucketed'",
+            lambda: DataSettings(sources=("a",), sample_by="clusters"),  # type: ignore[arg-type]
+            "data.sample_by is 'clusters'; the nearest is 'cluster', allowed are 'sequence', 'cluster'",
         ),
         (
             lambda: RunSettings(directory="r", trackers=("wandb", "tensorbord")),  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ SURFACE = {
         data.unknown_letters data.crop_tokens data.bin_tokens
         data.bins_per_step data.window_sequences data.mask.select_prob data.mask.mask_prob
         data.mask.random_prob optimizer.betas optimizer.eps optimizer.weight_decay optimizer.clip_norm
-        data.split_identity data.sample_by data.streaming data.curriculum data.composition
+        data.split_identity data.sample_by data.streaming data.curriculum
         optimizer.name optimizer.options optimizer.momentum optimizer.newton_schulz
         data.mixture.split_identity data.mixture.sample_by data.mixture.streaming data.mixture.weight
     """,

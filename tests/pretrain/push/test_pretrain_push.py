@@ -11,7 +11,6 @@ from huggingface_hub import HfApi, constants, snapshot_download
 from pretrain.push.__main__ import main
 from pretrain.push.commit import push
 from pretrain.push.errors import HubRefusedError, HubUnavailableError, TagExistsError, wait_s
-from pretrain.push.folder import LIST
 from support.hub.client import TOKEN, api, local_hub
 from support.hub.faults import RESET_S, Fault
 from support.hub.folders import contents, write_adapter, write_bundle, write_export
@@ -29,8 +28,8 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def held(hub: Hub) -> dict[str, bytes]:
-    """The files of the repository, without the list of ours."""
-    return {path: content for path, content in hub.repositories[NAME].files.items() if path != LIST}
+    """The files of the repository."""
+    return hub.repositories[NAME].files
 
 
 def test_one_commit_holds_the_folder_and_repeating_it_sends_nothing(hub: Hub, tmp_path: Path) -> None:
@@ -39,10 +38,9 @@ def test_one_commit_holds_the_folder_and_repeating_it_sends_nothing(hub: Hub, tm
     done = push(folder, NAME, private=True, tag="v1", api=api(hub))
     repository = hub.repositories[NAME]
     assert held(hub) == contents(folder)
-    assert json.loads(repository.files[LIST]) == sorted(contents(folder))
     assert [commit.summary for commit in repository.commits] == ["initial commit", "Push of export"]
     assert (repository.private, repository.tags) == (True, {"v1": done.commit})
-    assert (done.commit, done.num_added, done.num_deleted) == (repository.head.oid, 7, 0)
+    assert (done.commit, done.num_added, done.num_deleted) == (repository.head.oid, 6, 0)
     kinds = [kind for _, kind in hub.faulty.requests]
     assert kinds.count("commit") == kinds.count("preupload") == kinds.count("batch") == kinds.count("create") == 1
     assert kinds.count("put") == kinds.count("verify") == len(hub.sent) == 2
@@ -53,26 +51,25 @@ def test_one_commit_holds_the_folder_and_repeating_it_sends_nothing(hub: Hub, tm
     assert [method for method, _ in hub.faulty.requests] == ["GET", "GET"]
 
 
-def test_only_what_changed_is_sent_and_only_our_files_are_deleted(hub: Hub, tmp_path: Path) -> None:
+def test_only_what_changed_is_sent_and_only_weights_are_deleted(hub: Hub, tmp_path: Path) -> None:
     folder = write_export(tmp_path / "export")
     push(folder, NAME, api=api(hub))
     repository = hub.repositories[NAME]
     repository.somebody_adds("notes.md", b"of somebody else")
-    (folder / "pictures/loss.svg").unlink()
     write_export(tmp_path / "other", seed=1)
     changed = "model-00002-of-00002.safetensors"
     (folder / changed).write_bytes((tmp_path / "other" / changed).read_bytes())
     hub.begin()
     done = push(folder, NAME, api=api(hub))
     assert held(hub) == contents(folder) | {"notes.md": b"of somebody else"}
-    assert (done.num_added, done.num_deleted, len(hub.sent)) == (2, 1, 1)  # the shard and the list
+    assert (done.num_added, done.num_deleted, len(hub.sent)) == (1, 0, 1)
     assert len(repository.commits) == 4
-    # Without our list nothing is known to be ours.
-    del repository.head.files[LIST]
-    (folder / "config.json").write_text("{}")
-    (folder / "README.md").unlink()
-    assert push(folder, NAME, api=api(hub)).num_deleted == 0
-    assert "README.md" in held(hub)
+    other = write_export(tmp_path / "fewer", shards=1)
+    (other / "pictures/loss.svg").unlink()
+    done = push(other, NAME, api=api(hub))
+    assert done.num_deleted == 2  # both shards
+    theirs = {"notes.md": b"of somebody else", "pictures/loss.svg": b"<svg/>"}
+    assert held(hub) == contents(other) | theirs
 
 
 def test_a_commit_of_somebody_else_in_between(hub: Hub, tmp_path: Path) -> None:
@@ -105,7 +102,7 @@ def test_what_is_pushed_is_what_is_downloaded(hub: Hub, tmp_path: Path, write) -
     where = snapshot_download(NAME, cache_dir=tmp_path / "cache", endpoint=hub.url)
     assert Path(where).name == done.commit
     here = contents(Path(where))
-    assert {path: content for path, content in here.items() if path not in (LIST, ".gitattributes")} == contents(folder)
+    assert {path: content for path, content in here.items() if path != ".gitattributes"} == contents(folder)
 
 
 def test_a_tag_stays_where_it_is(hub: Hub, tmp_path: Path) -> None:
@@ -140,18 +137,6 @@ def test_a_repository_that_is_made_and_not_shown_yet(hub: Hub, tmp_path: Path, m
     push(folder, NAME, api=api(hub), sleep=waits.append)
     assert held(hub) == contents(folder)
     assert waits == [2.0]
-
-
-@pytest.mark.parametrize("found", [b'{"format": "x", "files": ["a"]}', b'"config.json"', b'["a", 3]', b"no JSON"])
-def test_what_is_no_list_of_ours_deletes_nothing(hub: Hub, tmp_path: Path, found: bytes) -> None:
-    folder = write_export(tmp_path / "export")
-    push(folder, NAME, api=api(hub))
-    repository = hub.repositories[NAME]
-    for name in ("format", "files", "a", "c"):
-        repository.somebody_adds(name, b"of somebody else")
-    repository.somebody_adds(LIST, found)
-    assert push(folder, NAME, api=api(hub)).num_deleted == 0
-    assert {"format", "files", "a", "c"} <= {*held(hub)}
 
 
 def test_waits_grow_and_the_last_failure_is_raised(hub: Hub, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from pretrain.push.commit import push
 from pretrain.push.errors import PushError
-from pretrain.push.folder import LIST
 from support.forked import forked, status_of
 from support.hub.client import api, local_hub
 from support.hub.faults import STATUSES, Fault
@@ -57,7 +56,7 @@ def at_each_request(hub: Hub, folder: Path, fault: Callable[[int], Fault], once:
         push(folder, NAME, tag="v1", api=api(hub), attempts=1)
         repository = hub.repositories[NAME]
         where = f"{broken.name} at request {number}, {broken.kind}"
-        assert {path: content for path, content in repository.files.items() if path != LIST} == contents(folder), where
+        assert repository.files == contents(folder), where
         assert len(repository.commits) == 2, where
         assert repository.tags == {"v1": repository.head.oid}, where
         again = list(hub.sent)  # the library itself repeats what had no answer, but not what is there

@@ -9,7 +9,6 @@ import torch
 from data.corpus.prepare import open_corpora, prepare_corpora
 from pretrain.model.weights import io as transformers_io
 from pretrain.push.__main__ import main
-from pretrain.push.folder import LIST
 from support.hub.client import local_hub
 from support.hub.folders import contents, write_bundle
 from support.hub.server import Hub
@@ -51,7 +50,7 @@ def test_what_is_better_is_pushed_and_nothing_else(hub: Hub, run: Path, capfd: p
     assert hub.faulty.requests == []
     assert main([str(run / "better"), NAME, "--only-if-better-than", str(run)]) == 0
     assert "/better is better than " in capfd.readouterr().out
-    files = {path: content for path, content in hub.repositories[NAME].files.items() if path != LIST}
+    files = hub.repositories[NAME].files
     assert files == contents(run / "better")
 
 

@@ -18,7 +18,6 @@ from huggingface_hub import HfApi
 from pretrain.__main__ import main as train
 from pretrain.push.__main__ import main
 from pretrain.push.commit import push
-from pretrain.push.folder import LIST
 from pretrain.push.watch import follow
 from support.forked import forked, status_of
 from support.hub.client import TOKEN, api, environment, local_hub
@@ -76,10 +75,10 @@ def test_a_finished_run_is_pushed_once(hub: Hub, tmp_path: Path) -> None:
     run, said, fast = finished_run(tmp_path / "run"), [], FastClock()
     assert watch(run, fast, said, api(hub))
     repository = hub.repositories[NAME]
-    assert {path: content for path, content in repository.files.items() if path != LIST} == contents(run.export)
+    assert repository.files == contents(run.export)
     assert repository.tags == {"step-100": repository.head.oid}
     assert [commit.summary for commit in repository.commits] == ["initial commit", "Step 100 of run"]
-    assert said == [f"step 100: lab/model at commit {repository.head.oid}, 7 files sent"]
+    assert said == [f"step 100: lab/model at commit {repository.head.oid}, 6 files sent"]
     assert not (run.root / "alerts.jsonl").exists()
     # Started again, after the card has learned something: the tag stays, the newest commit has the card.
     (run.export / "README.md").write_text("---\nlibrary_name: transformers\n---\n\nMore.\n")
@@ -199,7 +198,7 @@ def test_each_checkpoint_of_a_run_that_trains(hub: Hub, tmp_path: Path, recipe_i
     assert watch(run, fast, said, api(hub))
     repository = hub.repositories[NAME]
     assert list(repository.tags) == [f"step-{step}" for step in steps]
-    files = {path: content for path, content in repository.files.items() if path != LIST}
+    files = repository.files
     assert files == contents(run.export)
     assert len(repository.commits) == 3
     assert sorted(path.name for path in run.root.glob(".push*")) == []
@@ -250,7 +249,7 @@ def test_a_trainer_does_not_notice(
         assert not ends.result(0)
     assert bit_equal(alone.end, end_of(run.root))
     repository = hub.repositories[NAME]
-    assert {path: content for path, content in repository.files.items() if path != LIST} == contents(run.export)
+    assert repository.files == contents(run.export)
     assert next(iter(repository.tags)) in ("step-10", "step-20")
     # The last checkpoint may have been pushed before the run had finished, with a card without the validation.
     tagged = repository.at("step-30").files["model.safetensors"].content

@@ -56,8 +56,8 @@ class Records:
     def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         return np.array([-1 if item in self.held_out else item for item in items.tolist()], np.int64)
 
-    def in_order(self, pass_index: int) -> bool:
-        return self.streamed and pass_index == 0
+    def in_order(self, epoch: int) -> bool:
+        return self.streamed and epoch == 0
 
 
 def plan_over(reader: CorpusReader, records: Records, settings: DataSettings, seed: int = 0) -> Plan:

@@ -30,7 +30,7 @@ from zymogen.trainer.checkpoint.manifest import TrainerState
 from zymogen.trainer.checkpoint.retention import retain
 from zymogen.trainer.engine.named_state import TorchState
 
-OF_TODAY = b"""{"chain": "%s", "cursor": {"bin": 3, "pass_index": 1, "tokens_before_window": 123, "window": 2}, \
+OF_TODAY = b"""{"chain": "%s", "cursor": {"bin": 3, "epoch": 1, "tokens_before_window": 123, "window": 2}, \
 "entries": {}, "skipped_steps": 1, "step": 3, "tokens_seen": 3000}
 """ % trainer_at(3).chain.encode()
 """trainer.json without named entries."""

@@ -45,7 +45,7 @@ def split_noise(trained: Trained, *overrides: str) -> float:
 def test_the_corpus_is_larger_than_any_buffer(uninterrupted: Uninterrupted) -> None:
     end = uninterrupted(1).end
     assert end.step == 30
-    assert end.cursor["pass_index"] == 2
+    assert end.cursor["epoch"] == 2
     assert end.cursor["window"] == 1
     assert end.tokens_seen == 22_333
 
