@@ -5,7 +5,7 @@ It knows tensors, batches and ranks, not proteins, encoders or labels: those are
 
     optimizer    parameter groups, AdamW, Muon, the rate  engine      how a run is spread over processes
     run          the directory of a run, and its files    checkpoint  one format for every engine, whole or not at all
-    telemetry    memory, and how fast a machine could be  recovery    faults, stalls, restarts, the checkpoint to begin at
+    telemetry    memory, and how fast a machine could be  recovery    faults, stalls, restarts, where to begin
 
 Beside the rooms stand `run_console` (the lines that a run prints), `metrics_log` (lines of metrics.jsonl),
 `validation` (what each validation found), `flags` (what ranks tell each other with a step) and `collectives` (work that
