@@ -187,9 +187,8 @@ class CheckpointSaver:
             step: that was taken; after some, copies of the state are compared.
 
         Raises:
-            ReplicaMismatchError: they differ; `PeerError` on the other ranks.
-            StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
-            CheckpointError: rank 0 may not write this run's checkpoints any more; likewise.
+            CheckpointError: copies differ, or rank 0 may not write this run's checkpoints any more; `StorageError`: no
+                save has succeeded for too long; `PeerError` on the other ranks.
         """
         if self._touching is None:
             self._touching = threading.Thread(
@@ -223,8 +222,8 @@ class CheckpointSaver:
             Whether a save was begun; with `wait` or `final`, whether a checkpoint was published.
 
         Raises:
-            StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
-            ReplicaMismatchError: ranks that must hold the same weights do not, and nothing is saved; likewise.
+            CheckpointError: ranks that must hold the same weights do not, and nothing is saved; `StorageError`: no save
+                has succeeded for too long; `PeerError` on the other ranks.
             Interrupted: a signal came, and too little is left of `run.grace_s`.
         """
         wait = wait or final
