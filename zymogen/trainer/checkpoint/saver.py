@@ -30,7 +30,7 @@ from zymogen.trainer.checkpoint.commit import SaveAbandoned, SavePlan, commit
 from zymogen.trainer.checkpoint.digests.replicas import ReplicaCheck
 from zymogen.trainer.checkpoint.free_space import require_room
 from zymogen.trainer.checkpoint.load import VerifiedCheckpoint
-from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology, TrainerState, checkpoint_name
+from zymogen.trainer.checkpoint.manifest import CheckpointManifest, TrainerState, checkpoint_name
 from zymogen.trainer.checkpoint.object_store.bucket import CheckpointBucket
 from zymogen.trainer.checkpoint.retention import retain_everywhere
 from zymogen.trainer.checkpoint.writer import BackgroundWrite, StagingBuffer
@@ -295,7 +295,9 @@ class CheckpointSaver:
             attempt=self._attempt,
             parent=self._parent,
             fingerprints=self._fingerprints,
-            topology=Topology(world_size=engine.world_size, engine=engine.name, precision=engine.precision),
+            world_size=engine.world_size,
+            engine=engine.name,
+            precision=engine.precision,
             versions=versions(),
             number=self._number,
             shared=self._settings.shared,
