@@ -31,7 +31,7 @@ from benchmarks.training import Case, Side, ours, train
 from data.order.plan import Cursor
 from zymogen.trainer.checkpoint.commit import SavePlan, commit
 from zymogen.trainer.checkpoint.load import unreadable, verify
-from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology, TrainerState
+from zymogen.trainer.checkpoint.manifest import CheckpointManifest, TrainerState
 from zymogen.trainer.checkpoint.restore import restore
 from zymogen.trainer.checkpoint.writer import BackgroundWrite, StagingBuffer
 from zymogen.trainer.engine.named_state import TorchState
@@ -123,7 +123,9 @@ def _plan(folder: Path, step: int) -> SavePlan:
         attempt=1,
         parent=None,
         fingerprints=_FINGERPRINTS,
-        topology=Topology(world_size=1, engine="single", precision="no"),
+        world_size=1,
+        engine="single",
+        precision="no",
         versions={},
     )
 

@@ -28,7 +28,7 @@ from zymogen.trainer.checkpoint.canonical import canonical
 from zymogen.trainer.checkpoint.commit import SavePlan, commit
 from zymogen.trainer.checkpoint.files import blocks
 from zymogen.trainer.checkpoint.load import VerifiedCheckpoint
-from zymogen.trainer.checkpoint.manifest import ENTRIES, Topology, TrainerState
+from zymogen.trainer.checkpoint.manifest import ENTRIES, TrainerState
 from zymogen.trainer.checkpoint.restore import restore as load_into
 from zymogen.trainer.checkpoint.writer import BackgroundWrite, StagedState, StagingBuffer
 from zymogen.trainer.engine.engine import Engine
@@ -107,7 +107,9 @@ def plan_of(folder: Path, step: int, ranks: int = 1, **changes: Any) -> SavePlan
         "attempt": 1,
         "parent": None,
         "fingerprints": _FINGERPRINTS,
-        "topology": Topology(world_size=ranks, engine="single", precision="no"),
+        "world_size": ranks,
+        "engine": "single",
+        "precision": "no",
         "versions": {"torch": torch.__version__},
     }
     return SavePlan(checkpoints_dir=folder, trainer=trainer_at(step), **{**fields, **changes})

@@ -24,7 +24,7 @@ class ExternalError(RuntimeError):
 
 
 class CheckpointError(ExternalError):
-    """Saving or finding a checkpoint failed for a cause outside the run: disk, rights, damage.
+    """Saving or finding a checkpoint failed for a cause outside the program: disk, rights, damage, replicas.
 
     Args:
         path: of the place; a URL is one, too.
@@ -37,10 +37,6 @@ class CheckpointError(ExternalError):
         self.path = path
         self.reason = reason
         self.remedy = remedy
-
-
-class ReplicaMismatchError(CheckpointError):
-    """Ranks that must hold the same weights do not, so that there is nothing to save."""
 
 
 class StorageError(CheckpointError):

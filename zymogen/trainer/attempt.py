@@ -284,7 +284,7 @@ def describe_changes(checkpoint: VerifiedCheckpoint | None, engine: Engine) -> l
     """
     if checkpoint is None:
         return []
-    before, step = checkpoint.manifest.topology, checkpoint.trainer.step
+    before, step = checkpoint.manifest, checkpoint.trainer.step
     rows = [
         ("processes", before.world_size, engine.world_size),
         ("engine", before.engine, engine.name),

@@ -203,10 +203,17 @@ class Trainer(Generic[S]):
         """Make what lasts for the steps of this attempt, and show the header of the run."""
         settings, state = self.recipe.run, self.state
         plan, total_tokens = self.loader.plan if self.engine.is_main else None, self.recipe.schedule.total_tokens
-        self.console = RunConsole(plan, total_tokens, state.tokens_seen, state.step, settings.console)
+        self.console = RunConsole(plan, total_tokens, settings.console)
         self.saver.log = self.console.print
         facts = (*self.job.facts(), *tracker_rows(settings.trackers, self.run.root))
-        self.console.open(facts, self.run.root, self.opening_lines, is_over=self.is_over)
+        self.console.open(
+            facts,
+            self.run.root,
+            self.opening_lines,
+            step=state.step,
+            seen=state.tokens_seen,
+            is_over=self.is_over,
+        )
         is_late = {"auto": self.engine.device.type == "cuda", "always": True, "never": False}[settings.read_late]
         self.in_flight = InFlightSteps(depth=int(is_late))
         self.validation_schedule = IntervalSchedule("run.evaluate_every", settings.evaluate_every)

@@ -100,7 +100,6 @@ class MetricsLog:
             is_last: whether it is the last one.
         """
         self.timer.count(step.num_tokens, self._job.flops(step, result))
-        console.count(step.num_tokens)
         is_due = self._due.due_at_step(state.step) or self._due.due_by_clock(first=self._is_first, last=is_last)
         if is_due or is_last or self._is_first:
             values = self._values(state, step, result, learning_rate, saver)
@@ -111,7 +110,7 @@ class MetricsLog:
                 self._due.reset()
             if self._engine.device.type != "cuda":  # a peak that was measured beside other programs is too low
                 values.pop("mfu", None)
-            console.report(values)
+            console.report(values, step=state.step, seen=state.tokens_seen)
         self._is_first = False
 
     def restart_timer(self) -> None:

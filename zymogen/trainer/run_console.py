@@ -109,23 +109,31 @@ class RunConsole(ProgressLine):
     Args:
         plan: of the attempt's steps; None on a rank that shows nothing.
         total_tokens: the token at which training ends.
-        seen: tokens that were trained on before this start.
-        step: steps that were taken before this start.
         numbers: the names of `run.console`.
     """
 
-    def __init__(self, plan: Plan | None, total_tokens: int, seen: int, step: int, numbers: Sequence[str]) -> None:
+    def __init__(self, plan: Plan | None, total_tokens: int, numbers: Sequence[str]) -> None:
         super().__init__(total_tokens, speaks=plan is not None)
         self._numbers = console_numbers(numbers) if plan else {}
         self._extent = plan_size(plan) if plan else None
-        self._total_tokens, self._seen, self._step = total_tokens, seen, step
+        self._total_tokens = total_tokens
         self._began: tuple[float, int] | None = None  # time and tokens at the end of the first step, which sets much up
 
-    def open(self, facts: Sequence[Row], directory: Path, more: Sequence[str], *, is_over: bool) -> None:
-        """Say what is trained, and `more` lines after it; `is_over` where an earlier start has finished it."""
+    def open(
+        self, facts: Sequence[Row], directory: Path, more: Sequence[str], *, step: int, seen: int, is_over: bool
+    ) -> None:
+        """Print what is trained, and `more` lines after it.
+
+        Args:
+            facts: what the job knows of its model and data.
+            directory: of the run.
+            more: further lines.
+            step: steps that were taken before this start.
+            seen: tokens that were trained on before this start.
+            is_over: whether an earlier start has finished the run.
+        """
         if self._extent is None:
             return
-        step, seen = self._step, self._seen
         block = format_header(
             facts, self._extent, total_tokens=self._total_tokens, seen=seen, step=step, directory=directory
         )
@@ -135,27 +143,21 @@ class RunConsole(ProgressLine):
             ended = f"{directory} has finished at step {step}: nothing is left to train"
             self.print(ended if is_over else f"continuing {directory} at step {step}")
 
-    def count(self, tokens: int) -> None:
-        """Count a step that has just ended."""
-        self._step, self._seen = self._step + 1, self._seen + tokens
-        if self._began is None:
-            self._began = time.perf_counter(), self._seen
+    def report(self, line: Mapping[str, float | None], *, step: int, seen: int) -> None:
+        """Show the progress after a step, and the numbers of its line of metrics; the first step has one.
 
-    def report(self, line: Mapping[str, float | None]) -> None:
-        """Show the progress after the step that was counted last, and the numbers of its line of metrics."""
+        The time left is that of the mean speed since then, saves and validations included.
+        """
         if self._extent is None:
             return
-        left = self._extent.steps(self._seen, self._total_tokens)
-        share = min(1.0, self._seen / self._total_tokens)
-        texts = format_numbers(self._numbers, line)
-        self.update(self._seen, format_progress(texts, self._step, self._step + left, share, self._left_s()))
-
-    def _left_s(self) -> float | None:
-        """Seconds left at the mean speed so far, saves and validations included; None before a second step."""
-        if self._began is None or self._seen == self._began[1]:
-            return None
-        seconds_per_token = (time.perf_counter() - self._began[0]) / (self._seen - self._began[1])
-        return seconds_per_token * max(0, self._total_tokens - self._seen)
+        now, left_s = time.perf_counter(), None
+        if self._began is None:
+            self._began = now, seen
+        elif seen > self._began[1]:
+            left_s = (now - self._began[0]) / (seen - self._began[1]) * max(0, self._total_tokens - seen)
+        left = self._extent.steps(seen, self._total_tokens)
+        texts, share = format_numbers(self._numbers, line), min(1.0, seen / self._total_tokens)
+        self.update(seen, format_progress(texts, step, step + left, share, left_s))
 
 
 def format_progress(numbers: Sequence[str], step: int, steps: int, share: float, left_s: float | None) -> str:

@@ -70,21 +70,6 @@ def bad_bins() -> AbstractContextManager[Any]:
     return poisoned(lambda step: not set(BAD_BINS).isdisjoint(trained_bins(step)))
 
 
-def damaged_weights(number: int, times: int) -> AbstractContextManager[Any]:
-    """Before the step of this number, weights are multiplied by 50, `times` times that it is taken."""
-    left = [True] * times
-
-    def faulty(step: Step, model: nn.Module, *rest: Any, **how: Any) -> StepResult:
-        if number_of(step) == number and left:
-            left.pop()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.mul_(50)
-        return train_step(step, model, *rest, **how)
-
-    return mock.patch.object(loop, "train_step", faulty)
-
-
 def bad_labels(bin_: int, nats: float = 4) -> AbstractContextManager[Any]:
     """The loss of a step in which this bin is trained is higher: as by a fault of the data."""
 

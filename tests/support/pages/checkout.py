@@ -78,7 +78,7 @@ class Checkout:
         assert attempts[-2]["world_size"] == (2 if "ddp.yaml" in command or "--num_processes" in command else 1)
         (newest,) = sorted((run / "checkpoints").glob("step-*"))[-1:]
         assert json.loads((newest / "trainer.json").read_text())["tokens_seen"] >= 3000
-        precision = json.loads((newest / "manifest.json").read_text())["topology"]["precision"]
+        precision = json.loads((newest / "manifest.json").read_text())["precision"]
         assert precision == "bf16"
         assert f"The model, as transformers loads it: {run.relative_to(self.folder)}/export" in output
         assert (run / "export" / "model.safetensors").is_file()

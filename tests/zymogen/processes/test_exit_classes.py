@@ -12,7 +12,7 @@ from torch.distributed import DistBackendError, DistNetworkError
 
 from support.places import ROOT
 from zymogen.command_line.command import run_and_report
-from zymogen.processes.errors import CheckpointError, PeerError, ReplicaMismatchError, StorageError
+from zymogen.processes.errors import CheckpointError, PeerError, StorageError
 from zymogen.processes.exit_classes import CLASSES, class_of, class_of_record
 from zymogen.processes.signals import Interrupted
 
@@ -32,7 +32,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (KeyError("missing"), "error", 70),
         (OSError(errno.EIO, "Input/output error"), "error", 70),
         (CheckpointError(Path("c"), "none is whole", "restore one"), "error", 70),
-        (ReplicaMismatchError(Path("r"), "rank 1 differs", "start again"), "error", 70),
+        (CheckpointError(Path("r"), "rank 1 differs", "start again"), "error", 70),
         (PeerError("rank 0 failed: ValueError: x"), "peer", 71),
         (RuntimeError(LOST), "peer", 71),
         (DistBackendError("NCCL error: remote process exited"), "peer", 71),

@@ -38,7 +38,6 @@ from zymogen.trainer.checkpoint.manifest import (
     MANIFEST_FILE,
     TRAINER_FILE,
     CheckpointManifest,
-    Topology,
     TrainerState,
     checkpoint_name,
 )
@@ -112,7 +111,9 @@ class SavePlan:
     parent: str | None
     """`self_sha256` of the checkpoint before it; only rank 0 needs to know it."""
     fingerprints: Mapping[str, str]
-    topology: Topology
+    world_size: int
+    engine: str
+    precision: str
     versions: Mapping[str, str]
     number: int = 0
     """The number of the save in this attempt: no two have one folder, also where a step is saved again."""
@@ -144,7 +145,9 @@ class SavePlan:
             parent=self.parent,
             created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             fingerprints=dict(self.fingerprints),
-            topology=self.topology,
+            world_size=self.world_size,
+            engine=self.engine,
+            precision=self.precision,
             versions=dict(self.versions),
             files=tuple(sorted(files, key=lambda entry: entry.path)),
             digest=digest,
@@ -164,7 +167,7 @@ def commit(
         plan: what is saved, alike on every rank.
         staged: the tensors. Frozen parameters are not saved: the fingerprints have their content hash
             (`checkpoint.digests.digest.identity`).
-        rank: of this process, among `plan.topology.world_size`.
+        rank: of this process, among `plan.world_size`.
         is_given_up: asked while rank 0 waits; another rank's part will not come then.
 
     Returns:
@@ -189,7 +192,7 @@ def commit(
         if rank:
             receipt.leave(plan.temporary)
             return None
-        return _publish(plan, staged, collect(plan.temporary, receipt, plan.topology.world_size, is_given_up))
+        return _publish(plan, staged, collect(plan.temporary, receipt, plan.world_size, is_given_up))
     except (OSError, SaveAbandoned) as error:
         raise _not_saved(plan, rank, error, f"free space or fix {plan.checkpoints_dir}") from error
     except BaseException:

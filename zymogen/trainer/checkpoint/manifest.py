@@ -171,15 +171,6 @@ class TrainerState:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Topology:
-    """How the run that wrote the checkpoint was spread; a reader may be spread differently."""
-
-    world_size: Count
-    engine: str
-    precision: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointManifest:
     """What a checkpoint consists of, and whose it is; written last."""
 
@@ -192,7 +183,10 @@ class CheckpointManifest:
     """UTC time, ISO 8601."""
     fingerprints: dict[str, str]
     """The hashes named in `FINGERPRINTS`, and `FROZEN` where the run has frozen parameters."""
-    topology: Topology
+    world_size: Count
+    """Processes that wrote it; a reader may be spread differently, and compute in another precision."""
+    engine: str
+    precision: str
     versions: dict[str, str]
     """Library -> version."""
     files: tuple[FileEntry, ...]

@@ -23,18 +23,14 @@ from zymogen.trainer.checkpoint.files.blocks import BlockReader, block_bytes
 from zymogen.trainer.checkpoint.files.index import TensorIndex
 from zymogen.trainer.checkpoint.load import VerifiedCheckpoint, storage_errors
 from zymogen.trainer.engine.ranks import Ranks
+from zymogen.trainer.engine.spans import Span
 
 MOST_READ = 1.1
 """Ranks read for themselves up to this many times the bytes of the data files, all together."""
 
 
-class TensorRange(NamedTuple):
-    """A range of a tensor, and where it goes."""
-
-    start: int
-    stop: int
-    into: Tensor
-    """``(stop - start,)``, on any device."""
+TensorRange = tuple[Span, Tensor]
+"""A range ``[start, stop)`` of a flattened tensor, and where it goes: ``(stop - start,)``, on any device."""
 
 
 class FileBlock(NamedTuple):
@@ -52,8 +48,8 @@ class _Part:
 
     def __init__(self, index: TensorIndex, wanted: Mapping[str, TensorRange]) -> None:
         self.index = index
-        self._into = [wanted[name].into if name in wanted else None for name in index.names]
-        spans = [wanted[name][:2] if name in wanted else (0, 0) for name in index.names]
+        self._into = [wanted[name][1] if name in wanted else None for name in index.names]
+        spans = [wanted[name][0] if name in wanted else (0, 0) for name in index.names]
         self._starts, self._stops = np.array(spans, np.int64).reshape(-1, 2).T
 
     def numbers(self, file: int) -> list[int]:
@@ -204,7 +200,7 @@ def read_tensors(checkpoint: VerifiedCheckpoint, part: str, names: Collection[st
     """
     shapes = checkpoint.index[part].shapes
     whole = {name: torch.empty(shape) for name, shape in shapes.items() if names is None or name in names}
-    wanted = {name: TensorRange(0, tensor.numel(), tensor.view(-1)) for name, tensor in whole.items()}
+    wanted = {name: ((0, tensor.numel()), tensor.view(-1)) for name, tensor in whole.items()}
     reads = TensorReader(checkpoint, {part: wanted})
     reads.read(reads.blocks(needed=True))
     return whole

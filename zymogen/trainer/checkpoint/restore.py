@@ -91,7 +91,7 @@ def restore(
             else:
                 flat = torch.empty(stop - start)
                 beside.append((flat, target))
-            wanted[part][name] = TensorRange(start, stop, flat)
+            wanted[part][name] = (start, stop), flat
     for name in shapes:
         state.set_step(name, optimizer.steps[name])
     TensorReader(checkpoint, wanted).read_with(ranks)

@@ -30,7 +30,7 @@ from zymogen.trainer.checkpoint.commit import SaveAbandoned, SavePlan, commit
 from zymogen.trainer.checkpoint.digests.replicas import ReplicaCheck
 from zymogen.trainer.checkpoint.free_space import require_room
 from zymogen.trainer.checkpoint.load import VerifiedCheckpoint
-from zymogen.trainer.checkpoint.manifest import CheckpointManifest, Topology, TrainerState, checkpoint_name
+from zymogen.trainer.checkpoint.manifest import CheckpointManifest, TrainerState, checkpoint_name
 from zymogen.trainer.checkpoint.object_store.bucket import CheckpointBucket
 from zymogen.trainer.checkpoint.retention import retain_everywhere
 from zymogen.trainer.checkpoint.writer import BackgroundWrite, StagingBuffer
@@ -187,9 +187,8 @@ class CheckpointSaver:
             step: that was taken; after some, copies of the state are compared.
 
         Raises:
-            ReplicaMismatchError: they differ; `PeerError` on the other ranks.
-            StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
-            CheckpointError: rank 0 may not write this run's checkpoints any more; likewise.
+            CheckpointError: copies differ, or rank 0 may not write this run's checkpoints any more; `StorageError`: no
+                save has succeeded for too long; `PeerError` on the other ranks.
         """
         if self._touching is None:
             self._touching = threading.Thread(
@@ -223,8 +222,8 @@ class CheckpointSaver:
             Whether a save was begun; with `wait` or `final`, whether a checkpoint was published.
 
         Raises:
-            StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
-            ReplicaMismatchError: ranks that must hold the same weights do not, and nothing is saved; likewise.
+            CheckpointError: ranks that must hold the same weights do not, and nothing is saved; `StorageError`: no save
+                has succeeded for too long; `PeerError` on the other ranks.
             Interrupted: a signal came, and too little is left of `run.grace_s`.
         """
         wait = wait or final
@@ -296,7 +295,9 @@ class CheckpointSaver:
             attempt=self._attempt,
             parent=self._parent,
             fingerprints=self._fingerprints,
-            topology=Topology(world_size=engine.world_size, engine=engine.name, precision=engine.precision),
+            world_size=engine.world_size,
+            engine=engine.name,
+            precision=engine.precision,
             versions=versions(),
             number=self._number,
             shared=self._settings.shared,

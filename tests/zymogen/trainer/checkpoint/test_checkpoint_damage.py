@@ -192,7 +192,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "parent": (lambda m: m.update(parent="x"), r"manifest: parent: .*pattern.*, got 'x'"),
     "time": (lambda m: m.update(created="2025-01-01T00:00:00"), r"created: .*pattern.*, got '2025-01-01T00:00:00'"),
     "files": (lambda m: m.update(files=3), "files: .*, got 3"),
-    "topology": (lambda m: m["topology"].update(world_size="2"), "topology.world_size: .*, got '2'"),
+    "world_size": (lambda m: m.update(world_size="2"), "world_size: .*, got '2'"),
 }
 
 

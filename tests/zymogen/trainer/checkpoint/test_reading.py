@@ -155,14 +155,14 @@ def restored(checkpoint: VerifiedCheckpoint, ranks: ThreadRanks, cut: Cut) -> No
     for part, of in EXPECTED.items():
         spans = cut({name: tuple(tensor.shape) for name, tensor in of.items()}, ranks.world_size)
         parts[part] = {
-            name: TensorRange(start, stop, torch.full((stop - start,), float("nan")))
+            name: ((start, stop), torch.full((stop - start,), float("nan")))
             for name, held in spans.items()
             for rank, start, stop in held
             if rank == ranks.rank
         }
     TensorReader(checkpoint, parts).read_with(ranks)
     for part, wanted in parts.items():
-        for name, (start, stop, into) in wanted.items():
+        for name, ((start, stop), into) in wanted.items():
             assert torch.equal(into, EXPECTED[part][name].flatten()[start:stop]), (part, name)
 
 
@@ -251,11 +251,7 @@ def test_a_reader_holds_one_block_whatever_the_number_of_files(tmp_path: Path) -
     for files in (1, 64):
         reads = TensorReader(
             verify(saved(tmp_path / str(files), by_rows, files), unreadable),
-            {
-                "model": {
-                    name: TensorRange(0, tensor.numel(), torch.empty(tensor.numel())) for name, tensor in WHOLE.items()
-                }
-            },
+            {"model": {name: ((0, tensor.numel()), torch.empty(tensor.numel())) for name, tensor in WHOLE.items()}},
         )
         reads.read(reads.blocks(needed=True))
         sizes.add(len(reads._reader._buffer))

@@ -27,7 +27,6 @@ from zymogen.processes.errors import StorageError
 from zymogen.trainer.checkpoint import saver
 from zymogen.trainer.checkpoint.free_space import require_room
 from zymogen.trainer.checkpoint.load import find, verify
-from zymogen.trainer.checkpoint.manifest import Topology
 from zymogen.trainer.engine.named_state import TorchState
 from zymogen.trainer.optimizer.kinds import ParameterGroup, build_optimizer, num_stored
 from zymogen.trainer.optimizer.settings import OptimizerSettings
@@ -208,4 +207,4 @@ def test_no_rank_begins_where_there_is_no_room(program: str, pool: RankPool, rec
 
 MANIFEST = {"created": "2026-11-27T12:00:00Z", "versions": {}, "files": (), "parent": None}
 MANIFEST |= {"fingerprints": dict.fromkeys(("identity", "schedule", "corpus", "split"), "0"), "digest": "0" * 64}
-MANIFEST |= {"topology": Topology(world_size=1, engine="single", precision="no")}
+MANIFEST |= {"world_size": 1, "engine": "single", "precision": "no"}

@@ -189,13 +189,12 @@ def test_the_time_left_is_that_of_the_mean_speed(monkeypatch: pytest.MonkeyPatch
     """The first step does not count; a pause does."""
     now, shown = [0.0], []
     monkeypatch.setattr(run_console.time, "perf_counter", lambda: now[0])
-    console = RunConsole(None, 1000, 0, 0, [])
+    console = RunConsole(None, 1000, [])
     console._extent = PlanSize(None, False, ((0, 100.0),))
     monkeypatch.setattr(console, "update", lambda done, text: shown.append(text))
-    for seconds in (60.0, 2.0, 2.0, 11.0):
+    for step, seconds in enumerate((60.0, 2.0, 2.0, 11.0), 1):
         now[0] += seconds
-        console.count(100)
-        console.report({})
+        console.report({}, step=step, seen=100 * step)
     assert [text.rpartition(" | ")[2] for text in shown] == ["10.0 %", "0:16 left", "0:14 left", "0:30 left"]
 
 

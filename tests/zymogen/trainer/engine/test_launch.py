@@ -336,7 +336,7 @@ def test_bf16_computes_in_bf16_and_keeps_float32(
     assert {str(tensor.dtype) for tensor in tensors.values()} == {"torch.float32"}
     assert any((tensor != tensor.bfloat16().float()).any() for tensor in tensors.values())
     (manifest,) = (tmp_path / "half/run/checkpoints").glob("step-*/manifest.json")
-    assert json.loads(manifest.read_text())["topology"]["precision"] == "bf16"
+    assert json.loads(manifest.read_text())["precision"] == "bf16"
 
 
 @pytest.mark.parametrize("kind", ["MULTI_CPU", "MULTI_GPU"])

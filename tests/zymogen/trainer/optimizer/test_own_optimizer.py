@@ -184,6 +184,15 @@ def test_errors_of_the_users_module_are_shown(counts: Path, tmp_path: Path, capf
     assert "nowhere.lion cannot be imported: ModuleNotFoundError: No module named 'nowhere'" in said
 
 
+def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a run is started without a recipe file, by a program that has no folder in its path."""
+    (tmp_path / "only_here.py").write_text("class Own(dict): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert extension.load("optimizer.name", "only_here:Own", dict, {}).__name__ == "Own"
+    sys.modules.pop("only_here")
+
+
 def test_ranks_with_other_files_are_refused() -> None:
     require_same_code([{"optimizer.name": "a"}, {"optimizer.name": "a"}])
     with pytest.raises(ValueError, match=r"rank 1 has another file for optimizer\.name than rank 0"):

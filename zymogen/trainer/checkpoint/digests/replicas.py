@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from zymogen.processes.errors import ReplicaMismatchError
+from zymogen.processes.errors import CheckpointError
 from zymogen.trainer.checkpoint.digests.digest import sums
 from zymogen.trainer.engine.named_state import NamedState
 from zymogen.trainer.engine.ranks import Ranks
@@ -45,7 +45,7 @@ class ReplicaCheck:
             newest: says what the newest checkpoint is, from which a next start continues; collective.
 
         Raises:
-            ReplicaMismatchError: as of `require_same`.
+            CheckpointError: as of `require_same`.
         """
         if self._every and step % self._every == 0:
             self.require_same(step, newest)
@@ -58,7 +58,7 @@ class ReplicaCheck:
             newest: as of `check_if_due`.
 
         Raises:
-            ReplicaMismatchError: on rank 0, copies differ; `PeerError` on the other ranks.
+            CheckpointError: on rank 0, copies differ; `PeerError` on the other ranks.
         """
         if not self._every or step == self._compared:
             return
@@ -79,7 +79,7 @@ class ReplicaCheck:
         checkpoint = newest()
 
         def end() -> None:
-            raise ReplicaMismatchError(
+            raise CheckpointError(
                 self._run,
                 f"after step {step}, ranks that must hold the same weights differ in {len(where)} of {len(tensors)} "
                 f"tensors, first in {where[0]!r}: {words}; memory or a device is at fault, or machines of different "
