@@ -203,14 +203,14 @@ def test_variants_are_counted_by_mutations(tmp_path: Path) -> None:
     )
 
 
-def test_the_nearest_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finetune.splits.variants._CELLS", 400)  # blocks of four
+def test_the_nearest_is_that_of_all_pairs() -> None:
     letters = integers(hashes(0, np.arange(40 * 12)), 3).reshape(40, 12).astype(np.uint8)
     queries, targets = letters[:17], letters[17:]
     by_pairs = [min(int((query != target).sum()) for target in targets) for query in queries]
     assert to_nearest(queries, targets).tolist() == by_pairs
     assert to_nearest(queries, targets[:0]).tolist() == [12] * 17
     assert to_nearest(queries[:0], targets).tolist() == []
+    assert to_nearest(queries[:1], queries[:1]).tolist() == [0]
 
 
 # Words --------------------------------------------------------------------------------------------
