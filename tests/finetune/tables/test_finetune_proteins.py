@@ -98,7 +98,6 @@ def test_two_chains_are_joined_and_the_linker_is_known() -> None:
     assert [letters[slice(*span)] for letters, span in zip(found.sequences, found.linkers.tolist(), strict=True)] == [
         "G" * 25
     ] * 2
-    assert of(None, replace(CHAINS, linker=""), heavy=[A], light=[B]).linkers.tolist() == [[0, 0]]
     # The same letters with the linker elsewhere are another protein.
     shifted = of(None, CHAINS, heavy=["MGG", "MG"], light=["GK", "GGK"])
     assert (shifted.num_records, shifted.linkers.tolist()) == (2, [[3, 28], [2, 27]])
@@ -171,7 +170,6 @@ def test_a_row_with_letters_of_no_protein_is_left_out_where_that_is_asked() -> N
         ({"mutation": ("m",), "sequence": ("a", "b")}, "mutations change one sequence"),
         ({"sequence": ("a", "b", "c")}, "name one column, or two"),
         ({"sequence": ("a", "a")}, "two different columns"),
-        ({"linker": "G-G"}, "data.linker is 'G-G'; it consists of amino acid letters"),
         ({"too_long": "star"}, "data.too_long is 'star'; the nearest is 'start'"),
     ],
 )
