@@ -201,10 +201,7 @@ def _of_numbers(column: ColumnProfile) -> InferredTask | None:
         what = "-log10 of mol/l" if molar(unit) else "their logarithm"
         said += f"; over {np.log10(distinct[-1] / distinct[0]):.1f} decades and positive"
         said += f"{', with a bound at the top' * has_top}, so that {what} is learned"
-    elif distinct[0] >= 0 and distinct[-1] >= 1000 * max(float(np.median(values)), 1e-300):
-        said += "; zeros have no logarithm, so that the numbers themselves are learned"
-    for text in column.numbers.said:
-        said += f"; {text}" if text == "a comma is the decimal sign" else ""
+    said += "; a comma is the decimal sign" if column.numbers.decimal == "," else ""
     return InferredTask((column.name,), settings, name, said)
 
 
@@ -259,9 +256,7 @@ def _of_words(column: ColumnProfile, is_named: bool) -> InferredTask | None:
         said = f"two classes: {shown}; {rare!r} is called positive, as {why}, which is a guess"
         return InferredTask((column.name,), {"type": "binary", "classes": [often, rare]}, name, said)
     said = f"{len(texts)} classes: {shown}{more}"
-    if len(folded) > _MOST_CLASSES:
-        sizes = list(folded.values())
-        said += f"; the smallest class has {min(sizes)}, and half of them at most {int(np.median(sizes))}"
+    said += f"; the smallest class has {min(folded.values())}" if len(folded) > _MOST_CLASSES else ""
     if len(texts) != len(folded):
         said += "; some differ only in upper and lower case and count as two: correct the table if they are one"
     return InferredTask((column.name,), {"type": "multiclass"}, name, said)

@@ -61,7 +61,7 @@ def by_column(records: SplitRecords, settings: SplitSettings) -> tuple[NDArray[n
 
 
 def _of_rows(records: SplitRecords, settings: SplitSettings) -> NDArray[np.int8]:
-    """(rows,) the part of each row."""
+    """(rows,) the part of each row; training rows for which `split.validation_column` is true validate."""
     given = {name: getattr(settings, name) for name in ("train", "validation", "test", "unused")}
     parts = dict(zip(given, (TRAIN, VALIDATION, TEST, UNUSED), strict=True))
     exact = {word: parts[name] for name, words in given.items() for word in words}
@@ -84,14 +84,8 @@ def _of_rows(records: SplitRecords, settings: SplitSettings) -> NDArray[np.int8]
             f"{unknown_word(f'split.column {settings.column!r}', word, [*exact, *usual])}: name it in split.train, "
             "split.validation, split.test or split.unused"
         )
-    if settings.validation_column is not None:
-        _validate(records, settings.validation_column, of_row)
-    return of_row
-
-
-def _validate(records: SplitRecords, column: str, of_row: NDArray[np.int8]) -> None:
-    """Move the training rows for which a column is true to validation."""
-    for row, text in enumerate(records.texts(column, "split.validation_column")):
+    column = settings.validation_column
+    for row, text in enumerate(records.texts(column, "split.validation_column") if column else ()):
         word = (text or "false").lower()
         if word not in TRUE + FALSE:
             raise ValueError(
@@ -99,6 +93,7 @@ def _validate(records: SplitRecords, column: str, of_row: NDArray[np.int8]) -> N
             )
         if word in TRUE and of_row[row] == TRAIN:
             of_row[row] = VALIDATION
+    return of_row
 
 
 _TWO_NUMBERS_AND_A_YEAR = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})")

@@ -17,7 +17,6 @@ from finetune.splits.parts import TEST, TRAIN, UNUSED, SplitRecords
 
 MIXED = -1
 """The side of a record that has mutations on two sides."""
-_CELLS = 1 << 26
 _TYPICAL_SHARE = 0.2
 _OTHER_LENGTHS = 0.05
 """Share of the variants of one protein that may have another length than it, and are then in no part."""
@@ -141,19 +140,14 @@ def are_variants(store: TokenStore) -> bool:
 
 def to_nearest(residues: NDArray[np.uint8], targets: NDArray[np.uint8]) -> NDArray[np.int64]:
     """(n,) number of positions in which each of (n, L) sequences differs from the nearest of (m, L); L without any."""
-    varies = (np.concatenate([residues, targets]) != residues[:1]).any(axis=0) if len(residues) else None
-    nearest = np.full(len(residues), residues.shape[1], np.int64)
-    if varies is None or not len(targets):
-        return nearest
-    queries, others = np.ascontiguousarray(residues[:, varies].T), np.ascontiguousarray(targets[:, varies].T)
-    rows = max(1, _CELLS // max(len(targets), 1) // 4)
-    for start in range(0, len(residues), rows):
-        block = queries[:, start : start + rows]
-        differ = np.zeros((block.shape[1], len(targets)), np.uint16)
-        for query, other in zip(block, others, strict=True):
-            differ += query[:, None] != other
-        nearest[start : start + rows] = differ.min(axis=1)
-    return nearest
+    from sklearn.metrics import pairwise_distances_argmin_min
+
+    if not len(residues) or not len(targets):
+        return np.full(len(residues), residues.shape[1], np.int64)
+    varies = (np.concatenate([residues, targets]) != residues[:1]).any(axis=0)
+    varies[:1] = True  # one column at least
+    nearest = pairwise_distances_argmin_min(residues[:, varies], targets[:, varies], metric="hamming")[1]
+    return np.asarray(np.rint(nearest * np.count_nonzero(varies)), np.int64)
 
 
 def by_position(

@@ -227,26 +227,22 @@ class HeaderLayout:
         self._has_words_of_deeploc = False
         self.has_labels = False
         """Whether labels stand below a sequence."""
-        for record in records:
-            self._add(record)
-
-    def _add(self, record: FastaRecord) -> None:
-        header = record.header
-        self.has_labels |= record.labels is not None
-        record_id, rest = _id(header), _rest(header)
-        words = _ATTRIBUTE.sub("", rest).strip()
-        match = _DEEPLOC.fullmatch(words)
-        self._num += 1
-        if len(self._prefixes) <= _MOST_WORDS:
-            self._prefixes[_prefix(record_id)] += 1
-            counted = _COUNTED.fullmatch(record_id)
-            self._largest = max(self._largest, int(counted["number"]) if counted else 0)
-        self._names |= dict.fromkeys(name for name, _ in _ATTRIBUTE.findall(rest))
-        self._are_deeploc &= match is not None
-        self._has_words |= bool(words)
-        self._has_words_of_deeploc |= match is not None and bool((match["rest"] or "").strip())
-        self._bars.add(len(_fields(header)) - 1)
-        self._are_uniprot &= record_id.startswith(_UNIPROT)
+        for header, _, labels in records:
+            self.has_labels |= labels is not None
+            record_id, rest = _id(header), _rest(header)
+            words = _ATTRIBUTE.sub("", rest).strip()
+            match = _DEEPLOC.fullmatch(words)
+            self._num += 1
+            if len(self._prefixes) <= _MOST_WORDS:
+                self._prefixes[_prefix(record_id)] += 1
+                counted = _COUNTED.fullmatch(record_id)
+                self._largest = max(self._largest, int(counted["number"]) if counted else 0)
+            self._names |= dict.fromkeys(name for name, _ in _ATTRIBUTE.findall(rest))
+            self._are_deeploc &= match is not None
+            self._has_words |= bool(words)
+            self._has_words_of_deeploc |= match is not None and bool((match["rest"] or "").strip())
+            self._bars.add(len(_fields(header)) - 1)
+            self._are_uniprot &= record_id.startswith(_UNIPROT)
 
     @property
     def said(self) -> tuple[str, ...]:

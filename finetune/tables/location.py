@@ -59,15 +59,12 @@ class TableLocation:
             return cls(name, place[: at + len(_ZIP) - 1], place[at + len(_ZIP) :], parameters)
         return cls(name, place, "", parameters)
 
-    def sibling(self, file: str) -> "TableLocation":
+    def sibling(self, file: str) -> str:
         """Another file of the same folder or zip file; an absolute path or a URL stands for itself."""
-        if os.path.isabs(file) or "://" in file:
-            return TableLocation.of(file)
-        if self.member:
-            member = posixpath.join(posixpath.dirname(self.member), file)
-            return TableLocation(f"{self.place}/{member}", self.place, member, {})
-        place = posixpath.join(posixpath.dirname(self.place), file)
-        return TableLocation(place, place, "", {})
+        if "://" in file:
+            return file
+        own = f"{self.place}/{self.member}" if self.member else self.place
+        return posixpath.join(posixpath.dirname(own), file)
 
     @property
     def suffix(self) -> str:

@@ -20,7 +20,7 @@ from data.settings import LetterPolicy, SourceContent
 from data.sources.block import START, RecordBlock, SourcePosition
 from data.sources.record_format import Entry, entry_blocks
 from finetune.tables.mutations import variants
-from finetune.tables.settings import TableSettings, TooLong
+from finetune.tables.settings import LINKER, TableSettings, TooLong
 from finetune.tables.table import Table, ids_of, sequence_column
 from finetune.tables.wild_types import ResidueNumbering, letters_in, wild_types_of
 from finetune.tables.windows import check_lengths, kept_residues
@@ -198,7 +198,7 @@ def proteins_of(
             table.require(column, format_option("data.sequence") or "column")
         chains = [table.column(column) for column in columns]
     cleaned = _cleaned(columns, chains, unusable, settings, content)
-    joined = [settings.linker.join(row) for row in cleaned]
+    joined = [LINKER.join(row) for row in cleaned]
     if not settings.mutation:
         said += _merged_cases(table, columns, joined, chains)
     most = max(map(len, joined), default=0) if crop_tokens is None else crop_tokens - SPECIAL_TOKENS
@@ -306,7 +306,7 @@ def _records(
     rows: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
     for index, chains in enumerate(cleaned):
         if chains:
-            begin = len(chains[0]) if len(chains) > 1 and settings.linker else 0
+            begin = len(chains[0]) if len(chains) > 1 else 0
             rows[joined[index].encode().translate(_TOKENS), begin].append(index)
     record_of_row = np.full(len(cleaned), -1, np.int64)
     whole = np.array([len(letters) if chains else 0 for chains, letters in zip(cleaned, joined, strict=True)], np.int64)
@@ -317,7 +317,7 @@ def _records(
         kept = kept_residues(len(letters), most, settings.too_long, mutated[of_record[0]] if mutated else ())
         sequences.append(letters[kept.begin : kept.begin + kept.head] + letters[len(letters) - kept.tail :])
         cuts.append((kept.begin, kept.head))
-    linkers = [(begin, begin + len(settings.linker)) if begin else (0, 0) for _, begin in rows]
+    linkers = [(begin, begin + len(LINKER)) if begin else (0, 0) for _, begin in rows]
     if (num_rows := int(np.count_nonzero(record_of_row >= 0))) > len(rows):
         said.append(f"{num_rows} rows are of {len(rows)} distinct proteins")
     return TableProteins(

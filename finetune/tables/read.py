@@ -84,8 +84,8 @@ def read_table(name: str) -> Table:
     table = _whole(_text_parts(location, lambda: iter([content]), _WHOLE))
     labels, mask = location.parameter("labels"), location.parameter("mask")
     if labels is not None:
-        table = with_labels(table, read_table(location.sibling(labels).name))
-    return table if mask is None else with_mask(table, read_table(location.sibling(mask).name))
+        table = with_labels(table, read_table(location.sibling(labels)))
+    return table if mask is None else with_mask(table, read_table(location.sibling(mask)))
 
 
 def table_parts(name: str, rows: int) -> TableParts:

@@ -6,7 +6,6 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.alphabet import LETTER_IDS, REFUSED
 from data.settings import LetterPolicy
 from zymogen.settings.origin import format_option
 from zymogen.settings.section import IDENTITY, OPERATIONAL, Section, require, setting
@@ -17,7 +16,8 @@ EmptyMutation = Literal["missing", "wild_type"]
 Decimal = Literal["auto", ".", ","]
 
 LINKER = "G" * 25
-"""What stands between two chains that are joined: flexible, and what ESM-2 users join chains with."""
+"""What stands between two chains that are joined: flexible, and what ESM-2 users join chains with; never pooled or
+labelled."""
 
 _OF_MUTATIONS = ("mutation", ())
 
@@ -71,7 +71,6 @@ class TableSettings(Section):
     id: str | None = setting(
         IDENTITY, "column that names a row's protein in splits and predictions; without it, a usual one or row-17", None
     )
-    linker: str = setting(IDENTITY, "residues between two chains that are joined; never pooled or labelled", LINKER)
     too_long: TooLong = setting(
         IDENTITY,
         "a protein longer than crop_tokens: 'refuse' it, or keep its 'start', its 'end', half of both 'ends', or, with "
@@ -96,13 +95,6 @@ class TableSettings(Section):
         name = f"{self.section}.sequence"
         require(len(self.sequence) <= 2, name, list(self.sequence), "name one column, or two that are joined")
         require(len(set(self.sequence)) == len(self.sequence), name, list(self.sequence), "name two different columns")
-        letters = self.linker.encode()
-        require(
-            all(LETTER_IDS[letter] != REFUSED for letter in letters),
-            f"{self.section}.linker",
-            self.linker,
-            "it consists of amino acid letters, such as 25 G",
-        )
         said = "it is around mutated residues; name their column with mutation, or keep the 'start', 'end' or 'ends'"
         is_possible = bool(self.mutation) or self.too_long != "window"
         require(is_possible, f"{self.section}.too_long", self.too_long, said)

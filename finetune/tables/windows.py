@@ -73,7 +73,20 @@ def check_lengths(
     too_long = [index for index, letters in enumerate(joined) if len(letters) > most and index not in unusable]
     if not too_long:
         return
-    _require_policy(table, joined, too_long, settings, most)
+    longest = max(too_long, key=lambda index: len(joined[index]))
+    found = (
+        f"{table.name}: {len(too_long)} of {len(joined)} rows have a protein of more than {most} residues "
+        f"(data.crop_tokens less begin and end), in {table.row_word} "
+        f"{listed([table.shown(index) for index in too_long], _MOST_ROWS)}; the longest, in {table.row_word} "
+        f"{table.shown(longest)}, has {len(joined[longest])}"
+    )
+    if settings.too_long == "refuse":
+        raise ValueError(
+            f"{found}. Raise data.crop_tokens to {len(joined[longest]) + SPECIAL_TOKENS}, or set data.too_long to "
+            "what is kept of them: 'start', 'end' or 'ends'; 'window' around mutated residues"
+        )
+    if len(settings.sequence) > 1:
+        raise ValueError(f"{found}. Joined chains are not cut; raise data.crop_tokens, or leave these rows out")
     for index in too_long if mutated else ():
         assert mutated is not None
         whole, places = len(joined[index]), mutated[index]
@@ -95,24 +108,5 @@ def check_lengths(
     }
     said.append(
         f"rows whose protein has more than {most} residues, of which {kept_words[settings.too_long]}: {len(too_long)}; "
-        f"the longest has {max(len(joined[index]) for index in too_long)}"
+        f"the longest has {len(joined[longest])}"
     )
-
-
-def _require_policy(
-    table: Table, joined: Sequence[str], too_long: Sequence[int], settings: TableSettings, most: int
-) -> None:
-    longest = max(too_long, key=lambda index: len(joined[index]))
-    shown = listed([table.shown(index) for index in too_long], _MOST_ROWS)
-    found = (
-        f"{table.name}: {len(too_long)} of {len(joined)} rows have a protein of more than {most} residues "
-        f"(data.crop_tokens less begin and end), in {table.row_word} {shown}; the longest, in {table.row_word} "
-        f"{table.shown(longest)}, has {len(joined[longest])}"
-    )
-    if settings.too_long == "refuse":
-        raise ValueError(
-            f"{found}. Raise data.crop_tokens to {len(joined[longest]) + SPECIAL_TOKENS}, or set data.too_long to "
-            "what is kept of them: 'start', 'end' or 'ends'; 'window' around mutated residues"
-        )
-    if len(settings.sequence) > 1:
-        raise ValueError(f"{found}. Joined chains are not cut; raise data.crop_tokens, or leave these rows out")

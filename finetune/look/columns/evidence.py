@@ -154,10 +154,7 @@ def infer_text_role(column: ColumnProfile) -> tuple[str, str]:
             return kind, f"{len(texts):,} texts, such as {sample[0][:40]!r}; {said}"
     if len(texts) > 0.9 * column.num_measured:
         return "id", f"{len(texts):,} texts, nearly as many as rows"
-    repeated = f"{len(texts):,} texts in {column.num_measured:,} rows"
-    if column.num_measured < 3 * len(texts):
-        return "text", f"{repeated}: too many for classes; --task reads them"
-    return "text", repeated
+    return "text", f"{len(texts):,} texts in {column.num_measured:,} rows: too many for classes; --task reads them"
 
 
 def is_date(column: ColumnProfile) -> bool:

@@ -203,14 +203,14 @@ def test_variants_are_counted_by_mutations(tmp_path: Path) -> None:
     )
 
 
-def test_the_nearest_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finetune.splits.variants._CELLS", 400)  # blocks of four
+def test_the_nearest_is_that_of_all_pairs() -> None:
     letters = integers(hashes(0, np.arange(40 * 12)), 3).reshape(40, 12).astype(np.uint8)
     queries, targets = letters[:17], letters[17:]
     by_pairs = [min(int((query != target).sum()) for target in targets) for query in queries]
     assert to_nearest(queries, targets).tolist() == by_pairs
     assert to_nearest(queries, targets[:0]).tolist() == [12] * 17
     assert to_nearest(queries[:0], targets).tolist() == []
+    assert to_nearest(queries[:1], queries[:1]).tolist() == [0]
 
 
 # Words --------------------------------------------------------------------------------------------
@@ -262,27 +262,50 @@ def test_only_a_clean_split_is_called_a_homology_split(
     assert ("not a homology split" in said) is (settings.by == "homology" and not holds)
 
 
-def test_the_words_have_the_figures() -> None:
-    assert format_split(HOMOLOGY, division(), made(47, equal=2)) == (
-        "a split by clusters of relatives, not a homology split: it leaks at 30% identity (MMseqs2 14: identity 0.3); "
-        "of 100 tested sequences, 2 are also in training, and 47.0% have a relative there of at least 30% identity"
-    )
-    assert format_split(HOMOLOGY, division(), made(0, of_task=(40, 30))) == (
-        "a split by clusters of relatives, not a homology split: it leaks at 30% identity in rare (MMseqs2 14: "
-        "identity 0.3); of 100 tested sequences, 0 are also in training, and 0.0% have a relative there of at least "
-        "30% identity; of the 40 of rare, 75.0%"
-    )
-    assert format_split(HOMOLOGY, division(), made(0, searchable=0)).endswith(
-        "of 100 tested sequences, the search can find none, so that nothing is known of their relatives in training"
-    )
-    pretrained = Overlap("pretraining stores/u50", 100, 5_000, 58)
-    both = replace(made(0), comparisons=(*made(0).comparisons, pretrained))
-    assert format_split(HOMOLOGY, division(), both).endswith("identity; 58 of 100 are in the pretraining corpus")
-    assert "optimistic" in format_split(SplitSettings(by="random"), division(), None)
-    in_folds = replace(division(), parts=parts_of(named_records("ab").digests, np.zeros(2), fold=np.array([0, 1])))
-    assert format_split(HOMOLOGY, in_folds, made(0)).startswith(
-        "a homology split at 30% identity, in 2 folds (MMseqs2 14"
-    )
-    assert format_split(SplitSettings(by="random"), in_folds, None).startswith(
-        "a random split, in 2 folds, the optimistic one: relatives of tested sequences may train (MMseqs2"
-    )
+FOLDED = replace(division(), parts=parts_of(named_records("ab").digests, np.zeros(2), fold=np.array([0, 1])))
+PRETRAINED = Overlap("pretraining stores/u50", 100, 5_000, 58)
+
+
+@pytest.mark.parametrize(
+    ("settings", "of", "found", "said"),
+    [
+        (
+            HOMOLOGY,
+            division(),
+            made(47, equal=2),
+            "^a split by clusters of relatives, not a homology split: it leaks at 30% identity (MMseqs2 14: identity "
+            "0.3); of 100 tested sequences, 2 are also in training, and 47.0% have a relative there of at least 30% "
+            "identity$",
+        ),
+        (
+            HOMOLOGY,
+            division(),
+            made(0, of_task=(40, 30)),
+            "^a split by clusters of relatives, not a homology split: it leaks at 30% identity in rare (MMseqs2 14: "
+            "identity 0.3); of 100 tested sequences, 0 are also in training, and 0.0% have a relative there of at "
+            "least 30% identity; of the 40 of rare, 75.0%$",
+        ),
+        (
+            HOMOLOGY,
+            division(),
+            made(0, searchable=0),
+            "of 100 tested sequences, the search can find none, so that nothing is known of their relatives in "
+            "training$",
+        ),
+        (
+            HOMOLOGY,
+            division(),
+            replace(made(0), comparisons=(*made(0).comparisons, PRETRAINED)),
+            "identity; 58 of 100 are in the pretraining corpus$",
+        ),
+        (HOMOLOGY, FOLDED, made(0), "^a homology split at 30% identity, in 2 folds (MMseqs2 14"),
+        (
+            SplitSettings(by="random"),
+            FOLDED,
+            None,
+            "^a random split, in 2 folds, the optimistic one: relatives of tested sequences may train (MMseqs2",
+        ),
+    ],
+)
+def test_the_words_have_the_figures(settings: SplitSettings, of: Split, found: SplitAudit | None, said: str) -> None:
+    assert said in f"^{format_split(settings, of, found)}$"

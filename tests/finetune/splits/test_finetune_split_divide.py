@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,29 +38,79 @@ def mutated(parent: str, *positions: int) -> str:
 
 # Column -------------------------------------------------------------------------------------------
 
-
-def test_flips_set_and_validation() -> None:
-    records = named_records(
-        "abcdef",
-        set=["train", "train", "test", "test", None, "Train"],
-        validation=["True", None, None, "true", "", "False"],
-    )
-    division = split_records(SplitSettings(by="column", column="set", validation_column="validation"), records)
-    assert division.parts.part.tolist() == [VALIDATION, TRAIN, TEST, TEST, UNUSED, TRAIN]
-    assert division.notes == ("1 rows are in no part and give no label (assays.csv: row 6)",)
-    assert division.used.tolist() == [True] * 4 + [False, True]
+YEARS = ["1", "2", "2", "3", "4", "4", "4", "5", "6", "10"]  # as text, 10 would come before 2
+FLIP = {
+    "set": ["train", "train", "test", "test", None, "Train"],
+    "validation": ["True", None, None, "true", "", "False"],
+}
+WORDS: dict[str, Any] = {"by": "column", "column": "fold", "train": ("0", "1"), "test": ("2",)}
+DAY: dict[str, Any] = {"by": "time", "column": "day", "fractions": HALVES}
 
 
-def test_words_of_ones_own() -> None:
-    records = named_records("abcd", fold=["0", "1", "2", "x"])
-    settings = SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",), unused=("x",))
-    assert split_records(settings, records).parts.part.tolist() == [TRAIN, TRAIN, TEST, UNUSED]
-    with pytest.raises(
-        ValueError, match=r"row 5: no part of a split: split\.column 'fold' is 'x'; allowed are '0', '1', "
-    ):
-        split_records(SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",)), records)
-    with pytest.raises(ValueError, match=r"split\.column is 'flod'; the nearest is 'fold'"):
-        split_records(SplitSettings(by="column", column="flod"), records)
+@pytest.mark.parametrize(
+    ("settings", "columns", "expected", "notes"),
+    [
+        (
+            {"by": "column", "column": "set", "validation_column": "validation"},
+            FLIP,
+            [VALIDATION, TRAIN, TEST, TEST, UNUSED, TRAIN],
+            ("1 rows are in no part and give no label (assays.csv: row 6)",),
+        ),
+        (WORDS | {"unused": ("x",)}, {"fold": ["0", "1", "2", "x"]}, [TRAIN, TRAIN, TEST, UNUSED], None),
+        (
+            {"by": "time", "column": "year", "fractions": THIRDS},
+            {"year": YEARS},
+            [0, 0, 0, 0, 1, 1, 1, 2, 2, 2],
+            ("by year: cut at 4 and 5",),
+        ),
+        (DAY, {"day": ["03.04.2021", "25.03.2021"]}, [TEST, TRAIN], None),  # 25 can only be a day
+        (DAY, {"day": ["03/04/2021", "03/25/2021"]}, [TRAIN, TEST], None),
+        (DAY, {"day": ["2021-11", "2021/3/25"]}, [TEST, TRAIN], None),
+    ],
+)
+def test_parts_by_a_column(
+    settings: dict[str, Any],
+    columns: dict[str, list[str | None]],
+    expected: list[int],
+    notes: tuple[str, ...] | None,
+) -> None:
+    division = split_records(SplitSettings(**settings), named_records("abcdefghij"[: len(expected)], **columns))
+    assert division.parts.part.tolist() == expected
+    assert division.used.tolist() == [part != UNUSED for part in expected]
+    assert notes is None or division.notes == notes
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "said"),
+    [
+        (
+            WORDS,
+            {"fold": ["0", "1", "2", "x"]},
+            r"row 5: no part of a split: split\.column 'fold' is 'x'; allowed are '0', '1', ",
+        ),
+        (WORDS | {"column": "flod"}, {"fold": ["0"]}, r"split\.column is 'flod'; the nearest is 'fold'"),
+        (
+            {"by": "column", "column": "set"},
+            {"set": ["train", "val", "train"]},
+            r"no record for test \(train 2, validation 1, test 0, unused 0\): check the v",
+        ),
+        (
+            DAY,
+            {"day": ["05/05/2021", "03/04/2021"]},
+            r"row 3: 'day' has '03/04/2021', which may be 2021-04-03 or 2021-03",
+        ),
+        (DAY, {"day": ["2021-01", "soon"]}, r"row 3: 'day' has 'soon', which is no date or number; write dates as"),
+        (
+            {"by": "time", "column": "day", "cuts": ("2025",)},
+            {"day": ["1", "2"]},
+            r"no record for test \(train 2, validation 0, test 0, unused 0\): choose other",
+        ),
+    ],
+)
+def test_columns_that_divide_nothing(settings: dict[str, Any], columns: dict[str, list[str]], said: str) -> None:
+    (cells,) = columns.values()
+    with pytest.raises(ValueError, match=said):
+        split_records(SplitSettings(**settings), named_records("abcdefghij"[: len(cells)], **columns))
 
 
 @pytest.mark.parametrize(
@@ -83,14 +134,6 @@ def test_a_sequence_in_two_parts(conflict: str, part: list[int], used: list[int]
     assert division.notes[0].startswith("2 sequences have rows in two parts")
 
 
-def test_an_empty_part_is_an_error_with_counts() -> None:
-    records = named_records("abc", set=["train", "val", "train"])
-    with pytest.raises(
-        ValueError, match=r"no record for test \(train 2, validation 1, test 0, unused 0\): check the v"
-    ):
-        split_records(SplitSettings(by="column", column="set"), records)
-
-
 # Time ---------------------------------------------------------------------------------------------
 
 
@@ -106,31 +149,6 @@ def test_later_is_tested_and_the_last_row_of_a_record_counts() -> None:
         "1 rows are earlier than the part of their sequence and give no label",
         "by date: cut at 2021-01-01 and 2022-01-01",
     )
-
-
-def test_fractions_cut_between_times() -> None:
-    years = ["1", "2", "2", "3", "4", "4", "4", "5", "6", "10"]  # as text, 10 would come before 2
-    division = split_records(
-        SplitSettings(by="time", column="year", fractions=THIRDS), named_records("abcdefghij", year=years)
-    )
-    assert division.parts.part.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert division.notes == ("by year: cut at 4 and 5",)
-
-
-def test_days_and_months() -> None:
-    settings = SplitSettings(by="time", column="day", fractions=HALVES)
-    division = split_records(settings, named_records("ab", day=["03.04.2021", "25.03.2021"]))  # 25 can only be a day
-    assert division.parts.part.tolist() == [TEST, TRAIN]
-    division = split_records(settings, named_records("ab", day=["03/04/2021", "03/25/2021"]))
-    assert division.parts.part.tolist() == [TRAIN, TEST]
-    with pytest.raises(ValueError, match=r"row 3: 'day' has '03/04/2021', which may be 2021-04-03 or 2021-03-04"):
-        split_records(settings, named_records("ab", day=["05/05/2021", "03/04/2021"]))
-    with pytest.raises(ValueError, match=r"row 3: 'day' has 'soon', which is no date or number; write dates as"):
-        split_records(settings, named_records("ab", day=["2021-01", "soon"]))
-    with pytest.raises(
-        ValueError, match=r"no record for test \(train 2, validation 0, test 0, unused 0\): choose other"
-    ):
-        split_records(SplitSettings(by="time", column="day", cuts=("2025",)), named_records("ab", day=["1", "2"]))
 
 
 # Groups -------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
-from finetune.tables.windows import kept_residues
 from support.assays.labelled_rows import task
 from support.inputs.protein_files import contents
 
@@ -63,17 +62,6 @@ def test_a_window_is_that_of_the_protein_alone(tmp_path: Path) -> None:
         alone = variants(tmp_path, [each], is_part=True)
         assert alone.sequences == (whole.sequences[whole.record_of_row[row]],)
         assert alone.digests.tolist() == [whole.digests[whole.record_of_row[row]]]
-
-
-def test_windows_hold_mutations_that_are_far_apart() -> None:
-    for whole in (103, 140, 1000):
-        for first in range(0, whole - 1, 7):
-            for last in range(first, min(whole, first + READ), 5):
-                kept = kept_residues(whole, READ, "window", (first, last))
-                assert kept.head == READ
-                assert 0 <= kept.begin <= whole - READ
-                assert first in kept
-                assert last in kept
 
 
 def test_mutations_that_would_be_cut_away_are_refused_or_left_out(tmp_path: Path) -> None:
@@ -136,19 +124,6 @@ def test_sequences_that_differ_in_case_alone_are_said() -> None:
     assert found.said[0].startswith(
         "1 sequences are written in upper and in lower case and are read as one, such as in rows 2 and 3: D residues"
     )
-
-
-def test_records_are_the_same_in_any_order_of_rows() -> None:
-    letters = ["".join(RNG.choice(list("ACDEFGHIKLMNPQRSTVWY"), 20)) for _ in range(30)]
-    cells, ids = [*letters, *letters[:10]], [f"p{i}" for i in range(40)]
-    order = RNG.permutation(40)
-    first = proteins_of(table(sequence=cells, id=ids), TableSettings(), None).by_content()
-    shuffled = table(sequence=[cells[i] for i in order], id=[ids[i] for i in order])
-    second = proteins_of(shuffled, TableSettings(), None).by_content()
-    assert (first.ids, first.sequences) == (second.ids, second.sequences)
-    assert first.digests.tolist() == sorted(second.digests.tolist())
-    assert first.record_of_row[order].tolist() == second.record_of_row.tolist()
-    assert [first.sequences[record] for record in first.record_of_row] == cells
 
 
 def test_embeddings_and_runs_count_rows_in_the_same_way(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The proteins of a table: cleaned, joined, cut by a policy, distinct; and a token store whose record i is record i."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from data.alphabet import decode
 from data.settings import IngestSettings
+from data.sources.block import SourcePosition
 from data.store.build import open_or_build
 from finetune.tables.proteins import TableProteins, proteins_of
 from finetune.tables.settings import TableSettings
@@ -42,65 +44,66 @@ def test_ids_tell_records_apart() -> None:
     repeated = of(sequence=[A, B], name=["TEM", "TEM"])
     assert repeated.ids == ("row-2", "row-3")
     assert "'name' does not tell proteins apart" in repeated.said[0]
-    with pytest.raises(ValueError, match=r"x\.csv: row 3: the id 'TEM', in column 'name', is that of row 2 too"):
-        of(None, TableSettings(id="name"), sequence=[A, B], name=["TEM", "TEM"])
-    with pytest.raises(ValueError, match=r"x\.csv: row 3: its id, in column 'name', is empty"):
-        of(None, TableSettings(id="name"), sequence=[A, B], name=["TEM", None])
 
 
 def test_which_column_is_the_sequence() -> None:
     assert of(None, TableSettings(sequence=("heavy",)), heavy=[A], sequence=[B]).sequences == (A,)
     assert of(Protein=[A]).sequences == (A,)
-    with pytest.raises(ValueError, match=r"which column is the protein\? 0 of its columns .* it has smiles, y\. Name"):
-        of(smiles=["CCO"], y=["1"])
-    with pytest.raises(ValueError, match=r"data\.sequence is 'heavi'; the nearest is 'heavy'"):
-        of(None, TableSettings(sequence=("heavi",)), heavy=[A])
 
 
 def test_rows_without_a_protein_are_refused_or_left_out_and_counted() -> None:
-    with pytest.raises(
-        ValueError, match=r"^x\.csv: row 3: has no protein: its column 'seq' is empty; so have 1 more rows"
-    ):
-        of(seq=[A, None, " ", B])
     found = of(None, TableSettings(rows_without_protein="leave_out"), seq=[A, None, " ", B])
     assert found.record_of_row.tolist() == [0, -1, -1, 1]
     assert found.first_rows.tolist() == [0, 3]
     assert "rows without a protein are left out: 2 of 4, the first in row 3" in found.said[0]
-    with pytest.raises(ValueError, match="no row has a protein"):
-        of(None, TableSettings(rows_without_protein="leave_out"), seq=[None, ""])
 
 
-@pytest.mark.parametrize(("cell", "said"), [("MK-T", "a gap"), ("MK1T", "'1' at residue 3"), ("MKµT", "'?'")])
-def test_cells_that_hold_no_protein_name_row_and_column(cell: str, said: str) -> None:
-    with pytest.raises(ValueError, match=r"^x\.csv: row 3: has no protein: its column 'seq' (?:has|says) ") as caught:
-        of(seq=[A, cell, A, cell])
-    assert said in str(caught.value)
-    assert "; so have 1 more rows" in str(caught.value)
+CHAINS = TableSettings(sequence=("heavy", "light"))
+NAMED = TableSettings(id="name")
+LEFT_OUT = TableSettings(rows_without_protein="leave_out")
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "said"),
+    [
+        (
+            {"sequence": [A, B], "name": ["TEM", "TEM"]},
+            NAMED,
+            "row 3: the id 'TEM', in column 'name', is that of row 2",
+        ),
+        ({"sequence": [A, B], "name": ["TEM", None]}, NAMED, "row 3: its id, in column 'name', is empty"),
+        ({"smiles": ["CCO"], "y": ["1"]}, None, "which column is the protein? 0 of its columns have one"),
+        ({"heavy": [A]}, TableSettings(sequence=("heavi",)), "data.sequence is 'heavi'; the nearest is 'heavy'"),
+        ({"seq": [A, None, " ", B]}, None, "row 3: has no protein: its column 'seq' is empty; so have 1 more rows"),
+        ({"seq": [None, ""]}, LEFT_OUT, "no row has a protein"),
+        ({"seq": [A, "MK-T", A, "MK-T"]}, None, "row 3: has no protein: its column 'seq' has '-' at residue 3, a gap"),
+        ({"seq": [A, "MK1T"]}, None, "row 3: has no protein: its column 'seq' says 'MK1T', where '1' at residue 3"),
+        ({"seq": [A, "MKµT"]}, None, "row 3: has no protein: its column 'seq' has '?' at residue 3"),
+        ({"heavy": [A], "light": [None]}, CHAINS, "its column 'light' is empty"),
+        ({"heavy": [A], "light": [B]}, replace(CHAINS, too_long="start"), "Joined chains are not cut"),
+        ({"seq": [A, B * 3, "MKT"]}, None, "2 of 3 rows have a protein of more than 18 residues"),
+    ],
+)
+def test_tables_without_a_protein_that_can_be_read(
+    columns: dict[str, list[str | None]], settings: TableSettings | None, said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        of(20 if "more than" in said or "cut" in said else None, settings, **columns)
 
 
 def test_two_chains_are_joined_and_the_linker_is_known() -> None:
-    settings = TableSettings(sequence=("heavy", "light"))
-    found = of(None, settings, heavy=[A, B, A], light=[B, A, B])
+    found = of(None, CHAINS, heavy=[A, B, A], light=[B, A, B])
     assert found.sequences == (A + "G" * 25 + B, B + "G" * 25 + A)
     assert found.linkers.tolist() == [[len(A), len(A) + 25], [len(B), len(B) + 25]]
     assert [letters[slice(*span)] for letters, span in zip(found.sequences, found.linkers.tolist(), strict=True)] == [
         "G" * 25
     ] * 2
-    assert of(None, replace(settings, linker=""), heavy=[A], light=[B]).linkers.tolist() == [[0, 0]]
-    with pytest.raises(ValueError, match="its column 'light' is empty"):
-        of(None, settings, heavy=[A], light=[None])
-    with pytest.raises(ValueError, match="Joined chains are not cut"):
-        of(40, replace(settings, too_long="start"), heavy=[A], light=[B])
     # The same letters with the linker elsewhere are another protein.
-    shifted = of(None, settings, heavy=["MGG", "MG"], light=["GK", "GGK"])
+    shifted = of(None, CHAINS, heavy=["MGG", "MG"], light=["GK", "GGK"])
     assert (shifted.num_records, shifted.linkers.tolist()) == (2, [[3, 28], [2, 27]])
 
 
 def test_long_proteins_are_refused_or_cut_as_the_policy_says() -> None:
-    with pytest.raises(
-        ValueError, match=r"2 of 3 rows have a protein of more than 18 residues .* in row 2, 3; the longest"
-    ):
-        of(20, None, seq=[A, B, "MKT"])
     assert of(len(A) + 2, None, seq=[A]).sequences == (A,)  # begin and end count
     assert of(20, TableSettings(too_long="ends"), seq=[A]).sequences == (A[:9] + A[-9:],)
     residues = np.arange(len(A))
@@ -167,7 +170,6 @@ def test_a_row_with_letters_of_no_protein_is_left_out_where_that_is_asked() -> N
         ({"mutation": ("m",), "sequence": ("a", "b")}, "mutations change one sequence"),
         ({"sequence": ("a", "b", "c")}, "name one column, or two"),
         ({"sequence": ("a", "a")}, "two different columns"),
-        ({"linker": "G-G"}, "data.linker is 'G-G'; it consists of amino acid letters"),
         ({"too_long": "star"}, "data.too_long is 'star'; the nearest is 'start'"),
     ],
 )
@@ -191,15 +193,8 @@ def test_record_i_of_the_store_is_record_i(tmp_path: Path) -> None:
     assert again.folder == store.folder
     other = open_or_build([of(seq=cells[::-1])], tmp_path, "refuse", IngestSettings())
     assert other.folder != store.folder
-    blocks = list(found.blocks(replace_position(found)))
+    blocks = list(found.blocks(SourcePosition(7)))
     assert sum(len(block.lengths) for block in blocks) == found.num_records - 7
-
-
-def replace_position(found: TableProteins) -> object:
-    from data.sources.block import SourcePosition
-
-    assert found.num_records > 7
-    return SourcePosition(7)
 
 
 def test_unknown_letters_are_counted_where_that_is_asked_for(tmp_path: Path) -> None:

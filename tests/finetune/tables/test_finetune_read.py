@@ -47,25 +47,80 @@ def test_separator_is_found_in_the_content(tmp_path: Path, separator: str, word:
     assert [word in said for said in table.said] == [True] * bool(word)
 
 
-def test_decimal_commas_between_semicolons(tmp_path: Path) -> None:
-    table = written(tmp_path / "x.csv", f"id;seq;a;b\nx;{A};1,5;2,5\ny;{B};0,1;3,5\n")
-    assert rows(table) == [("x", A, "1,5", "2,5"), ("y", B, "0,1", "3,5")]
-    only_commas = "a;b;c\n" + "1,5;2,5;3,5\n" * 150
-    assert written(tmp_path / "y.csv", only_commas).columns == ["a", "b", "c"]
-    notes = f"seq|note\n{A}|a, b, c, d, e\n{B}|f, g, h, i, j\n{C}|k\n"
-    assert written(tmp_path / "z.csv", notes).columns == ["seq", "note"]
+@pytest.mark.parametrize(
+    ("text", "columns", "expected", "numbers"),
+    [
+        # Separators: the header shows which comma is a decimal sign.
+        (f"id;seq;a;b\nx;{A};1,5;2,5\n", "id seq a b", [("x", A, "1,5", "2,5")], [2]),
+        ("a;b;c\n" + "1,5;2,5;3,5\n" * 150, "a b c", [("1,5", "2,5", "3,5")] * 150, None),
+        (f"seq|note\n{A}|a, b, c, d, e\n{B}|f, g, h, i, j\n{C}|k\n", "seq note", None, None),
+        (f"sep=;\r\nid;seq\r\na;{A}\r\n", "id seq", [("a", A)], [3]),
+        (f"id  seq   y\na   {A}  1\nb   {B}  2\n", "id seq y", [("a", A, "1"), ("b", B, "2")], None),
+        (f"seq\n{A}\n{B}\n", "seq", [(A,), (B,)], None),
+        (f"id,seq\ra,{A}\rb,{B}\r", "id seq", [("a", A), ("b", B)], None),
+        ("id,seq,y\n" + "".join(f'"{n}\nnote, long",{A},1\n' for n in range(120)), "id seq y", None, None),
+        # Quotes hold separators and line ends; in text of tabs they may be letters.
+        (
+            f'name,seq\n"a, b",{A}\n"two\nlines",{B}\n"say ""x""",{C}\n',
+            "name seq",
+            [("a, b", A), ("two\nlines", B), ('say "x"', C)],
+            [2, 4, 5],
+        ),
+        (f'name\tseq\n5" prime\t{A}\n"x\t{B}\n', "name seq", [('5" prime', A), ('"x', B)], None),
+        (f'name\tseq\n"a\tb"\t{A}\nx\t{B}\n', "name seq", [("a\tb", A), ("x", B)], None),
+        # Titles, comments and blank lines are left out, and rows keep their numbers.
+        (
+            f"Table S1. Kinetics\n\n# by hand\nid,seq,y\na,{A},1\n\nb,{B},2\n# a remark\n,,\nc,{C},3\n",
+            "id seq y",
+            [("a", A, "1"), ("b", B, "2"), ("c", C, "3")],
+            [5, 7, 10],
+        ),
+        (f"#id\tseq\na\t{A}\nb\t{B}\n", "id seq", [("a", A), ("b", B)], None),
+        (f"id,seq,y\na,{A},1,,\nb,{B},2\n", "id seq y", [("a", A, "1"), ("b", B, "2")], None),
+        # R writes names of rows without a name of their column.
+        (f"seq,y\n1,{A},5\n2,{B},6\n", "row_name seq y", [("1", A, "5"), ("2", B, "6")], None),
+    ],
+)
+def test_tables_of_text(
+    tmp_path: Path, text: str, columns: str, expected: list[tuple[str, ...]] | None, numbers: list[int] | None
+) -> None:
+    table = written(tmp_path / "x.csv", text)
+    assert [name.replace(" ", "_") for name in table.columns] == columns.split()
+    assert expected is None or rows(table) == expected
+    assert numbers is None or [table.number(index) for index in range(table.num_rows)] == numbers
 
 
-def test_unusual_ways_to_separate(tmp_path: Path) -> None:
-    assert rows(written(tmp_path / "a.csv", f"sep=;\r\nid;seq\r\na;{A}\r\n")) == [("a", A)]
-    assert read_table(str(tmp_path / "a.csv")).row(0).endswith("row 3")
-    spaces = written(tmp_path / "b.txt", f"id  seq   y\na   {A}  1\nb   {B}  2\n")
-    assert (spaces.columns, rows(spaces)[1]) == (["id", "seq", "y"], ("b", B, "2"))
-    assert rows(written(tmp_path / "c.csv", f"seq\n{A}\n{B}\n")) == [(A,), (B,)]
-    assert rows(written(tmp_path / "d.csv", f"id,seq\ra,{A}\rb,{B}\r")) == [("a", A), ("b", B)]
-    assert written(tmp_path / "e.csv", 'id,"Kd\n (nM)"\na,1\nb,2\n').columns == ["id", "Kd (nM)"]
-    quoted = "".join(f'"{number}\nnote, long",{A},1\n' for number in range(120))
-    assert written(tmp_path / "f.csv", f"id,seq,y\n{quoted}").num_rows == 120
+@pytest.mark.parametrize(
+    ("text", "parameters", "said"),
+    [
+        (f"id,seq,y\na,{A},1\nb,{B}\n", "", "FILE: row 3 has 2 fields, and the header 3 ('id', 'seq', 'y'); write the"),
+        (f"id,seq,y\na,{A},1\nb,{B},1,5\nc,{C},3\n", "", "row 3 has 4 fields"),
+        (f'name,seq,y\n"a,{A},1\nb,{B},2\n', "", "is a quotation mark left open"),
+        ("id,seq\n", "", "has no row, only the header 'id', 'seq'"),
+        ("", "", "has no row, nothing"),
+        ("a,b\n1,2\n", "?separator=x", "separator is 'x'; allowed are"),
+        ("a,b\n1,2\n", "?sheet=x", "the parameter 'sheet' means nothing here"),
+        ("a,b\n1,2\n", "?sheeet=x", "its parameters are 'sheeet=x'"),
+        ("seq,y\nM,1\n", "?encoding=klingon", "encoding=klingon"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path: Path, text: str, parameters: str, said: str) -> None:
+    assert said in error(tmp_path / "x.csv", text, parameters)
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    text = f"Table S1. Kinetics\n\n# by hand\nid,seq,y\na,{A},1\n\nb,{B},2\n# a remark\n,,\nc,{C},3\n"
+    assert written(tmp_path / "x.csv", text).said == (
+        "rows in which every cell is empty are left out: 1",
+        "lines above the header are left out: 2",
+        "lines that begin with '#' are left out: 1",
+    )
+
+
+def test_names_are_made_distinct(tmp_path: Path) -> None:
+    table = written(tmp_path / "x.csv", f",seq,Tm,Tm,,Tm 2\n0,{A},1,2,3,4\n1,{B},1,2,3,4\n")
+    assert table.columns == ["column 1", "seq", "Tm", "Tm 3", "column 5", "Tm 2"]
+    assert "'column 1', 'Tm 3', 'column 5'" in table.said[0]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd.compress], ids=["gz", "zst"])
@@ -87,49 +142,6 @@ def test_text_that_is_not_utf8_is_read_and_said(tmp_path: Path) -> None:
     assert table.columns == ["seq", "Kd (µM)"]
     assert table.said == ("it is not UTF-8 (byte 0xb5 in line 1); it was read as cp1252, where that is 'µ'",)
     assert "UTF-16" in error(tmp_path / "y.csv", f"seq,y\n{A},1\n".encode("utf-16-le"))
-    (tmp_path / "z.csv").write_bytes(f"seq,Kd (Ω)\n{A},1\n".encode("iso-8859-7", "replace"))
-    assert "encoding=klingon" in error(tmp_path / "z.csv", b"seq,y\nM,1\n", "?encoding=klingon")
-
-
-def test_quotes_hold_separators_and_line_ends(tmp_path: Path) -> None:
-    table = written(tmp_path / "x.csv", f'name,seq,y\n"a, b",{A},1\n"two\nlines",{B},2\n"say ""x""",{C},3\n')
-    assert [row[0] for row in rows(table)] == ["a, b", "two\nlines", 'say "x"']
-    assert [table.number(index) for index in range(3)] == [2, 4, 5]
-    assert "quotation mark" in error(tmp_path / "y.csv", f'name,seq,y\n"a,{A},1\nb,{B},2\n')
-    tsv = written(tmp_path / "x.tsv", f'name\tseq\n5" prime\t{A}\n"x\t{B}\n')
-    assert rows(tsv) == [('5" prime', A), ('"x', B)]
-    excel = written(tmp_path / "y.tsv", f'name\tseq\n"a\tb"\t{A}\nx\t{B}\n')
-    assert excel.num_rows == 2
-
-
-def test_comments_titles_and_blank_lines_are_left_out_and_rows_keep_their_numbers(tmp_path: Path) -> None:
-    text = f"Table S1. Kinetics\n\n# by hand\nid,seq,y\na,{A},1\n\nb,{B},2\n# a remark\n,,\nc,{C},3\n"
-    table = written(tmp_path / "x.csv", text)
-    assert rows(table) == [("a", A, "1"), ("b", B, "2"), ("c", C, "3")]
-    assert [table.number(index) for index in range(3)] == [5, 7, 10]
-    assert table.said == (
-        "rows in which every cell is empty are left out: 1",
-        "lines above the header are left out: 2",
-        "lines that begin with '#' are left out: 1",
-    )
-    assert written(tmp_path / "y.tsv", f"#id\tseq\na\t{A}\nb\t{B}\n").columns == ["id", "seq"]
-
-
-def test_a_row_that_does_not_fit_the_header_is_named(tmp_path: Path) -> None:
-    assert error(tmp_path / "x.csv", f"id,seq,y\na,{A},1\nb,{B}\nc,{C},3\n") == (
-        "FILE: row 3 has 2 fields, and the header 3 ('id', 'seq', 'y'); write the missing ones, empty if need be"
-    )
-    assert "row 3 has 4 fields" in error(tmp_path / "x.csv", f"id,seq,y\na,{A},1\nb,{B},1,5\nc,{C},3\n")
-    assert rows(written(tmp_path / "x.csv", f"id,seq,y\na,{A},1,,\nb,{B},2\n"))[0] == ("a", A, "1")
-    assert "only the header 'id', 'seq'" in error(tmp_path / "x.csv", "id,seq\n")
-    assert "has no row, nothing" in error(tmp_path / "x.csv", "")
-
-
-def test_names_are_made_distinct(tmp_path: Path) -> None:
-    table = written(tmp_path / "x.csv", f",seq,Tm,Tm,,Tm 2\n0,{A},1,2,3,4\n1,{B},1,2,3,4\n")
-    assert table.columns == ["column 1", "seq", "Tm", "Tm 3", "column 5", "Tm 2"]
-    assert "'column 1', 'Tm 3', 'column 5'" in table.said[0]
-    assert written(tmp_path / "y.csv", f"seq,y\n1,{A},5\n2,{B},6\n").columns == ["row name", "seq", "y"]
 
 
 @pytest.mark.parametrize(
@@ -161,15 +173,29 @@ def test_second_header_line(tmp_path: Path, text: str, columns: list[str], first
     assert [f"a second header, of {kind}" in said for said in table.said if "header" in said] == [True] * bool(kind)
 
 
-def test_three_header_lines(tmp_path: Path) -> None:
-    names = ["id", "seq", "IC50 rep 1 (nM)", "IC50 rep 2 (nM)"]
-    rows = "".join(f"{letter},{A[at:]},{at},{at}.5\n" for at, letter in enumerate("abcdefghij"))
-    text = f"id,seq,IC50,\n,,rep 1,rep 2\n,,nM,nM\n{rows}"
-    table = written(tmp_path / "x.csv", text)
-    assert (table.columns, table.first_row, table.num_rows) == (names, 4, 10)
-    assert ["line 3 is a third header, of units" in said for said in table.said] == [False, True]
-    assert read_table(f"{tmp_path / 'x.csv'}?header_lines=3").columns == names
-    assert read_table(f"{tmp_path / 'x.csv'}?header_lines=2").num_rows == 11
+THREE = "id,seq,IC50,\n,,rep 1,rep 2\n,,nM,nM\n" + "".join(
+    f"{x},{A[at:]},{at},{at}.5\n" for at, x in enumerate("abcdefghij")
+)
+LOW = f"id,seq,IC50\na,{A},low\nb,{B},2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "columns", "num_rows"),
+    [
+        (THREE, "", ["id", "seq", "IC50 rep 1 (nM)", "IC50 rep 2 (nM)"], 10),
+        (THREE, "?header_lines=3", ["id", "seq", "IC50 rep 1 (nM)", "IC50 rep 2 (nM)"], 10),
+        (THREE, "?header_lines=2", ["id", "seq", "IC50 rep 1", "IC50 rep 2"], 11),
+        (LOW, "?header_lines=2", ["id a", f"seq {A}", "IC50 low"], 1),
+        (LOW, "?separator=semicolon", ["id,seq,IC50"], 2),
+    ],
+)
+def test_three_header_lines_and_what_the_user_decides(
+    tmp_path: Path, text: str, parameters: str, columns: list[str], num_rows: int
+) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    table = read_table(f"{tmp_path}/x.csv{parameters}")
+    assert (table.columns, table.num_rows) == (columns, num_rows)
+    assert ("line 3 is a third header, of " in "; ".join(table.said)) is ("IC50 rep 1 (nM)" in columns)
 
 
 @pytest.mark.parametrize(
@@ -189,17 +215,6 @@ def test_a_column_of_mutations_is_not_separated(tmp_path: Path, cells: list[str]
         assert part.column("hgvs_pro") == cells
     else:
         assert len(table.columns) == expected
-
-
-def test_the_user_decides_with_parameters(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text(f"id,seq,IC50\na,{A},low\nb,{B},2\n")
-    table = read_table(f"{path}?header_lines=2")
-    assert table.columns == ["id a", f"seq {A}", "IC50 low"]
-    assert read_table(f"{path}?separator=semicolon").columns == ["id,seq,IC50"]
-    assert "separator is 'x'; allowed are" in error(path, "a,b\n1,2\n", "?separator=x")
-    assert "the parameter 'sheet' means nothing here" in error(path, "a,b\n1,2\n", "?sheet=x")
-    assert "its parameters are 'sheeet=x'" in error(path, "a,b\n1,2\n", "?sheeet=x")
 
 
 def test_a_file_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:

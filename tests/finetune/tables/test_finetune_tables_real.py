@@ -3,7 +3,6 @@
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from finetune.tables.numbers import ParsedNumbers, parse
@@ -20,31 +19,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_deeploc_has_ten_locations_and_a_membrane_letter() -> None:
-    table = read_table(f"{DATA}/assay/deeploc_our_val_set.fasta.gz")
-    assert table.num_rows == 1678
-    assert Counter(table.column("location"))["Cytoplasm-Nucleus"] == 23
-    assert len(set(table.column("location"))) == 11
-    test = read_table(f"{DATA}/assay/deeploc_test_set.fasta.gz")
-    assert test.num_rows == 2768
-    assert len(set(test.column("location"))) == 10
-    assert test.column("membrane").count(None) == 757 + 159 + 53 + 19 + 15 + 11 + 8
-    assert set(read_table(f"{DATA}/assay/deeploc_setHARD.fasta.gz").column("membrane")) == {None}
-
-
 def numbers(table: Table, column: str) -> ParsedNumbers:
     """The numbers of all cells in which something was measured."""
     return parse([cell for cell in table.column(column) if cell and cell.lower() not in ("na", "nan", "-")])
-
-
-def test_gb1_is_the_same_in_both_of_its_formats() -> None:
-    rows = read_table(f"{DATA}/assay/flip_gb1_splits.zip/splits/low_vs_high.csv")
-    records = read_table(f"{DATA}/assay/flip_gb1_splits.zip/splits/low_vs_high.fasta")
-    assert rows.column("sequence") == records.column("sequence")
-    # The FASTA file has ten decimals of the same values.
-    assert np.abs(numbers(rows, "target").values - numbers(records, "TARGET").values).max() <= 0.51e-10
-    parts = Counter(zip(records.column("SET"), records.column("VALIDATION"), strict=True))
-    assert parts == {("train", "False"): 4580, ("train", "True"): 509, ("test", "False"): 3644}
 
 
 def test_secondary_structure_has_no_labels_where_it_is_unresolved() -> None:
