@@ -35,7 +35,8 @@ from zymogen.console.safe_text import redact_later
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"{_PART}/{_PART}")
 _TAG = re.compile(_PART)
-_WEIGHTS = (".safetensors", ".safetensors.index.json")
+_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json")
+"""Files of weights that a loader would read beside or in place of ours; all others may be somebody's."""
 
 
 class Pushed(NamedTuple):
@@ -128,7 +129,7 @@ def _attempt(
     is_tagged = tag is not None and _is_tagged(api, repository, operations, tag)
     held = _held(info)
     adds = [file for file in operations if not _is_same(held.get(file.path_in_repo), file)]
-    gone = sorted(name for name in held.keys() - files.keys() if name.endswith(_WEIGHTS))
+    gone = sorted(name for name in held.keys() - files.keys() if _WEIGHTS.fullmatch(name))
     commit = str(info.sha)
     if adds or gone:
         # An empty list in place of the repository's .gitignore, which would leave files out.

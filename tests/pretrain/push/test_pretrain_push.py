@@ -55,21 +55,22 @@ def test_only_what_changed_is_sent_and_only_weights_are_deleted(hub: Hub, tmp_pa
     folder = write_export(tmp_path / "export")
     push(folder, NAME, api=api(hub))
     repository = hub.repositories[NAME]
-    repository.somebody_adds("notes.md", b"of somebody else")
+    theirs = {"notes.md": b"of somebody else", "adapters/model.safetensors": b"x", "vectors.safetensors": b"y"}
+    for name, content in theirs.items():
+        repository.somebody_adds(name, content)
     write_export(tmp_path / "other", seed=1)
     changed = "model-00002-of-00002.safetensors"
     (folder / changed).write_bytes((tmp_path / "other" / changed).read_bytes())
     hub.begin()
     done = push(folder, NAME, api=api(hub))
-    assert held(hub) == contents(folder) | {"notes.md": b"of somebody else"}
+    assert held(hub) == contents(folder) | theirs
     assert (done.num_added, done.num_deleted, len(hub.sent)) == (1, 0, 1)
-    assert len(repository.commits) == 4
+    assert len(repository.commits) == 6
     other = write_export(tmp_path / "fewer", shards=1)
     (other / "pictures/loss.svg").unlink()
     done = push(other, NAME, api=api(hub))
     assert done.num_deleted == 2  # both shards
-    theirs = {"notes.md": b"of somebody else", "pictures/loss.svg": b"<svg/>"}
-    assert held(hub) == contents(other) | theirs
+    assert held(hub) == contents(other) | theirs | {"pictures/loss.svg": b"<svg/>"}
 
 
 def test_a_commit_of_somebody_else_in_between(hub: Hub, tmp_path: Path) -> None:
