@@ -96,7 +96,7 @@ def schedule_differs(
     return "\n    ".join([f"{said}. {ways}:", *commands])
 
 
-def format_summary(summary: TrainingResult[MaskedLanguageScores], start: LaunchCommand) -> str:
+def format_summary(summary: TrainingResult[Any], start: LaunchCommand) -> str:
     """A few lines for the user who started the run.
 
     Args:
@@ -104,6 +104,8 @@ def format_summary(summary: TrainingResult[MaskedLanguageScores], start: LaunchC
         start: how it was started.
     """
     scores, described = summary.scores, summary.run.read()
+    if not isinstance(scores, MaskedLanguageScores):
+        return "\n".join(["", _trained_on(summary), f"{scores.line()}.", "", *_with_encoder(summary.run, start)])
     recipe = described.recipe
     judged = scores.evaluations["mask_all"]
     head = ("corruption", "model", "95 % interval", "unigram", "floor")[: 4 if judged.floor is None else 5]
@@ -201,6 +203,17 @@ def next_commands(
     return commands
 
 
+def _with_encoder(run: RunDirectory, start: LaunchCommand) -> list[str]:
+    """What can be done with a model that has a head of the user's."""
+    python, root = start.launcher.removesuffix(" -m pretrain"), shlex.quote(str(run.root))
+    python = python if re.search(r"python[\d.]*$", python) else _python()
+    return [
+        *([f"The run in pictures: {run.report}"] if run.report.exists() else []),
+        "There is no export: its objective is a class of your own. Its encoder is read from the run:",
+        f"  {python} -m finetune.embed {root} proteins.fasta embedded.parquet",
+    ]
+
+
 def _train_larger(start: LaunchCommand, recipe: Mapping[str, Any], preset: str, larger: str) -> Command:
     """The same on the next preset, with tokens enough for it and at the rate of its width."""
     shape, wider = PRESETS[preset], PRESETS[larger]
@@ -218,7 +231,7 @@ def _train_larger(start: LaunchCommand, recipe: Mapping[str, Any], preset: str, 
     return f"{what} (some {float(f'{times:.1g}'):,.0f} times the time of this run):", start.command(changed)
 
 
-def _trained_on(summary: TrainingResult[MaskedLanguageScores]) -> str:
+def _trained_on(summary: TrainingResult[Any]) -> str:
     state = summary.state
     seen = summary.job.corpus_progress(state.cursor)
     proteins = f" of {count(seen.proteins, 'distinct protein')}" if seen and seen.proteins is not None else ""

@@ -20,6 +20,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.finite import require_finite
+from zymogen.settings.extension import is_external
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
 from zymogen.trainer.checkpoint.digests.digest import identity_of
 from zymogen.trainer.checkpoint.load import VerifiedCheckpoint, find, newest_valid, verify
@@ -103,6 +104,8 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Trained
         if (run.export / "config.json").is_file():
             return open_trained_model(run.export, part)
         raise ValueError(f"{run.root} has no checkpoint and no export yet; train until the first one is written")
+    if part != ENCODER:
+        require_own_head(run)
     described: dict[str, Any] = run.model()
     try:
         shape = EsmShape(**described)
@@ -124,13 +127,27 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Trained
     return TrainedModel(shape, weights, f"{run.root}, step {step}", name)
 
 
+def require_own_head(run: RunDirectory) -> None:
+    """Refuse a run whose model has the head of an objective of the user's.
+
+    Raises:
+        ValueError: so.
+    """
+    name = run.read().recipe.get("objective", {}).get("name")
+    if is_external(name):
+        raise ValueError(
+            f"{run.root} was trained by {name}, whose head fills in no residues: only its encoder can be read, as "
+            "python -m finetune.embed and model.init of python -m finetune do"
+        )
+
+
 def masked_language_model(source: TrainedModel, device: torch.device | str = "cpu") -> MaskedLanguageModel:
     """The whole model, float32, in evaluation mode; its parameters take no gradient.
 
     Raises:
         ValueError: weights are NaN or infinite.
     """
-    model = build_meta(source.shape)
+    model: MaskedLanguageModel = build_meta(source.shape)
     _fill(model, source, "", device)
     return model
 

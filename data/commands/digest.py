@@ -22,6 +22,7 @@ from data.order.plan import EMPTY_CHAIN, Cursor, Plan, extend_chain, next_cursor
 from data.settings import DataSettings
 from data.store import derived
 from zymogen.console.progress import ProgressBar
+from zymogen.settings.extension import is_external
 from zymogen.settings.origin import SettingOrigin
 from zymogen.settings.section import SettingClass, require, seed_setting
 from zymogen.settings.toml_file import check, sections
@@ -82,6 +83,8 @@ def digest_command(
     from data.corpus.prepare import open_corpora, prepare_corpora
 
     content = sections(recipe_path, overrides)
+    if is_external(objective := content.get("objective", {}).get("name")):
+        raise ValueError(f"objective.name is {objective!r}, a class of your own, which fills bins as only a run knows")
     run = content.get("run", {})
     wanted = {"data": content.get("data", {}) | {"workers": workers}, "run": {k: run[k] for k in ("seed",) if k in run}}
     recipe = check(DataRecipe, wanted, SettingOrigin(str(recipe_path), overrides))

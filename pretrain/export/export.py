@@ -19,6 +19,7 @@ from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.finite import require_finite, require_fits
 from pretrain.model.weights.names import CONTACT_HEAD, ContactHead
+from pretrain.trained_model import require_own_head
 from zymogen.files.durable import describe_os_error, exclusive_lock, workspace, write_error
 from zymogen.processes.errors import StorageError, is_disk_full
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
@@ -58,6 +59,7 @@ def export(
         ValueError: there is no such checkpoint, or it was trained on other frozen parameters, or weights of it are NaN
             or infinite or too large for the type, or what transformers reads is not what was written.
     """
+    require_own_head(run)
     shape = EsmShape(**run.model())
     model = build_meta(shape).eval()
     names = [name for name, _ in model.named_parameters()]

@@ -11,6 +11,7 @@ from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.plan import TrainingPlan
 from zymogen.console.format import count, duration
+from zymogen.settings.extension import is_external
 
 
 class SettingChoice(NamedTuple):
@@ -121,8 +122,10 @@ def _of_the_data(
 def _of_the_mask(plan: TrainingPlan, given: Mapping[str, Any]) -> Iterator[SettingChoice]:
     """What the preset's corruption is, or what fits the part of it that the user gave; nothing for ESM-2's own.
 
-    A short run has more targets.
+    A short run has more targets. A mask policy of the user's is left as it is.
     """
+    if is_external(given.get("data.mask.name")):
+        return
     if plan.is_short and plan.shape.is_modern and "model.init" not in given:
         words = f"share of the residues that are targets; 0.15 in a run of over {rules.SHORT_TOKENS:,} tokens"
         yield SettingChoice("data.mask.select_prob", rules.TARGETS, words)

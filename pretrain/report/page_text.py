@@ -89,6 +89,9 @@ def key_numbers(history: RunHistory) -> list[KeyNumber]:
                 else []
             ),
         ]
+    if "loss" in of:
+        beside = f"{name}, baseline {format_number(of['baseline'])}" if "baseline" in of else name
+        found.append(KeyNumber("Validation loss", format_number(of["loss"]), beside))
     if steps := history.course.steps:
         proteins = history.described.corpus.get("training_records")
         seconds = sum(start.ended - start.began for start in history.starts)

@@ -9,7 +9,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +75,25 @@ def load(setting: str, name: str, base: type[T], own: Mapping[str, type[T]]) -> 
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ValueError(f"{said}: it must be a class derived from {base.__module__}.{base.__qualname__}")
     return found
+
+
+def files_of(names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of the files of those classes that are the user's, by their names."""
+    return {name: _hash(name, name) for name in names if is_external(name)}
+
+
+def require_unchanged(files: Mapping[str, str]) -> None:
+    """Refuse files that have changed since another process loaded them, as a data worker does.
+
+    Args:
+        files: as `files_of` gave them there.
+
+    Raises:
+        ValueError: which file.
+    """
+    for name, code in files.items():
+        if _hash(name, name) != code:
+            raise ValueError(f"{place_of(name)} has changed since this attempt began; start it again")
 
 
 def code_of(recipe: Any) -> dict[str, str]:

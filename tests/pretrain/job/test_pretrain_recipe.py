@@ -21,7 +21,8 @@ SURFACE = {
         run.seed model.preset model.init model.start model.dropout data.validation_fraction
         data.unknown_letters data.crop_tokens data.bin_tokens
         data.bins_per_step data.window_sequences data.mask.select_prob data.mask.mask_prob
-        data.mask.random_prob optimizer.betas optimizer.eps optimizer.weight_decay optimizer.clip_norm
+        data.mask.random_prob data.mask.name data.mask.options objective.name objective.options
+        optimizer.betas optimizer.eps optimizer.weight_decay optimizer.clip_norm
         data.split_identity data.sample_by data.streaming data.curriculum data.composition
         optimizer.name optimizer.options optimizer.momentum optimizer.newton_schulz
         data.mixture.split_identity data.mixture.sample_by data.mixture.streaming data.mixture.weight
@@ -103,7 +104,7 @@ def test_an_unknown_section_is_seen_though_it_is_empty(tmp_path: Path) -> None:
         ("data__mask__prob", "data.mask.mask_prob"),
         ("data__sorces", "data.sources"),
         ("seed", "run.seed"),
-        ("data__mask", "data.mask.mask_prob"),  # a section, given a value
+        ("data__mask", "data.mask.name"),  # a section, given a value
     ],
 )
 def test_unknown_key_names_the_nearest(tmp_path: Path, how: str, wrong: str, nearest: str) -> None:

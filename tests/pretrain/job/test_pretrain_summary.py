@@ -32,7 +32,7 @@ RECIPE: dict[str, Any] = {
     "model": {"preset": "esm2_60k"},
     "data": {
         "sources": ["a b.fasta"],
-        "mask": {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1},
+        "mask": {"name": "bert", "options": {}, "select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1},
     },
     "schedule": {"total_tokens": 1000, "peak_lr": None},
 }

@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import zymogen.trainer.attempt
 import zymogen.trainer.loop
-from pretrain.job import MaskedLanguageJob
+from pretrain.job import PretrainingJob
 from pretrain.model import compilation, compute
 from pretrain.model.attention.choice import choose
 from pretrain.model.compilation import compile_layers, first_step
@@ -165,7 +165,7 @@ def test_a_first_step_has_the_slots_that_a_rank_computes(
     for ranks in (1, 2):
         monkeypatch.setattr(launch, "context_group", lambda *_, ranks=ranks: ContextGroup(0, ranks))
         with pytest.raises(Configured), launch.launch(recipe) as engine:
-            zymogen.trainer.attempt.train(recipe, MaskedLanguageJob, engine)
+            zymogen.trainer.attempt.train(recipe, PretrainingJob, engine)
     assert asked == [3 * 128, 3 * 128 // 2]
 
 

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from accelerate import Accelerator
 
-import pretrain.job
+import pretrain.objective
 import zymogen.trainer.checkpoint.saver
 import zymogen.trainer.loop
 from pretrain.__main__ import main
@@ -161,7 +161,7 @@ def test_what_ends_an_evaluation_costs_no_step(recipe_in, tmp_path: Path, monkey
         raise RuntimeError("out of memory")
 
     run = Run(recipe_in(tmp_path))
-    monkeypatch.setattr(pretrain.job, "evaluate", no_memory)
+    monkeypatch.setattr(pretrain.objective, "evaluate", no_memory)
     assert run.start("run.evaluate_every=2") == 70
     (of_rank,) = lines(run.root / "ranks/rank-00000.jsonl")
     assert (of_rank["phase"], of_rank["step"], of_rank["message"]) == ("validate", 2, "out of memory")
@@ -275,7 +275,7 @@ def test_a_full_disk_is_one_line_at_a_start_and_ends_no_run_at_its_first_step(
 def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     recipe, root = recipe_in(tmp_path), tmp_path / "run"
     root.mkdir()
-    evaluate = pretrain.job.evaluate
+    evaluate = pretrain.objective.evaluate
 
     def then_full(*arguments: Any, **how: Any) -> Any:
         fill(root, room)
@@ -283,7 +283,7 @@ def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd
 
     def work() -> None:
         mount_small_disk(root, "3m")
-        pretrain.job.evaluate = then_full  # in this process alone
+        pretrain.objective.evaluate = then_full  # in this process alone
         words = ("schedule.total_tokens=900", "run.keep_checkpoints=1")
         status, said = main([str(recipe), *words]), capfd.readouterr().err
         assert (status, "Traceback" in said) == (74, False), said
