@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrain.evaluate.scores import TITLES, MaskedLanguageScores, corruption_of, format_interval
+from pretrain.evaluate.scores import TITLES, MaskedLanguageScores, format_interval
 from pretrain.evaluate.training_curve import training_curve, without_rolled_back
 from pretrain.evaluate.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.model.presets import PRESETS
@@ -127,8 +127,7 @@ def format_summary(summary: TrainingResult[Any], start: LaunchCommand) -> str:
         *(f"    {line}" for line in in_columns([head, *rows])),
     ]
     taken = without_rolled_back(read_metrics(summary.run.metrics), attempts(AttemptRecords.read(summary.run)))
-    of_run = training_curve(taken, corruption_of(recipe["data"]["mask"]))
-    found = verdict(judged, of_run, scores.held_out, scores.evaluations["80_10_10"])
+    found = verdict(judged, training_curve(taken), scores.held_out, scores.evaluations["80_10_10"])
     lines += [
         "",
         *found.sentences,
@@ -172,19 +171,17 @@ def next_commands(
         peak = ScheduleSettings.resolved(schedule)["peak_lr"]
         lower = {"schedule.peak_lr": f"{peak / 10:.2g}", "run.directory": f"{directory}_lower"}
         commands.append(("train again at a tenth of the peak rate:", start.command(lower)))
-    elif found.advice is Advice.MORE_DATA:
-        tokens = found.best_tokens or total // 2
+    elif found.best_tokens:
+        tokens = found.best_tokens
         fewer = {"schedule.total_tokens": f"{tokens:_}", "run.directory": f"{directory}_shorter"}
         if warmup := schedule.get("warmup_tokens"):
             fewer["schedule.warmup_tokens"] = f"{warmup * tokens // total:_}"  # or it may not fit
-        how_many = "as many as were best" if found.best_tokens else "half as many"
-        commands.append((f"train again with fewer passes, {how_many}:", start.command(fewer)))
+        commands.append(("train again with fewer passes, as many as were best:", start.command(fewer)))
     else:
         if found.advice is not Advice.LARGER:
-            longer = {"schedule.total_tokens": f"{found.times * total:_}"}
-            how_long = "for as long again" if found.times == 2 else f"{found.times} times as long"
+            longer = {"schedule.total_tokens": f"{2 * total:_}"}
             words = start.command(longer, "--allow-schedule-change")
-            commands.append((f"train the same model {how_long}:", words))
+            commands.append(("train the same model for as long again:", words))
         larger = _larger(preset) if found.judgement is Judgement.BETTER else None
         if larger:
             commands.append(_train_larger(start, recipe, preset, larger))

@@ -9,7 +9,7 @@ second looks better than it is: one target in ten shows its true residue, which 
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
@@ -24,14 +24,6 @@ CORRUPTIONS = {
     "80_10_10": MaskSettings(select_prob=_SELECT_PROB, mask_prob=0.8, random_prob=0.1),
 }
 TITLES = {"mask_all": "mask-all", "80_10_10": "80/10/10"}
-
-
-def corruption_of(mask: Mapping[str, Any]) -> str | None:
-    """The name of the corruption that training used too, by the mask of its recipe; None if it is neither."""
-    for name, scored in CORRUPTIONS.items():
-        if mask == asdict(scored):
-            return name
-    return None
 
 
 class HeldOutUnit(StrEnum):

@@ -3,29 +3,26 @@
 In: the scores of its last weights, and the course of its losses. Out: `Verdict`. Kept: nothing: it is a pure function,
 and each of its sentences is said only where it holds.
 
-The judgement is by mask-all, where nothing can be copied. What to do next is the first of these that the course shows:
-losses that are no numbers or skipped steps, or a loss that has risen: a lower peak rate; a training loss far below the
-validation loss: more data or fewer passes; a loss that still falls: longer; one that no longer does: a larger model.
-Where nothing is held out, nothing is claimed about other proteins, and the course is that of the training loss alone.
+The judgement is by mask-all, where nothing can be copied. What to do next is the first of these that the course
+shows: losses that are no numbers or above that of a guess, or skipped steps: a lower peak rate; a validation loss
+that has risen: more data or fewer passes, or of a model that is worse, a lower peak rate; one that still falls:
+longer; one that no longer does: a larger model. Where nothing is held out, nothing is claimed about other proteins.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pretrain.evaluate.scores import CorruptionScores, HeldOutUnit
-from pretrain.evaluate.training_curve import LossTrend, Point, TrainingCurve, level, trend, trend_of_validations
+from pretrain.evaluate.training_curve import TrainingCurve, change
 
 _CHANGE = 0.01
 """Nats over the last half of the training, 1 % of a perplexity: a smaller change counts as none."""
-_GAP = 0.05
-"""Nats between training and validation loss that are never called far."""
 _SKIPPED = 1e-3
 """Share of the steps that may be skipped before the peak rate is blamed."""
-_ABOVE_A_GUESS = math.log(64) + 0.1
-"""A loss above that of a guess among all token ids, in either architecture: no untrained model has it."""
-_MOST_TIMES = 16
+_GUESS = 70.0
+"""A perplexity above that of a guess among all token ids, 64 in ESM C's architecture: no untrained model has it."""
 _LITTLE = 0.1
 """Nats a residue: a smaller gain over residue frequencies is that of perplexity 16.4 against 18.1 at most."""
 
@@ -58,10 +55,8 @@ class Verdict:
     """None where the course shows nothing."""
     reason: str = ""
     """What the course shows and what follows from it, as a sentence; empty without an advice."""
-    times: int = 2
-    """How many times as long to train, for `Advice.LONGER`."""
     best_tokens: int | None = None
-    """Tokens at which the validation loss was lowest, if that was well before the end."""
+    """Tokens at which the validation loss was lowest, for `Advice.MORE_DATA`."""
     is_little: bool = False
     """Whether the model learned little or nothing beyond residue frequencies."""
     caveats: tuple[str, ...] = ()
@@ -84,21 +79,10 @@ def verdict(
         held_out: what the scored proteins are.
         corrupted: scores of the same weights under 80/10/10, where they are shown.
     """
-    found = _advised(scores, course, held_out)
+    judgement, finding = _judged(scores, held_out)
+    found = _advised(Verdict(judgement, finding), scores, course, held_out)
     little = scores.floor is None and (scores.gain < _LITTLE or scores.gain_low <= 0) and math.isfinite(scores.gain)
     return replace(found, is_little=little, caveats=tuple(_caveats(scores, held_out, corrupted, little)))
-
-
-def _advised(scores: CorruptionScores, course: TrainingCurve, held_out: HeldOutUnit) -> Verdict:
-    judgement, finding = _judged(scores, held_out)
-    diverged = _diverged(course)
-    if held_out is HeldOutUnit.NOTHING:  # scores of training proteins are no second opinion
-        course = replace(course, validations=(), validations_as_trained=())
-    advice, reason = diverged or _memorised(scores, course) or _risen(course) or (None, "")
-    best = _best(course)
-    if advice:
-        return Verdict(judgement, finding, advice, reason, best_tokens=best)
-    return _by_trend(Verdict(judgement, finding, best_tokens=best), scores, course)
 
 
 # What the scores show -----------------------------------------------------------------------------
@@ -164,104 +148,38 @@ def _caveats(
 # What the course shows ----------------------------------------------------------------------------
 
 
-def _lower_rate(finding: str) -> tuple[Advice, str]:
-    return Advice.LOWER_RATE, f"{finding}: lower schedule.peak_lr."
+def _advised(found: Verdict, scores: CorruptionScores, course: TrainingCurve, held_out: HeldOutUnit) -> Verdict:
+    def advised(advice: Advice, reason: str, best_tokens: int | None = None) -> Verdict:
+        return replace(found, advice=advice, reason=reason, best_tokens=best_tokens)
 
-
-def _diverged(course: TrainingCurve) -> tuple[Advice, str] | None:
-    last = course.training[-1][0] if course.training else 0
-    lost = sum(not math.isfinite(loss) for tokens, loss in course.training if 2 * tokens >= last)
-    if lost or (course.validations and not math.isfinite(course.validations[-1][1])):
-        return _lower_rate("The loss became infinite or no number")
+    if course.diverged:
+        return advised(Advice.LOWER_RATE, "The loss became infinite or no number: lower schedule.peak_lr.")
     if course.steps and course.skipped_steps >= max(1.0, _SKIPPED * course.steps):
-        return _lower_rate(f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped")
-    now = level(course.training)
-    if now and now[0] - 2 * now[1] > _ABOVE_A_GUESS:
-        return _lower_rate(f"The training loss is {now[0]:.2f} nats, above that of a guess")
-    return None
-
-
-def _memorised(scores: CorruptionScores, course: TrainingCurve) -> tuple[Advice, str] | None:
-    """Whether more than half of what was learned about the training proteins does not hold for others."""
-    now = level(course.training)
-    if now is None or not course.validations_as_trained:
-        return None
-    loss, error = now
-    gap, learned = course.validations_as_trained[-1][1] - loss, math.log(scores.unigram) - loss
-    if learned <= 0 or not gap - 2 * error > max(_GAP, 0.5 * (learned + 2 * error)):
-        return None
-    return Advice.MORE_DATA, (
-        f"The training loss is {gap:.2f} nats below the validation loss, more than half of what was learned: train on "
-        "more proteins, or make fewer passes over these."
-    )
-
-
-def _risen(course: TrainingCurve) -> tuple[Advice, str] | None:
-    of_steps, finite = trend(course.training), _finite(course.validations)
-    if len(finite) > 1:
+        skipped = f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped"
+        return advised(Advice.LOWER_RATE, f"{skipped}: lower schedule.peak_lr.")
+    if scores.perplexity > _GUESS:
+        guess = f"The perplexity is {scores.perplexity:.3g}, above that of a guess"
+        return advised(Advice.LOWER_RATE, f"{guess}: lower schedule.peak_lr.")
+    # Scores of training proteins are no second opinion.
+    points = () if held_out is HeldOutUnit.NOTHING else course.validations
+    finite = [point for point in points if math.isfinite(point[1])]
+    if finite:
         tokens, best = min(finite, key=lambda point: point[1])
-        if (rise := course.validations[-1][1] - best) <= _CHANGE:
-            return None
-        said = f"The validation loss has risen by {rise:.2f} nats since {tokens:,} tokens"
-        if of_steps and _is_falling(of_steps):
-            return Advice.MORE_DATA, (
-                f"{said}, while the training loss still falls: train on more proteins, or make fewer passes over these."
-            )
-        return _lower_rate(said)
-    if of_steps and of_steps.change - 2 * of_steps.error > _CHANGE:
-        return _lower_rate(
-            f"The training loss has risen by {of_steps.change:.2f} nats over the last half of the training"
-        )
-    return None
-
-
-def _by_trend(found: Verdict, scores: CorruptionScores, course: TrainingCurve) -> Verdict:
-    of_validations = trend_of_validations(course.validations)
-    known = of_validations or trend(course.training)
-    which = "validation" if of_validations else "training"
-    lags = scores.gain_low <= 0
-    if known is None:
-        if not lags:
+        if (rise := points[-1][1] - best) > _CHANGE:
+            since = f"The validation loss has risen by {rise:.2f} nats since {tokens:,} tokens"
+            if found.judgement is Judgement.WORSE:
+                return advised(Advice.LOWER_RATE, f"{since}: lower schedule.peak_lr.")
+            reason = f"{since}: train on more proteins, or make fewer passes over these."
+            return advised(Advice.MORE_DATA, reason, tokens)
+    fall = change(points)
+    if fall is None:
+        if scores.gain_low > 0 or math.isnan(scores.gain_low):
             return found
-        reason = "The run was too short to show where it was going: train longer."
-        return replace(found, advice=Advice.LONGER, reason=reason, times=10)
-    if _is_falling(known):
-        times = _times(scores, known) if lags else 2
-        said = f"The {which} loss still falls, by {-known.change:.3f} nats over the last half of the training"
-        how_long = "twice" if times == 2 else f"{times} times"
-        reason = f"{said}: train {how_long} as long."
-        return replace(found, advice=Advice.LONGER, reason=reason, times=times)
-    if abs(known.change) + 2 * known.error > 3 * _CHANGE:
-        return found  # too noisy to tell
-    said = f"The {which} loss no longer falls ({known.change:+.3f} nats over the last half of the training)"
-    if found.judgement is Judgement.BETTER:
-        return replace(found, advice=Advice.LARGER, reason=f"{said}: a larger model can learn more.")
-    if found.judgement is Judgement.WORSE:
-        return replace(found, advice=Advice.LOWER_RATE, reason=f"{said}: lower schedule.peak_lr.")
-    if not scores.gain_low <= 0 <= scores.gain_high:
+        return advised(Advice.LONGER, "The run was too short to show where it was going: train longer.")
+    if fall < -_CHANGE:
+        by = f"by {-fall:.3f} nats over the last half of the training"
+        return advised(Advice.LONGER, f"The validation loss still falls, {by}: train twice as long.")
+    if found.judgement is not Judgement.BETTER:
         return found
-    said += ", near that of residue frequencies: train 4 times as long, to see whether it leaves them."
-    return replace(found, advice=Advice.LONGER, reason=said, times=4)
-
-
-def _is_falling(known: LossTrend) -> bool:
-    return known.change + 2 * known.error < -_CHANGE
-
-
-def _times(scores: CorruptionScores, known: LossTrend) -> int:
-    """How many times as long until the lower end of the gain's interval is above 0, if each doubling gains as much."""
-    if not math.isfinite(scores.gain_low):
-        return 2
-    doublings = min(10, math.ceil(-scores.gain_low / -known.change)) if scores.gain_low < 0 else 1
-    return min(_MOST_TIMES, 1 << max(1, doublings))
-
-
-def _best(course: TrainingCurve) -> int | None:
-    if not (finite := _finite(course.validations)):
-        return None
-    tokens, _ = min(finite, key=lambda point: point[1])
-    return tokens if 10 * tokens < 9 * course.validations[-1][0] else None
-
-
-def _finite(points: Sequence[Point]) -> list[Point]:
-    return [point for point in points if math.isfinite(point[1])]
+    by = f"({fall:+.3f} nats over the last half of the training)"
+    return advised(Advice.LARGER, f"The validation loss no longer falls {by}: a larger model can learn more.")

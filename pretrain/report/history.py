@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluate.scores import HeldOutUnit, Prediction, ProteinPredictions, corruption_of
+from pretrain.evaluate.scores import HeldOutUnit, Prediction, ProteinPredictions
 from pretrain.evaluate.training_curve import TrainingCurve, number, training_curve, without_rolled_back
 from pretrain.report.chart import Numbers
 from zymogen.settings.json_file import read_bytes
@@ -104,7 +104,7 @@ def read_history(root: Path, last_step: float = math.inf) -> RunHistory:
         described=described,
         columns=_columns([line for line in kept if "loss" in line]),
         tokens=max((line["tokens"] for line in kept), default=0),
-        course=training_curve(kept, corruption_of(described.recipe.get("data", {}).get("mask", {}))),
+        course=training_curve(kept),
         validations=tuple(
             ValidationPoint(line["step"], line["tokens"], seconds(line["time"]), line[part], line.get("set", ""), part)
             for line in kept

@@ -3,10 +3,9 @@
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 
-from pretrain.evaluate.training_curve import level, training_curve, trend, trend_of_validations, without_rolled_back
+from pretrain.evaluate.training_curve import TrainingCurve, change, training_curve, without_rolled_back
 from zymogen.trainer.run.attempts import Attempt, AttemptRecords, attempts
 
 
@@ -26,76 +25,40 @@ def validated(number: int, hidden: float | None, copied: float, attempt: int = 1
     return {"step": number, "tokens": 100 * number, "attempt": attempt, "validation": scores}
 
 
-def test_losses_by_tokens() -> None:
+def test_what_the_lines_describe() -> None:
     lines = [step(1, 3.0), step(2, None), validated(2, 18.0, 9.0), {"step": 2, "tokens": 200, "attempt": 1, "x": 1}]
-    found = training_curve([*lines, step(3, 2.5, skipped_steps=2.0)], "80_10_10")
-    assert [tokens for tokens, _ in found.training] == [100, 200, 300]
-    assert (found.training[0][1], found.training[2][1]) == (3.0, 2.5)
-    assert math.isnan(found.training[1][1])  # null stands for NaN
-    assert found.validations == ((200, math.log(18.0)),)
-    assert found.validations_as_trained == ((200, math.log(9.0)),)
-    assert (found.steps, found.skipped_steps) == (3, 2)
-    assert training_curve(lines, None).validations_as_trained == ()
-    assert math.isnan(training_curve([validated(1, None, 2.0)], None).validations[0][1])
-    assert training_curve([], "mask_all") == training_curve([{"step": 0, "tokens": 0, "attempt": 1}], "mask_all")
+    found = training_curve([*lines, step(3, 2.5, skipped_steps=2.0)])
+    assert found == TrainingCurve(((200, math.log(18.0)),), diverged=False, steps=3, skipped_steps=2)
+    assert training_curve(lines).diverged  # null stands for NaN
+    assert training_curve([step(1, 3.0), validated(1, None, 2.0)]).diverged
+    assert training_curve([]) == training_curve([{"step": 0, "tokens": 0, "attempt": 1}])
+    assert training_curve([step(1, 3.0, skipped_steps=4.0)]).skipped_steps == 4
+    assert training_curve([step(1, 3.0, skipped_steps=4.0, loss_scale=1024.0)]).skipped_steps == 0  # it finds the scale
 
 
 def test_a_step_without_targets_has_no_loss_and_one_that_diverged_has() -> None:
-    lines = [step(1, 3.0, targets=9.0), step(2, None, targets=0.0), step(3, None, targets=9.0)]
-    (_, first), (tokens, diverged) = training_curve(lines, None).training
-    assert (first, tokens, math.isnan(diverged)) == (3.0, 300, True)
+    lines = [step(1, 3.0, targets=9.0), step(2, None, targets=0.0)]
+    assert not training_curve(lines).diverged
+    assert training_curve([*lines, step(3, None, targets=9.0)]).diverged
 
 
 def test_steps_that_were_lost_in_a_stop_are_not_counted() -> None:
     """An attempt diverged after its last checkpoint, at step 2; the next one trained on at a lower rate."""
+    kept = [step(1, 3.0), step(2, 2.9)]
     lost = [step(3, 9.0), step(4, None), validated(4, 1e9, 1e9), step(6, None)]
     again = [step(3, 2.8, attempt=2), step(5, 2.6, attempt=2)]
     begun = [{**BEGUN, "attempt": 1, "base_step": 0}, {**BEGUN, "attempt": 2, "base_step": 2}]
-    found = training_curve(without_rolled_back([step(1, 3.0), step(2, 2.9), *lost, *again], starts_of(begun)), None)
-    assert found.training == ((100, 3.0), (200, 2.9), (300, 2.8), (500, 2.6))
-    assert (found.validations, found.steps) == ((), 5)
+    assert without_rolled_back([*kept, *lost, *again], starts_of(begun)) == [*kept, *again]
     third = [
         {**BEGUN, "attempt": 2, "exit": "input"},
         {**BEGUN, "attempt": 3, "base_step": 1},
     ]  # from before the second
-    assert without_rolled_back([step(1, 3.0), step(2, 2.9), *lost, *again], starts_of(begun + third)) == [step(1, 3.0)]
+    assert without_rolled_back([*kept, *lost, *again], starts_of(begun + third)) == kept[:1]
     assert without_rolled_back([step(1, 3.0), *again], []) == [step(1, 3.0), *again]
 
 
-def test_steps_that_find_the_loss_scale_are_no_fault() -> None:
-    assert training_curve([step(1, 3.0, skipped_steps=4.0)], None).skipped_steps == 4
-    assert training_curve([step(1, 3.0, skipped_steps=4.0, loss_scale=1024.0)], None).skipped_steps == 0
-
-
-def test_a_trend_is_the_change_over_the_last_half() -> None:
-    tokens = np.arange(1, 2001) * 50
-    drawn = np.random.default_rng(0).normal(0, 0.1, len(tokens))
-    losses = 4.0 - 0.2 * np.log2(tokens) + drawn
-    found = trend(list(zip(tokens.tolist(), losses.tolist(), strict=True)))
-    assert found is not None
-    assert found.change == pytest.approx(-0.2, abs=3 * found.error)
-    assert found.error == pytest.approx(0.1 / math.sqrt(1000) / np.log2(np.linspace(1, 2, 1000)).std(), rel=0.1)
-    early = [(tokens, 99.0 if tokens < 50_000 else loss) for tokens, loss in zip(tokens.tolist(), losses, strict=True)]
-    assert trend(early) == found
-    assert trend([(100 + n, 2.0) for n in range(7)]) is None
-    assert trend([(100 + n, math.nan) for n in range(20)]) is None
-    assert trend([]) is None
-
-
-def test_the_trend_of_validations_is_that_of_the_last_doubling() -> None:
-    points = [(100, 2.9), (450, 2.6), (1000, 2.5)]
-    assert trend_of_validations(points) == (pytest.approx(-0.1 / math.log2(1000 / 450)), 0.0)
-    assert trend_of_validations([(250, 2.6), (1000, 2.5)]) == (pytest.approx(-0.05), 0.0)
-    assert trend_of_validations([(100, 2.6), (1000, 2.5)]) is None
-    assert trend_of_validations([(900, 2.6), (1000, 2.5)]) is None
-    assert trend_of_validations([(500, math.nan), (1000, 2.5)]) is None
-    assert trend_of_validations([]) is None
-
-
-def test_the_level_is_that_of_the_last_tenth() -> None:
-    points = [(n, 5.0 if n < 900 else 2.0 + (n % 2)) for n in range(1, 1001)]
-    mean, error = level(points) or (0.0, 0.0)
-    assert mean == pytest.approx(2.5, abs=0.01)
-    assert error == pytest.approx(0.5 / math.sqrt(101), rel=0.02)
-    assert level(points[:4]) is None
-    assert level([*points, (1001, math.inf)]) is None
+def test_the_change_of_validations_is_that_of_the_last_doubling() -> None:
+    assert change([(100, 2.9), (450, 2.6), (1000, 2.5)]) == pytest.approx(-0.1 / math.log2(1000 / 450))
+    assert change([(250, 2.6), (1000, 2.5)]) == pytest.approx(-0.05)
+    for points in ([(100, 2.6), (1000, 2.5)], [(900, 2.6), (1000, 2.5)], [(500, math.nan), (1000, 2.5)], []):
+        assert change(points) is None
