@@ -145,7 +145,7 @@ def padded(documents: Sequence[Document]) -> dict[str, Tensor]:
 
 
 class Work(NamedTuple):
-    """What some documents require of a model: the arguments of `pretrain.model.flops`."""
+    """What some documents require of a model: the arguments of `pretrain.model.memory`."""
 
     tokens: int
     squared_lengths: int

@@ -4,7 +4,6 @@ In: a recipe, whose corpora are opened or built. Out: as in `trainer.job.Job`. K
 stream, and the contact head of the ESM-2 that a run starts from.
 """
 
-import shlex
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -32,11 +31,7 @@ from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.names import CONTACT_HEAD
 from pretrain.objective import held_out_unit, objective_of
-from pretrain.proposal.corpus import facts_of
-from pretrain.proposal.proportions import check_proportions
 from pretrain.recipe import Recipe
-from pretrain.summary import launch_command
-from zymogen.processes.launcher import command_line
 from zymogen.settings.extension import files_of
 from zymogen.trainer.console import gigabytes
 from zymogen.trainer.engine.engine import Engine
@@ -135,17 +130,7 @@ class PretrainingJob(Job[ValidationScores]):
         encoder = cast(Encoder, model.encoder)
         slots = recipe.data.bin_tokens * forward_bins(recipe.data)
         lines = set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
-        return [*lines, *self._lines] + _peak_rate(recipe) + (self._proportion() if self.engine.is_main else [])
-
-    def _proportion(self) -> list[str]:
-        """Lines about a recipe that is out of proportion to a corpus; none about a stream or a mixture."""
-        recipe, (corpus, *others) = self.recipe, self.corpora.parts
-        if others or corpus.store.is_growing:
-            return []
-        data = recipe.data
-        command = f"{launch_command(command_line())} {shlex.join(data.sources)}"
-        sizes = recipe.schedule.total_tokens, self.shape, data.crop_tokens, data.bin_tokens
-        return check_proportions(*sizes, facts_of(corpus.store, count_distinct=False), machine_of(self.engine), command)
+        return [*lines, *self._lines, *_peak_rate(recipe)]
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """All parameters; matrices decay."""

@@ -32,8 +32,8 @@ from pretrain.evaluate.scores import (
 )
 from pretrain.evaluate.validation import evaluate, unigram_losses, with_floor
 from pretrain.model.encoder import Encoder
-from pretrain.model.flops import BACKWARD_AND_FORWARD, encoder_flops, training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.memory import BACKWARD_AND_FORWARD, encoder_flops, training_flops
 from pretrain.model.presets import EsmShape
 from pretrain.recipe import OBJECTIVES, ObjectiveSettings
 from zymogen.settings import extension, json_file

@@ -27,8 +27,8 @@ from pretrain.model.attention.layout import layout_of
 from pretrain.model.attention.sdpa import varlen
 from pretrain.model.compilation import compile_layers
 from pretrain.model.encoder import Checkpointing
-from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.memory import training_flops
 from pretrain.model.presets import PRESETS, EsmShape
 from zymogen.trainer.telemetry.peak import known_peak
 

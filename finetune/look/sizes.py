@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from data.order.plan import SPECIAL_TOKENS
 from pretrain.machine import Machine
-from pretrain.model.flops import forward_flops, training_flops
-from pretrain.model.memory import activation_bytes, memory_of
+from pretrain.model.memory import activation_bytes, forward_flops, memory_of, training_flops
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
 
