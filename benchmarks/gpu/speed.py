@@ -256,31 +256,6 @@ def _attended(batch: Batch, shape: EsmShape) -> tuple[torch.Tensor, ...]:
     return (*(each.requires_grad_() for each in made[:3]), made[3])
 
 
-def third(place: Place, preset: str) -> Iterator[Finding]:
-    """Time of a layer's attention, forward and backward, by torch's FlashAttention 2 over that by FlashAttention 3."""
-    from torch.nn.attention import activate_flash_attention_impl, restore_flash_attention_impl
-
-    shape, slots = shape_and_slots(place, preset)
-    batch = micro_batches(slots, 1, place.device)[0][0]
-    layout = layout_of(batch, "varlen")
-    query, key, value, gradient = _attended(batch, shape)
-
-    def attention() -> None:
-        torch.autograd.grad(varlen(query, key, value, layout), (query, key, value), gradient)
-
-    def newer() -> None:
-        activate_flash_attention_impl("FA3")
-        try:
-            attention()
-        finally:
-            restore_flash_attention_impl()
-
-    for run in (attention, newer):
-        run()
-    second, third_s = (1000 * median(seconds) for seconds in timed(place.device, [attention, newer], 0.5))
-    yield Finding("", second / third_s, "times", f"{second:.2f} ms by FlashAttention 2, {third_s:.2f} by 3")
-
-
 def _kernels(title: str, mine: Side, batch: Batch, place: Place) -> Table:
     """The kernels that a step spends most of the device's time in."""
     activity = ProfilerActivity.CPU if place.dry else ProfilerActivity.CUDA

@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from pretrain.model import compilation, compute
-from pretrain.model.attention import implementation
 from pretrain.model.attention.choice import choose
 from pretrain.model.compute import configure
 from pretrain.model.encoder import Encoder
@@ -174,12 +173,11 @@ def test_a_documented_command_takes_the_fast_path(command: str, machine: Machine
     compiled = "not compiled" if done.engine.name == "zero3" else "compiled"
     processes = f"{done.engine.world_size} process{'es' if done.engine.world_size > 1 else ''}"
     assert done.compute[0] == (
-        f"compute: {done.engine.name}, {processes}, cuda ({machine.name}), bfloat16, attention varlen (FA2), {compiled}"
+        f"compute: {done.engine.name}, {processes}, cuda ({machine.name}), bfloat16, attention varlen, {compiled}"
     )
     others = done.compute[1:]
     assert [line for line in others if not SOMETHING_TO_TYPE.search(line)] == []
     assert [line.partition(",")[0] for line in others] == [
-        *(["attention: varlen by FA2"] if machine is H200 else []),  # the third and fourth are not installed
         *(["compile: off"] if done.engine.name == "zero3" else []),
     ]
 
@@ -188,16 +186,6 @@ def test_the_commands_are_those_of_the_pages() -> None:
     assert {Path(shlex.split(command)[3]).stem for command in EVERY_YAML} >= {"single", "ddp", "zero3", "hsdp"}
     assert len(DOCUMENTED) >= 6
     assert "accelerate_configs/ddp.yaml" in make_pretrain()
-
-
-def test_flash_attention_of_hopper_stands_in_the_first_line(resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(implementation, "_obstacle", lambda *_: None)
-    activated: list[str] = []
-    monkeypatch.setattr(implementation, "_active", activated.append)
-    done = resolve(EVERY_YAML[0], H200)
-    assert done.compute == [done.compute[0].replace("(FA2)", "(FA3)")]
-    assert "attention varlen (FA3), compiled" in done.compute[0]
-    assert activated == ["FA3"]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +234,7 @@ def test_make_takes_the_precision_of_an_older_gpu(resolve: Resolve) -> None:
 )
 def test_what_a_machine_lacks_for_compiling_is_said(lacks: dict[str, bool], said: str, resolve: Resolve) -> None:
     done = resolve(DOCUMENTED[0], replace(A100, **lacks))
-    assert done.compute[0].endswith("bfloat16, attention varlen (FA2), not compiled")
+    assert done.compute[0].endswith("bfloat16, attention varlen, not compiled")
     assert re.match(said, done.compute[1])
     assert len(done.compute) == 2
 
@@ -261,7 +249,7 @@ def test_another_precision_on_a_gpu_that_has_bfloat16(precision: str, resolve: R
     command = EVERY_YAML[[path.stem for path in CONFIGS].index("single")]
     lines = resolve(command.replace("-m", f"--mixed_precision {precision} -m"), A100).compute
     expected = {
-        "fp16": "float16, attention varlen (FA2), not compiled",
+        "fp16": "float16, attention varlen, not compiled",
         "no": "float32 (products in TF32), attention per_document, not compiled",
     }
     assert lines[0].endswith(expected[precision])
