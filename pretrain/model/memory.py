@@ -167,8 +167,9 @@ def preset_table() -> list[str]:
     libraries = f"{PROCESS_BYTES['cpu'] / 1e9:.1f} GB"
     return [
         *lines,
-        f"memory: of one process, in bf16 with AdamW and a bin of {_SLOTS:,} slots, besides the {libraries} that",
-        "any process takes; data.bin_tokens and compute.checkpointing lower it (docs/compute.md)",
+        f"memory of one process: bf16, AdamW, a bin of {_SLOTS:,} slots; without the",
+        f"{libraries} that any process takes. data.bin_tokens and",
+        "compute.checkpointing lower it (docs/compute.md).",
     ]
 
 

@@ -327,7 +327,7 @@ def test_no_new_setting_comes_by_accident(tmp_path: Path) -> None:
 
 def test_no_new_flag_comes_by_accident() -> None:
     of_sources = {"--minutes", "--hours", "--plan", "--untimed"}
-    allowed = {"--allow-schedule-change", "--allow-code-change", "--despite-failures"}
+    allowed = {"--help-settings", "--allow-schedule-change", "--allow-code-change", "--despite-failures"}
     assert set(program._parser()._option_string_actions) == {"-h", "--help", *allowed, *of_sources}
 
 
@@ -342,7 +342,7 @@ def test_every_field_has_one_class_and_a_meaning() -> None:
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as left:
-        program.main(["--help"])
+        program.main(["--help-settings"])
     assert left.value.code == 0
     text = capsys.readouterr().out
     blocks = {
