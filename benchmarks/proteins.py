@@ -14,7 +14,7 @@ from torch import Tensor
 from data.alphabet import CLS, EOS, PAD, STANDARD_IDS
 from data.batches.batch import IGNORED, Batch
 from data.batches.collate import FilledBin, collate
-from data.batches.masking import corrupt
+from data.batches.masking import BertMask
 from data.batches.settings import MaskSettings
 from data.order.packing import pack
 from data.order.plan import SPECIAL_TOKENS, Bin
@@ -52,7 +52,7 @@ def draw(num_tokens: NDArray[np.int64], seed: int = 0) -> list[Document]:
     tokens = STANDARD_IDS[np.random.default_rng(seed).integers(0, len(STANDARD_IDS), int(ends[-1]))].astype(np.uint8)
     tokens[ends - num_tokens], tokens[ends - 1] = CLS, EOS
     whole = Bin(documents, np.zeros_like(documents), np.zeros_like(documents), num_tokens)
-    inputs, targets = corrupt(tokens, whole, MaskSettings(), seed)
+    inputs, targets = BertMask(MaskSettings()).corrupt(tokens, whole, seed)
     truths = tokens[targets]
     cuts = np.searchsorted(targets, ends[:-1])
     return [
@@ -145,7 +145,7 @@ def padded(documents: Sequence[Document]) -> dict[str, Tensor]:
 
 
 class Work(NamedTuple):
-    """What some documents require of a model: the arguments of `pretrain.model.flops`."""
+    """What some documents require of a model: the arguments of `pretrain.model.memory`."""
 
     tokens: int
     squared_lengths: int

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from benchmarks.proteins import Document, batches, draw, packed, padded, representative, work
 from benchmarks.timing import side_by_side
-from pretrain.model.flops import training_flops
 from pretrain.model.initialization import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.memory import training_flops
 from pretrain.model.presets import PRESETS, EsmShape
 from zymogen import onednn
 from zymogen.onednn import EMULATES_BFLOAT16

@@ -89,8 +89,6 @@ def _parser() -> CommandParser:
         prog="python -m finetune",
         description="Fine-tune a protein language model on a table of assays, as a recipe says; "
         "`python -m finetune.look TABLE` writes a recipe.",
-        epilog=settings_help(Recipe),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", type=Path, help="a TOML file")
     parser.add_argument(
@@ -99,7 +97,7 @@ def _parser() -> CommandParser:
         help="settings on top of it, section.field=value, of one task tasks.NAME.field=value; values as in TOML; "
         "'none' takes one out",
     )
-    add_override_options(parser)
+    add_override_options(parser, partial(settings_help, Recipe))
     parser.add_argument(
         "--again",
         action="store_true",

@@ -34,7 +34,7 @@ from finetune.scoring import evaluate
 from finetune.splits.parts import TRAIN, VALIDATION
 from finetune.tables.wild_types import read_wild_types
 from pretrain.model.compute import set_up_encoder
-from pretrain.model.flops import BACKWARD_AND_FORWARD, encoder_flops
+from pretrain.model.memory import BACKWARD_AND_FORWARD, encoder_flops
 from pretrain.model.presets import EsmShape
 from pretrain.trained_model import ENCODER, TrainedModel, open_trained_model, random_encoder
 from zymogen.console.progress import ProgressBar

@@ -11,6 +11,7 @@ import argparse
 import math
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ def _sort(options: argparse.Namespace) -> None:
         if bare:
             raise ValueError(
                 f"{COMMAND_LINE}: {bare[0]!r} is no file, and a setting is written with its section, such as "
-                "schedule.peak_lr=1e-3 (--help lists them)"
+                "schedule.peak_lr=1e-3 (--help-settings lists them)"
             )
     for name in ("minutes", "hours"):
         value = getattr(options, name)
@@ -193,35 +194,25 @@ def _require_files(recipe: Recipe, origin: SettingOrigin) -> None:
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="python -m pretrain",
-        description="Pretrain a protein language model on files of sequences, for which a recipe is chosen, or as a "
-        "recipe says.",
-        epilog="presets, for model.preset:\n"
-        + "".join(f"  {line}\n" for line in preset_table())
-        + "\n"
-        + settings_help(Recipe),
+        description="Pretrain a protein language model: on files of sequences, or by a recipe.",
+        epilog="presets, for model.preset:\n" + "\n".join(f"  {line}" for line in preset_table()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "words",
         nargs="+",
         metavar="RECIPE_OR_SOURCE",
-        help="a recipe, which is a TOML file such as recipes/quickstart.toml; or sources of sequences, as data.sources "
-        "takes them (docs/data.md), for which a recipe is chosen, said with its reasons and kept in the run directory; "
-        "then settings as section.field=value on top of either, values as in TOML; 'none' takes one out of a recipe, "
-        "and with sources leaves the choice of it to the program",
+        help="A recipe (TOML), or files of sequences, for which a recipe is generated, printed with its reasons and "
+        "saved in the run directory. Then settings: section.field=value. 'none' removes one from a recipe.",
     )
     time = parser.add_mutually_exclusive_group()
-    time.add_argument(
-        "--minutes", type=float, metavar="M", help="choose a recipe that takes about this long; an hour without it"
-    )
-    time.add_argument("--hours", type=float, metavar="H", help="the same in hours")
+    time.add_argument("--minutes", type=float, metavar="M", help="Generate a recipe for M minutes. Default: an hour.")
+    time.add_argument("--hours", type=float, metavar="H", help="Generate a recipe for H hours.")
+    parser.add_argument("--plan", action="store_true", help="Print the recipe's choices and the time, and exit.")
     parser.add_argument(
-        "--plan", action="store_true", help="print what would be chosen, and how long it takes, and end"
+        "--untimed", action="store_true", help="With --plan: estimate the speed of one process without timing steps."
     )
-    parser.add_argument(
-        "--untimed", action="store_true", help="with --plan: estimate the speed of one process, without timing steps"
-    )
-    add_override_options(parser)
+    add_override_options(parser, partial(settings_help, Recipe))
     return parser
 
 

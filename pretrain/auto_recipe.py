@@ -26,7 +26,7 @@ from pretrain.proposal import rules
 from pretrain.proposal.choose import ProposedRecipe, propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts, facts_of, split_of
 from pretrain.proposal.options import ProposalOptions
-from pretrain.proposal.recipe_text import format_estimate, format_proposal, recipe_text, times_of, toml_value
+from pretrain.proposal.recipe_text import format_estimate, format_proposal, recipe_text, toml_value
 from pretrain.recipe import Recipe
 from zymogen.console.format import duration
 from zymogen.console.progress import ProgressBar
@@ -36,7 +36,6 @@ from zymogen.settings.origin import COMMAND_LINE, SettingOrigin
 from zymogen.settings.toml_file import check, overridden, sections
 from zymogen.trainer.engine.settings import PRECISION
 from zymogen.trainer.run.directory import RECIPE, RunDirectory
-from zymogen.trainer.telemetry.neighbours import OtherLoad
 
 if TYPE_CHECKING:
     from data.corpus.stores import PreparedCorpus
@@ -203,18 +202,12 @@ def _about_time(request: ProposalOptions, run: RunDirectory, kept: str, later: i
     """What to type if another time is asked for than the one for which a run's recipe was chosen."""
     from zymogen.processes.launcher import LaunchCommand
 
-    times, tokens = times_of(kept), _tokens(kept)
-    if request.budget_s is None or times is None or tokens is None or abs(request.budget_s - times[0]) < 1:
+    tokens = later or _tokens(kept)
+    if request.budget_s is None or tokens is None:
         return []
-    _, whole_s, training_s = times
-    rest_s, steps_s = whole_s - training_s, max(training_s, 1e-3)
-    seconds = rest_s + steps_s * (later or tokens) / tokens
-    stays = f"its length stays that of about {duration(seconds)}"
-    if request.budget_s <= seconds:
-        return [stays]
-    longer = {"schedule.total_tokens": round(tokens * (request.budget_s - rest_s) / steps_s)}
-    command = LaunchCommand(run.recipe, request.overrides, _program()).command(longer, "--allow-schedule-change")
-    return [f"{stays}; to train about {duration(request.budget_s)} in all: {command}"]
+    longer = LaunchCommand(run.recipe, request.overrides, _program())
+    command = longer.command({"schedule.total_tokens": 2 * tokens}, "--allow-schedule-change")
+    return [f"its length stays {tokens:,} tokens, whatever time is given; for twice as long: {command}"]
 
 
 def _program() -> str:
@@ -249,7 +242,6 @@ def propose(request: ProposalOptions, engine: "Engine", *, planned: bool = False
     split = engine.on_main(lambda: _split(found, settings, request, corpus, cluster=True))
     program = _program()
     speeds: dict[str, float] = {}
-    others = 0.0
     while True:
         proposal = chosen(split, speeds)
         text = recipe_text(proposal, program, request.words(), corpus, machine, request.directory)
@@ -258,18 +250,12 @@ def propose(request: ProposalOptions, engine: "Engine", *, planned: bool = False
             break
         require_memory(proposal.plan.memory_bytes, machine)
         recipe = _in_short_steps(check(Recipe, tomllib.loads(text), "the proposal"), proposal, machine)
-        with ProgressBar(f"timing steps of {size}", speaks=engine.is_main), OtherLoad() as neighbours:
+        with ProgressBar(f"timing steps of {size}", speaks=engine.is_main):
             speeds[size] = timed_tokens_per_s(recipe, engine, rules.TIMED_S)
-        others = neighbours.cores(engine.ranks_per_node)
     if engine.is_main:
         kept = Path(request.directory) / RECIPE
         place = f"would be written to {kept}" if planned else str(kept)
         lines = _words(request, proposal, corpus, machine, place, timed=bool(speeds))
-        if others > rules.MOST_OTHERS * (os.cpu_count() or 1):
-            lines.append(
-                f"other programs kept {others:.1f} of {os.cpu_count()} cores busy meanwhile: it may take several times "
-                "as long until they end"
-            )
         print(*lines, sep="\n", file=sys.stdout if planned else sys.stderr, flush=True)
     return text
 

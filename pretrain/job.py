@@ -1,10 +1,9 @@
-"""Masked language modelling as a job: the encoder learns to fill in residues that were hidden.
+"""Pretraining as a job: an encoder learns by the objective that the recipe names.
 
 In: a recipe, whose corpora are opened or built. Out: as in `trainer.job.Job`. Kept: in checkpoints, what was read of a
 stream, and the contact head of the ESM-2 that a run starts from.
 """
 
-import shlex
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -16,36 +15,27 @@ from numpy.typing import NDArray
 from torch import nn
 
 from data.batches.loader import Loader, Step
+from data.batches.masking import mask_policy
 from data.corpus.consumed import StreamIdentity
 from data.order.plan import CorpusProgress, Cursor
 from data.order.settings import forward_bins
 from data.store.growing import GrowingStore
 from pretrain.corpora import open_on_every_rank
-from pretrain.evaluate.predictions import predict
-from pretrain.evaluate.scores import HeldOutUnit, MaskedLanguageScores, Prediction, ProteinPredictions
-from pretrain.evaluate.validation import (
-    evaluate,
-    require_targets,
-    unigram_losses,
-    validation_set,
-    with_floor,
-)
+from pretrain.evaluate.validation import require_targets, validation_set
 from pretrain.machine import machine_of
 from pretrain.model.build import build_meta, initializers
 from pretrain.model.compute import set_up_encoder
-from pretrain.model.flops import training_flops
-from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.encoder import Encoder
 from pretrain.model.memory import MemoryEstimate, bins_that_fit, memory_of, require_memory
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.names import CONTACT_HEAD
-from pretrain.proposal.corpus import facts_of
-from pretrain.proposal.proportions import check_proportions
+from pretrain.objective import held_out_unit, objective_of
 from pretrain.recipe import Recipe
-from zymogen.processes.launcher import command_line, launch_command
-from zymogen.settings import json_file
+from zymogen.settings.extension import files_of
+from zymogen.trainer.console import gigabytes
 from zymogen.trainer.engine.engine import Engine
-from zymogen.trainer.job import Job, LossTerm, ModelBundle
+from zymogen.trainer.job import Job, LossTerm, ModelBundle, ValidationScores
 from zymogen.trainer.optimizer.kinds import ParameterGroup, parameter_groups
 from zymogen.trainer.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from zymogen.trainer.run.directory import RunDirectory
@@ -57,7 +47,7 @@ _CONSUMED = "corpus/consumed"
 """Entry of a checkpoint: what was read of a stream (`data.corpus.consumed`)."""
 
 
-class MaskedLanguageJob(Job[MaskedLanguageScores]):
+class PretrainingJob(Job[ValidationScores]):
     """Pretraining.
 
     Args:
@@ -69,22 +59,32 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         ValueError: a corpus cannot be opened, or nodes hold different ones, or nothing of it can be scored.
     """
 
-    objectives = (LossTerm("masked_language", 1.0, has_perplexity=True),)
     bounds_spikes = True
-    publishes_with = ("pretrain.export.export",)
     shape: EsmShape
-    predictions: Sequence[Prediction] = ()
-    """The predictions of the weights that were validated last."""
     contact_head: Mapping[str, Any] | None = None
     """That of the ESM-2 which the run started from, as checkpoints keep it; it is not trained."""
 
     def __init__(self, recipe: Recipe, engine: Engine, lines: Sequence[str] = ()) -> None:
         self.recipe, self.engine, self._lines = recipe, engine, lines
+        self.objective, mask = objective_of(recipe.objective), mask_policy(recipe.data.mask)
         if recipe.model.preset is not None:  # before hours of building and clustering
             self._require_memory(PRESETS[recipe.model.preset])
         self.corpora = open_on_every_rank(recipe.data, engine)
         self.scored = validation_set(self.corpora, recipe.data, recipe.run.validation_sequences)
-        require_targets(self.scored, recipe.data, holds_out=self.corpora.holds_out)
+        contents = self.objective.scored_contents(self.scored, recipe.data)
+        require_targets(contents, self.scored, recipe.data, holds_out=self.corpora.holds_out)
+        if self.corpora.families and not mask.is_independent:
+            self._lines = [*lines, f"floor: not given, as {recipe.data.mask.name} masks residues that depend on others"]
+
+    @property
+    def objectives(self) -> Sequence[LossTerm]:
+        """The terms of the objective."""
+        return self.objective.loss_terms
+
+    @property
+    def publishes_with(self) -> Sequence[str]:  # type: ignore[override]
+        """The modules of the objective."""
+        return self.objective.publishes_with
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the corpora that are drawn from, and of what is held out of them."""
@@ -92,24 +92,20 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
 
     def description(self) -> dict[str, Any]:
         """Sizes of the corpora, the fingerprints, and what is held out."""
-        return self.corpora.description() | {"held_out": self._held_out}
-
-    @property
-    def _held_out(self) -> HeldOutUnit:
-        if not self.corpora.holds_out:
-            return HeldOutUnit.NOTHING
-        return HeldOutUnit.CLUSTERS if self.corpora.by_cluster else HeldOutUnit.SEQUENCES
+        return self.corpora.description() | {"held_out": held_out_unit(self.corpora)}
 
     def build(self, described: Mapping[str, Any] | None) -> ModelBundle:
         """The recipe's model, or the described one: what `model.init` names is not read again."""
         if described is None:
-            self.shape, first, head = initializers(self.recipe.model, self.recipe.run.seed)
+            self.shape, first, head = initializers(self.recipe.model, self.recipe.run.seed, self.objective.model)
             self.contact_head = asdict(head) if head else None
         else:
             self.shape, first = EsmShape(**described), {}
         self._require_memory(self.shape)
-        self.unigram = unigram_losses(self.corpora)
-        return ModelBundle(build_meta(self.shape), asdict(self.shape), first, width=self.shape.dim)
+        self.baseline = self.objective.baseline(self.corpora)
+        return ModelBundle(
+            build_meta(self.shape, self.objective.model), asdict(self.shape), first, width=self.shape.dim
+        )
 
     def facts(self) -> list[tuple[str, str]]:
         """The architecture, the proteins and how they were split, and the memory."""
@@ -132,43 +128,29 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         """Set the encoder up."""
         recipe = self.recipe
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
-        encoder = cast(MaskedLanguageModel, model).encoder
+        encoder = cast(Encoder, model.encoder)
         slots = recipe.data.bin_tokens * forward_bins(recipe.data)
         lines = set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
-        return [*lines, *self._lines] + _peak_rate(recipe) + (self._proportion() if self.engine.is_main else [])
-
-    def _proportion(self) -> list[str]:
-        """Lines about a recipe that is out of proportion to a corpus; none about a stream or a mixture."""
-        recipe, (corpus, *others) = self.recipe, self.corpora.parts
-        if others or corpus.store.is_growing:
-            return []
-        data = recipe.data
-        command = f"{launch_command(command_line())} {shlex.join(data.sources)}"
-        sizes = recipe.schedule.total_tokens, self.shape, data.crop_tokens, data.bin_tokens
-        return check_proportions(*sizes, facts_of(corpus.store, count_distinct=False), machine_of(self.engine), command)
+        return [*lines, *self._lines, *_peak_rate(recipe)]
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """All parameters; matrices decay."""
         return parameter_groups(model, self.recipe.optimizer)
 
     def loader(self, cursor: Cursor, first_step: int) -> Loader:
-        """Masked bins of the corpora."""
-        seed, engine = self.recipe.run.seed, self.engine
-        contents, plan = self.corpora.masked(seed), self.corpora.plan(seed)
+        """Bins of the corpora, filled as the objective asks."""
+        seed, engine, plan = self.recipe.run.seed, self.engine, self.corpora.plan(self.recipe.run.seed)
+        contents = self.objective.contents(self.corpora.reader, self.recipe.data, seed)
+        contents.files = files_of((self.recipe.data.mask.name, self.recipe.objective.name))
         return Loader(contents, plan, cursor, first_step, engine.data_rank, engine.data_world_size)
 
     def flops(self, step: Step, result: StepResult) -> float:
         """FLOPs that the step needed, over all ranks."""
-        return training_flops(self.shape, step.num_tokens, step.squared_lengths, sum(result.counts), pruned=True)
+        return self.objective.flops(self.shape, step.num_tokens, step.squared_lengths, sum(result.counts))
 
-    def evaluate(self, model: nn.Module) -> MaskedLanguageScores:
-        """Perplexities on held-out proteins; collective."""
-        corpora, how = self.corpora, (self.scored, self.recipe.data)
-        scores = evaluate(model, corpora, *how, self.engine, self.unigram)
-        self.predictions = predict(model, corpora, self.recipe.data, self.engine, self.unigram)
-        if families := corpora.families:
-            scores = self.engine.on_main(lambda: with_floor(scores, families, *how))
-        return MaskedLanguageScores(scores, self._held_out)
+    def evaluate(self, model: nn.Module) -> ValidationScores:
+        """The objective's scores on held-out proteins; collective."""
+        return self.objective.evaluate(model, self.corpora, self.scored, self.engine, self.baseline)
 
     def scored_set(self) -> str:
         """That of the frozen set, which `pretrain.evaluate` has in each of its rows, too."""
@@ -178,12 +160,13 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     def _scored_set(self) -> str:
         return self.scored.fingerprint()
 
-    def publish(self, run: RunDirectory) -> None:
-        """The export that transformers loads, and the predictions that the report shows."""
-        from pretrain.export.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
+    def validation_tokens(self) -> float:
+        """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
+        return self.objective.evaluation_passes * int(self.scored.lengths.sum()) / 3
 
-        last_export(run)  # from the checkpoint, which is whole even if the model's parameters are spread
-        run.write_predictions(json_file.as_json(ProteinPredictions(proteins=tuple(self.predictions))))
+    def publish(self, run: RunDirectory) -> None:
+        """What the objective publishes."""
+        self.objective.publish(run)
 
     def corpus_progress(self, cursor: Cursor) -> CorpusProgress | None:
         """Proteins and passes; None for a mixture and for cluster sampling."""
@@ -218,14 +201,14 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         return StreamIdentity(stream, self.recipe.data.window_sequences) if isinstance(stream, GrowingStore) else None
 
 
-def open_job(recipe: Recipe, engine: Engine) -> MaskedLanguageJob:
+def open_job(recipe: Recipe, engine: Engine) -> PretrainingJob:
     """The job of a run whose directory this process has claimed; collective.
 
     Where `data.bins_per_forward` is "auto", the run's first start with it chooses the number and writes it to run.json,
     and later ones take that: another number adds gradients in another order.
 
     Raises:
-        ValueError: as of `MaskedLanguageJob`.
+        ValueError: as of `PretrainingJob`.
     """
     run, kept = RunDirectory(Path(recipe.run.directory)), None
     chooses = recipe.data.bins_per_forward == "auto"
@@ -234,7 +217,7 @@ def open_job(recipe: Recipe, engine: Engine) -> MaskedLanguageJob:
     numbered, lines = in_bins(recipe, engine, kept)
     if chooses:
         engine.on_main(lambda: run.describe(bins_per_forward=forward_bins(numbered.data)))
-    return MaskedLanguageJob(numbered, engine, lines)
+    return PretrainingJob(numbered, engine, lines)
 
 
 def in_bins(recipe: Recipe, engine: Engine, kept: int | None = None) -> tuple[Recipe, list[str]]:

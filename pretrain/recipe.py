@@ -5,14 +5,39 @@ and overrides. Kept: nothing. Torch is not imported, so that `--help` and a mist
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from data.settings import DataSettings
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings, ModelSettings
-from zymogen.settings.section import require
+from zymogen.settings.extension import FORM, require_name
+from zymogen.settings.options import require_options
+from zymogen.settings.section import IDENTITY, Section, require, setting
 from zymogen.trainer.engine.settings import ParallelSettings
 from zymogen.trainer.optimizer.settings import TRAINED_PEAK_LR, OptimizerSettings, ScheduleSettings
 from zymogen.trainer.run.settings import RunSettings
+
+OBJECTIVES = ("masked_language",)
+"""Objectives of ours (`pretrain.objective`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectiveSettings(Section):
+    """What pretraining optimizes; a class of the user's (`objective.Objective`) reads `options`."""
+
+    section: ClassVar = "objective"
+    name: str = setting(
+        IDENTITY,
+        f"'masked_language': fill in residues that were hidden; or {FORM} for a class of your own",
+        "masked_language",
+        extends=True,
+    )
+    options: dict[str, Any] = setting(IDENTITY, "settings of a class of your own", {})
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        require_name("objective.name", self.name, OBJECTIVES)
+        require_options("objective", self.name, self.options)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +47,7 @@ class Recipe:
     run: RunSettings
     model: ModelSettings
     data: DataSettings
+    objective: ObjectiveSettings = field(default=ObjectiveSettings())
     optimizer: OptimizerSettings = field(default=OptimizerSettings())
     schedule: ScheduleSettings = field(default=ScheduleSettings())
     compute: ComputeSettings = field(default=ComputeSettings())

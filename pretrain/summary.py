@@ -55,7 +55,7 @@ def schedule_differs(
     return "\n    ".join([f"{said}. {ways}:", *commands])
 
 
-def format_summary(summary: TrainingResult[MaskedLanguageScores], start: LaunchCommand) -> str:
+def format_summary(summary: TrainingResult[Any], start: LaunchCommand) -> str:
     """A few lines for the user who started the run.
 
     Args:
@@ -63,6 +63,8 @@ def format_summary(summary: TrainingResult[MaskedLanguageScores], start: LaunchC
         start: how it was started.
     """
     scores, described = summary.scores, summary.run.read()
+    if not isinstance(scores, MaskedLanguageScores):
+        return "\n".join(["", _trained_on(summary), f"{scores.line()}.", "", *_with_encoder(summary.run)])
     recipe = described.recipe
     judged = scores.evaluations["mask_all"]
     head = ("corruption", "model", "95 % interval", "unigram", "floor")[: 4 if judged.floor is None else 5]
@@ -122,16 +124,16 @@ def next_commands(
     if found.advice is Advice.LOWER_RATE:
         lower = {"schedule.peak_lr": f"{_peak_lr(recipe) / 10:.2g}", "run.directory": f"{directory}_lower"}
         commands.append(("train again at a tenth of the peak rate:", start.command(lower)))
-    elif found.advice is Advice.MORE_DATA:
-        fewer = {"schedule.total_tokens": f"{total // 2:_}", "run.directory": f"{directory}_shorter"}
+    elif found.best_tokens:
+        tokens = found.best_tokens
+        fewer = {"schedule.total_tokens": f"{tokens:_}", "run.directory": f"{directory}_shorter"}
         if warmup := recipe["schedule"].get("warmup_tokens"):
-            fewer["schedule.warmup_tokens"] = f"{warmup // 2:_}"  # or it may not fit
-        commands.append(("train again with half as many passes:", start.command(fewer)))
+            fewer["schedule.warmup_tokens"] = f"{warmup * tokens // total:_}"  # or it may not fit
+        commands.append(("train again with fewer passes, as many as were best:", start.command(fewer)))
     else:
         if found.advice is not Advice.LARGER:
-            longer = start.command({"schedule.total_tokens": f"{found.times * total:_}"}, "--allow-schedule-change")
-            how_long = "for as long again" if found.times == 2 else f"{found.times} times as long"
-            commands.append((f"train the same model {how_long}:", longer))
+            longer = start.command({"schedule.total_tokens": f"{2 * total:_}"}, "--allow-schedule-change")
+            commands.append(("train the same model for as long again:", longer))
         if found.judgement is Judgement.BETTER:
             commands += _train_larger(start, recipe)
     if is_embedded:
@@ -144,6 +146,16 @@ def next_commands(
             ("fine-tune on a table:", f"{python} -m finetune.look assays.csv --init {run} -o assays.toml"),
         ]
     return commands
+
+
+def _with_encoder(run: RunDirectory) -> list[str]:
+    """What can be done with a model that has a head of the user's."""
+    root = shlex.quote(str(run.root))
+    return [
+        *([f"The run in pictures: {run.report}"] if run.report.exists() else []),
+        "There is no export: its objective is a class of your own. Its encoder is read from the run:",
+        f"  {this_python()} -m finetune.embed {root} proteins.fasta embedded.parquet",
+    ]
 
 
 def _peak_lr(recipe: Mapping[str, Any]) -> float:
@@ -173,7 +185,7 @@ def _train_larger(start: LaunchCommand, recipe: Mapping[str, Any]) -> list[Comma
     return [(f"{what} (some {float(f'{times:.1g}'):,.0f} times the time of this run):", start.command(changed))]
 
 
-def _trained_on(summary: TrainingResult[MaskedLanguageScores]) -> str:
+def _trained_on(summary: TrainingResult[Any]) -> str:
     state = summary.state
     seen = summary.job.corpus_progress(state.cursor)
     proteins = f" of {count(seen.proteins, 'distinct protein')}" if seen and seen.proteins is not None else ""

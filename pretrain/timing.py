@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from data.order.plan import Cursor
-from pretrain.job import MaskedLanguageJob, in_bins
+from pretrain.job import PretrainingJob, in_bins
 from pretrain.recipe import Recipe
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.engine.named_state import fill
@@ -39,7 +39,7 @@ def timed_tokens_per_s(recipe: Recipe, engine: Engine, seconds: float) -> float:
         seconds: about how long the timed steps take.
     """
     recipe, _ = in_bins(replace(recipe, data=replace(recipe.data, workers=0)), engine)
-    return timed_steps(recipe, MaskedLanguageJob, engine, seconds)
+    return timed_steps(recipe, PretrainingJob, engine, seconds)
 
 
 def timed_steps(

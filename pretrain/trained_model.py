@@ -4,6 +4,7 @@ In: a path or a Hub name. Out: its shape, its weights, and the model that they m
 a source is open, nothing is read by its name, so that a run that trains may remove its checkpoint.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +21,10 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.finite import require_finite
+from zymogen.settings.extension import is_external
 from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
 from zymogen.trainer.checkpoint.digests.digest import identity_of
-from zymogen.trainer.checkpoint.load import VerifiedCheckpoint, find, newest_valid, verify
+from zymogen.trainer.checkpoint.load import Check, VerifiedCheckpoint, find, newest_valid, removed, verify
 from zymogen.trainer.checkpoint.reader import read_tensors
 from zymogen.trainer.run.directory import RunDirectory
 
@@ -95,14 +97,13 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Trained
         names = [name for name in checkpoint.index["model"].names if name.startswith(part)]
         return read_tensors(checkpoint, "model", names)
 
-    try:
-        checkpoint = newest_valid(run.checkpoints, writer=False, check=read) if chosen is None else verify(chosen, read)
-    except InvalidCheckpointError as error:
-        raise ValueError(f"{chosen} is not whole: {error}; name another checkpoint, or the run") from error
+    checkpoint = read_checkpoint(run, read, chosen)
     if checkpoint is None:
         if (run.export / "config.json").is_file():
             return open_trained_model(run.export, part)
         raise ValueError(f"{run.root} has no checkpoint and no export yet; train until the first one is written")
+    if part != ENCODER:
+        require_own_head(run)
     described: dict[str, Any] = run.model()
     try:
         shape = EsmShape(**described)
@@ -124,13 +125,46 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Trained
     return TrainedModel(shape, weights, f"{run.root}, step {step}", name)
 
 
+def read_checkpoint(run: RunDirectory, read: Check, chosen: Path | None = None) -> VerifiedCheckpoint | None:
+    """The newest whole checkpoint of a run, or the one that was `chosen`, with what `read` reads; None without any.
+
+    Where a run that trains removes the newest meanwhile, a newer one is read.
+
+    Raises:
+        ValueError: the chosen one is damaged.
+        InvalidCheckpointError: it was removed meanwhile.
+    """
+    if chosen is None:
+        return newest_valid(run.checkpoints, writer=False, check=read)
+    try:
+        return verify(chosen, read)
+    except InvalidCheckpointError as error:
+        if not os.path.lexists(chosen):
+            raise removed(chosen) from error
+        raise ValueError(f"{chosen} is not whole: {error}; name another checkpoint, or the run") from error
+
+
+def require_own_head(run: RunDirectory) -> None:
+    """Refuse a run whose model has the head of an objective of the user's.
+
+    Raises:
+        ValueError: so.
+    """
+    name = run.read().recipe.get("objective", {}).get("name")
+    if is_external(name):
+        raise ValueError(
+            f"{run.root} was trained by {name}, whose head fills in no residues: only its encoder can be read, as "
+            "python -m finetune.embed and model.init of python -m finetune do"
+        )
+
+
 def masked_language_model(source: TrainedModel, device: torch.device | str = "cpu") -> MaskedLanguageModel:
     """The whole model, float32, in evaluation mode; its parameters take no gradient.
 
     Raises:
         ValueError: weights are NaN or infinite.
     """
-    model = build_meta(source.shape)
+    model: MaskedLanguageModel = build_meta(source.shape)
     _fill(model, source, "", device)
     return model
 

@@ -220,7 +220,7 @@ RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
     r"make pretrain": make_pretrain,
     r"make test": make_test,
     r"source \.venv/bin/activate": activate,
-    r"python -m pretrain --help": show_help,
+    r"python -m pretrain --help-settings": show_help,
     r"python -m data stats \S+": show_statistics,
     r"python -m pretrain\.export \S+": export,
     r"python -m finetune\.look \S+ --init \S+ -o \S+": look_at_a_table,

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from data.batches.loader import Step
-from pretrain.job import MaskedLanguageJob
+from pretrain.job import PretrainingJob
 from pretrain.recipe import Recipe
 from zymogen.settings.toml_file import read
 from zymogen.trainer import attempt, loop
@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> int:
             mock.patch.object(loop.Trainer, "save"),
             mock.patch.object(attempt, "finish", return_value={}),
         ):
-            attempt.train(recipe, MaskedLanguageJob, engine)
+            attempt.train(recipe, PretrainingJob, engine)
         every = engine.gather(watch.results())
         if engine.is_main:
             Path(results).write_text(json.dumps({"device": engine.device.type, "ranks": every}))

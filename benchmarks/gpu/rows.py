@@ -80,7 +80,6 @@ CHECKS: tuple[Check, ...] = (
     Check("reading late", step.read_late, 10, GAINS, on_cpu="run", needs=("accelerate",)),
     _judged("float16 learns", step.float16, 8, LEARNS),
     *SPEEDS,
-    Check("attention, FlashAttention 3", partial(speed.third, preset="esm2_650m"), 10, needs=("flash_attn_interface",)),
     _judged("compiled esm2", partial(parity.compiled, architecture="esm2"), 40, parity.BAR),
     _logits("EsmForMaskedLM", "esm2_8m", "esm2_60k"),
     _logits("EsmcForMaskedLM", "modern_8m", "modern_60k"),

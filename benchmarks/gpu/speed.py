@@ -27,8 +27,8 @@ from pretrain.model.attention.layout import layout_of
 from pretrain.model.attention.sdpa import varlen
 from pretrain.model.compilation import compile_layers
 from pretrain.model.encoder import Checkpointing
-from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.memory import training_flops
 from pretrain.model.presets import PRESETS, EsmShape
 from zymogen.trainer.telemetry.peak import known_peak
 
@@ -254,31 +254,6 @@ def _attended(batch: Batch, shape: EsmShape) -> tuple[torch.Tensor, ...]:
     size = (batch.tokens.numel(), shape.heads, shape.head_dim)
     made = [torch.randn(size, device=batch.tokens.device, dtype=torch.bfloat16) for _ in range(4)]
     return (*(each.requires_grad_() for each in made[:3]), made[3])
-
-
-def third(place: Place, preset: str) -> Iterator[Finding]:
-    """Time of a layer's attention, forward and backward, by torch's FlashAttention 2 over that by FlashAttention 3."""
-    from torch.nn.attention import activate_flash_attention_impl, restore_flash_attention_impl
-
-    shape, slots = shape_and_slots(place, preset)
-    batch = micro_batches(slots, 1, place.device)[0][0]
-    layout = layout_of(batch, "varlen")
-    query, key, value, gradient = _attended(batch, shape)
-
-    def attention() -> None:
-        torch.autograd.grad(varlen(query, key, value, layout), (query, key, value), gradient)
-
-    def newer() -> None:
-        activate_flash_attention_impl("FA3")
-        try:
-            attention()
-        finally:
-            restore_flash_attention_impl()
-
-    for run in (attention, newer):
-        run()
-    second, third_s = (1000 * median(seconds) for seconds in timed(place.device, [attention, newer], 0.5))
-    yield Finding("", second / third_s, "times", f"{second:.2f} ms by FlashAttention 2, {third_s:.2f} by 3")
 
 
 def _kernels(title: str, mine: Side, batch: Batch, place: Place) -> Table:

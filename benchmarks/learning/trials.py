@@ -135,7 +135,7 @@ def install(asked: str) -> None:
 
 def _begin(chosen: dict[str, float]) -> None:
     """Change the first weights."""
-    built = masked_language_job.MaskedLanguageJob.build
+    built = masked_language_job.PretrainingJob.build
     unigram: list[NDArray[np.float64]] = []
 
     def changed(starts: Callable[..., dict[str, FirstWeight]]) -> Callable[..., dict[str, FirstWeight]]:
@@ -153,7 +153,7 @@ def _begin(chosen: dict[str, float]) -> None:
 
     for name in ("initial_weights", "local_attention_init"):
         setattr(build, name, changed(getattr(build, name)))
-    masked_language_job.MaskedLanguageJob.build = counted  # type: ignore
+    masked_language_job.PretrainingJob.build = counted  # type: ignore
 
 
 def _move(chosen: dict[str, float]) -> None:
@@ -174,8 +174,8 @@ def _see_around(farthest: int) -> None:
     """Give every model that is trained an embedding that sees so far; it is 0 at first."""
     without_memory, starts, whole = masked_language_job.build_meta, build.local_attention_init, export.read_whole
 
-    def model(shape: EsmShape) -> MaskedLanguageModel:
-        return with_around(without_memory(shape), farthest)
+    def model(shape: EsmShape, model_of: Any) -> MaskedLanguageModel:
+        return with_around(without_memory(shape, model_of), farthest)
 
     def first(plain: MaskedLanguageModel, seed: int) -> dict[str, FirstWeight]:
         zeros = torch.zeros(2 * farthest, plain.shape.dim)

@@ -41,8 +41,7 @@ result to `benchmarks/results/`, whose files have more details; then `python -m 
 otherwise; a plain "CPU" is one of them that was not written down. Versions: torch 2.13.0, accelerate 1.15.0,
 transformers 5.23.0, deepspeed 0.19.8; on the GPU torch 2.11.0, transformers 5.17.0.
 
-**Not measured:** several GPUs, several machines, NCCL, FlashAttention 3 and 4, NFS and Lustre, a real object store, the
-real Hub.
+**Not measured:** several GPUs, several machines, NCCL, NFS and Lustre, a real object store, the real Hub.
 """
 
 

@@ -4,12 +4,12 @@ In: residues, bins of a plan. Out: `FilledBin`s in a worker, `Batch`es in the tr
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from data.batches.batch import Batch
 from data.batches.collate import FilledBin, ResidueReader, collate, fill_bin
-from data.batches.masking import corrupt
-from data.batches.settings import MaskSettings
+from data.batches.masking import MaskPolicy
 from data.order.plan import Bin
 from data.order.settings import BinSettings
 
@@ -21,6 +21,9 @@ class Contents(ABC):
         residues: gives the tokens of a bin.
         settings: sizes of a bin.
     """
+
+    files: Mapping[str, str] = MappingProxyType({})
+    """SHA-256 of files of the user's that a worker must find as they are (`zymogen.settings.extension.files_of`)."""
 
     def __init__(self, residues: ResidueReader, settings: BinSettings) -> None:
         self.residues, self.settings = residues, settings
@@ -45,15 +48,15 @@ class MaskedContents(Contents):
         residues: gives the tokens of a bin.
         settings: sizes of a bin.
         mask: which residues are targets, and what the model sees in their place.
-        seed: seed of the run, which keys both draws.
+        seed: seed of the run, which keys its draws.
     """
 
-    def __init__(self, residues: ResidueReader, settings: BinSettings, mask: MaskSettings, seed: int) -> None:
+    def __init__(self, residues: ResidueReader, settings: BinSettings, mask: MaskPolicy, seed: int) -> None:
         super().__init__(residues, settings)
         self.mask, self.seed = mask, seed
 
     def fill(self, bin_: Bin) -> FilledBin:
         """Gather and mask the documents of a bin."""
         tokens = self.residues.tokens(bin_)
-        inputs, targets = corrupt(tokens, bin_, self.mask, self.seed)
+        inputs, targets = self.mask.corrupt(tokens, bin_, self.seed)
         return fill_bin(bin_, inputs, (targets, tokens[targets]))

@@ -36,6 +36,7 @@ from zymogen import keyed_random
 from zymogen.files.durable import describe_os_error
 from zymogen.processes import signals
 from zymogen.processes.environment import use_short_sockets
+from zymogen.settings import extension
 
 _PREFETCH = 4
 """Batches that each worker fills ahead of the step: enough to hide an uneven one, and some kilobytes each."""
@@ -73,6 +74,7 @@ class _Filler(Dataset[list[FilledBin]]):
         self._contents = contents
 
     def __getitem__(self, tasks: Sequence[_Task]) -> list[FilledBin]:
+        extension.require_unchanged(self._contents.files)
         filled = ((self._contents.fill(bin_), is_trained) for bin_, is_trained in tasks)
         return [bin_ if is_trained else bin_.emptied() for bin_, is_trained in filled]
 

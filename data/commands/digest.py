@@ -76,6 +76,8 @@ def digest_command(
     from data.corpus.prepare import open_corpora, prepare_corpora
 
     content = sections(recipe_path, overrides)
+    if is_external(objective := content.get("objective", {}).get("name")):
+        raise ValueError(f"objective.name is {objective!r}, a class of your own, which fills bins as only a run knows")
     run = content.get("run", {})
     wanted = {"data": content.get("data", {}) | {"workers": workers}, "run": {k: run[k] for k in ("seed",) if k in run}}
     recipe = check(DataRecipe, wanted, SettingOrigin(str(recipe_path), overrides))

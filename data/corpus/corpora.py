@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.contents import MaskedContents
+from data.batches.masking import mask_policy
 from data.corpus.reader import CorpusReader
 from data.homology.clusters import ClusterMembers, Clusters
 from data.homology.name_table import names
@@ -89,7 +90,7 @@ class Corpora:
 
     def masked(self, seed: int) -> MaskedContents:
         """The contents of a run's bins for masked language modelling."""
-        return MaskedContents(self.reader, self.settings, self.settings.mask, seed)
+        return MaskedContents(self.reader, self.settings, mask_policy(self.settings.mask), seed)
 
     @property
     def holds_out(self) -> bool:

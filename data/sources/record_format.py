@@ -23,6 +23,7 @@ from data.sources.protein import RejectionReason, letters_of, rejection, shown, 
 from data.transport.byte_stream import ByteStream, ChunkFile, SingleFileSource
 from data.transport.retries import StreamError
 from zymogen.settings.section import Section
+from zymogen.settings.options import NoOptions
 
 BLOCK_RECORDS = 4096
 BLOCK_RESIDUES = 1 << 22
@@ -37,13 +38,6 @@ class Entry(NamedTuple):
     """Its sequence; whitespace is ignored."""
     refusal: RejectionReason | None = None
     """Why it is not a protein sequence, if the reader found out."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NoOptions(Section):
-    """The options of a format that has none."""
-
-    section: ClassVar = "data.format_options"
 
 
 class FormatError(ValueError):

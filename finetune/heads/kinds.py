@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from finetune.tasks.settings import Level, TaskSettings
 from zymogen.settings import extension
+from zymogen.settings.options import NoOptions
 from zymogen.settings.section import Section
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Head(ABC):
         options: what `heads.options` says, as `Options`.
     """
 
-    Options: ClassVar[type[Section]] = extension.NoOptions
+    Options: ClassVar[type[Section]] = NoOptions
     """A dataclass of settings of its own."""
     levels: ClassVar[frozenset[Level]] = frozenset({"sequence", "residue"})
     """What it predicts."""
@@ -102,7 +103,7 @@ def head_kind(settings: "HeadSettings") -> Head:
     """
     kind = extension.load("heads.form", settings.form, Head, _OWN)  # type: ignore[type-abstract]
     if not extension.is_external(settings.form):
-        return kind(settings, extension.NoOptions())
+        return kind(settings, NoOptions())
     from zymogen.settings.toml_file import check
 
     return kind(settings, check(kind.Options, settings.options, "heads.options"))

@@ -8,6 +8,7 @@ from finetune.task_types.numbers import Regression
 from finetune.task_types.task_type import TaskType
 from finetune.tasks.settings import TASK_TYPES, TaskSettings
 from zymogen.settings import extension
+from zymogen.settings.options import NoOptions
 from zymogen.settings.toml_file import check
 
 _OWN: dict[str, type[TaskType]] = {
@@ -30,5 +31,5 @@ def task_type(settings: TaskSettings) -> TaskType:
     name = f"{settings.dotted_name}.type"
     kind = extension.load(name, settings.type, TaskType, _OWN)  # type: ignore[type-abstract]
     if not extension.is_external(settings.type):
-        return kind(settings, extension.NoOptions())
+        return kind(settings, NoOptions())
     return kind(settings, check(kind.Options, settings.options, f"{settings.dotted_name}.options"))

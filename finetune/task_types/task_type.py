@@ -17,7 +17,7 @@ from finetune.metrics.predictions import OutputRows
 from finetune.metrics.weighted import Floats, Metric
 from finetune.tasks.settings import TaskSettings
 from finetune.tasks.task import Task
-from zymogen.settings.extension import NoOptions
+from zymogen.settings.options import NoOptions
 from zymogen.settings.section import Section, require, unknown_word
 
 if TYPE_CHECKING:

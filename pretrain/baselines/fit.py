@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.contents import MaskedContents
+from data.batches.masking import BertMask
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin, Cursor
 from data.settings import DataSettings
@@ -60,7 +61,7 @@ def measure(
         seed: of the run, which decides the order of its proteins.
     """
     mask, unigram = CORRUPTIONS["mask_all"], unigram_losses(corpora)
-    contents = MaskedContents(corpora.reader, settings, mask, _SEED)
+    contents = MaskedContents(corpora.reader, settings, BertMask(mask), _SEED)
     fitting, tuning = _divided(_first_documents(corpora, seed), corpora)
     asked = [hidden_residues(bin_, scored.contents(mask, settings)) for bin_ in scored.bins(settings)]
     of_tuning = hidden_residues(_in_pass(tuning, 0), contents)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.contents import MaskedContents
-from data.batches.masking import corrupt
+from data.batches.masking import BertMask
 from data.batches.packed import bins_of, split_by_tokens
 from data.batches.settings import MaskSettings
 from data.corpus.reader import CorpusReader
@@ -56,7 +56,7 @@ class FrozenSet:
 
     def contents(self, mask: MaskSettings, settings: BinSettings) -> MaskedContents:
         """What the bins hold under one of `CORRUPTIONS`."""
-        return MaskedContents(self.reader, settings, mask, SEED)
+        return MaskedContents(self.reader, settings, BertMask(mask), SEED)
 
     def fingerprint(self) -> str:
         """Hash of the proteins' numbers, of their crops with all residues, and of which residues are targets.
@@ -69,7 +69,7 @@ class FrozenSet:
             samples, starts, lengths = self.samples[part], self.starts[part], self.lengths[part]
             documents = Bin(samples, np.zeros_like(samples), starts, lengths)
             tokens = self.reader.tokens(documents)
-            _, targets = corrupt(tokens, documents, CORRUPTIONS["mask_all"], SEED)
+            _, targets = BertMask(CORRUPTIONS["mask_all"]).corrupt(tokens, documents, SEED)
             slots = targets.astype(np.int64) + tokens_before
             numbers = (each.astype("<i8").tobytes() for each in (samples, starts, lengths, slots))
             for digest, content in zip(parts, (*numbers, tokens.tobytes()), strict=True):

@@ -139,6 +139,36 @@ class MaskedLanguageScores:
 
 
 @dataclass(frozen=True, slots=True)
+class MeanLosses:
+    """The mean losses of an objective that has no perplexity."""
+
+    terms: Mapping[str, tuple[float, float, float]]
+    """By name of the loss term: mean loss, number of targets, weight."""
+    baseline: Mapping[str, float]
+    """The loss of a simple predictor, by name of the loss term."""
+
+    def numbers(self) -> dict[str, dict[str, float]]:
+        """All of it, by loss term and name."""
+        found = {name: {"loss": loss, "targets": targets} for name, (loss, targets, _) in self.terms.items()}
+        for name, loss in self.baseline.items():
+            found[name]["baseline"] = loss
+        return found
+
+    def line(self) -> str:
+        """One line with each mean loss and its baseline."""
+        return f"validation loss: {', '.join(map(self._of, self.terms))}"
+
+    def _of(self, name: str) -> str:
+        beside = f" (baseline {format_number(self.baseline[name])})" if name in self.baseline else ""
+        return f"{name} {format_number(self.terms[name][0])}{beside}"
+
+    @property
+    def rank_metric(self) -> float:
+        """The loss that is minimised."""
+        return sum(weight * loss for loss, _, weight in self.terms.values())
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """A held-out protein, or a slice of one, as the model predicts it."""
 

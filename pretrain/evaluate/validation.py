@@ -38,10 +38,11 @@ def validation_set(corpora: Corpora, settings: DataSettings, max_sequences: int)
     return frozen_set(corpora.reader, corpora.validation, settings.crop_tokens, max_sequences)
 
 
-def require_targets(scored: FrozenSet, settings: BinSettings, *, holds_out: bool) -> None:
+def require_targets(contents: Contents, scored: FrozenSet, settings: BinSettings, *, holds_out: bool) -> None:
     """Check that there is anything to score, before a run trains that could not be validated.
 
     Args:
+        contents: what a validation fills bins with.
         scored: what validations score.
         settings: sizes of a bin.
         holds_out: whether that is held out, and not of the training side.
@@ -49,15 +50,14 @@ def require_targets(scored: FrozenSet, settings: BinSettings, *, holds_out: bool
     Raises:
         ValueError: no residue of the proteins that would be scored is a target.
     """
-    contents = scored.contents(CORRUPTIONS["mask_all"], settings)
     if any(contents.batch([bin_], [0]).counts.any() for bin_ in scored.bins(settings)):
         return
     count, which, remedy = len(scored.samples), "training", "add proteins"
     if holds_out:
         which, remedy = "validation", "raise data.validation_fraction, or set it to 0, which holds out none"
     raise ValueError(
-        f"no residue of the {count:,} {which} protein{'' if count == 1 else 's'} is among the "
-        f"{CORRUPTIONS['mask_all'].select_prob:.0%} that are scored, so the run could not be validated: {remedy}"
+        f"no residue of the {count:,} {which} protein{'' if count == 1 else 's'} is a target that is scored, so the "
+        f"run could not be validated: {remedy}"
     )
 
 

@@ -3,11 +3,10 @@
 In: the scores of its last weights, and the course of its losses. Out: `Verdict`. Kept: nothing: it is a pure function,
 and each of its sentences is said only where it holds.
 
-The judgement is by mask-all, where nothing can be copied. What to do next is the first of these that the course shows:
-losses that are no numbers or skipped steps, or a loss that has risen: a lower peak rate; a validation loss that no
-longer falls while the training loss does: more data or fewer passes; a loss that still falls: longer; one that no
-longer does: a larger model. Where nothing is held out, nothing is claimed about other proteins, and the course is that
-of the training loss alone.
+The judgement is by mask-all, where nothing can be copied. What to do next is the first of these that the course
+shows: losses that are no numbers or above that of a guess, or skipped steps: a lower peak rate; a validation loss
+that has risen: more data or fewer passes, or of a model that is worse, a lower peak rate; one that still falls:
+longer; one that no longer does: a larger model. Where nothing is held out, nothing is claimed about other proteins.
 """
 
 import math
@@ -16,15 +15,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pretrain.evaluate.scores import CorruptionScores, HeldOutUnit
-from pretrain.evaluate.training_curve import LossTrend, TrainingCurve, trend, trend_of_validations
+from pretrain.evaluate.training_curve import TrainingCurve, change
 
 _CHANGE = 0.01
 """Nats over the last half of the training, 1 % of a perplexity: a smaller change counts as none."""
 _SKIPPED = 1e-3
 """Share of the steps that may be skipped before the peak rate is blamed."""
-_ABOVE_A_GUESS = math.log(64) + 0.1
-"""A loss above that of a guess among all token ids, in either architecture: no untrained model has it."""
-_LAST_HALF = "nats over the last half of the training"
+_GUESS = 70.0
+"""A perplexity above that of a guess among all token ids, 64 in ESM C's architecture: no untrained model has it."""
 _LITTLE = 0.1
 """Nats a residue: a smaller gain over residue frequencies is that of perplexity 16.4 against 18.1 at most."""
 
@@ -46,10 +44,6 @@ class Advice(StrEnum):
     LARGER = "a larger model"
 
 
-Advised = tuple[Advice, str, int]
-"""An advice, the sentence with its reason, and how many times as long to train."""
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A judgement and an advice, each with its sentence."""
@@ -61,8 +55,8 @@ class Verdict:
     """None where the course shows nothing."""
     reason: str = ""
     """What the course shows and what follows from it, as a sentence; empty without an advice."""
-    times: int = 2
-    """How many times as long to train, for `Advice.LONGER`."""
+    best_tokens: int | None = None
+    """Tokens at which the validation loss was lowest, for `Advice.MORE_DATA`."""
     is_little: bool = False
     """Whether the model learned little or nothing beyond residue frequencies."""
     caveats: tuple[str, ...] = ()
@@ -86,13 +80,9 @@ def verdict(
         corrupted: scores of the same weights under 80/10/10, where they are shown.
     """
     judgement, finding = _judged(scores, held_out)
-    advised = _diverged(course)
-    if held_out is HeldOutUnit.NOTHING:  # scores of training proteins are no second opinion
-        course = replace(course, validations=())
-    advice, reason, times = advised or _risen(course) or _by_trend(judgement, scores, course) or (None, "", 1)
+    found = _advised(Verdict(judgement, finding), scores, course, held_out)
     little = scores.floor is None and (scores.gain < _LITTLE or scores.gain_low <= 0) and math.isfinite(scores.gain)
-    caveats = tuple(_caveats(scores, held_out, corrupted, little))
-    return Verdict(judgement, finding, advice, reason, times, little, caveats)
+    return replace(found, is_little=little, caveats=tuple(_caveats(scores, held_out, corrupted, little)))
 
 
 # What the scores show -----------------------------------------------------------------------------
@@ -158,67 +148,38 @@ def _caveats(
 # What the course shows ----------------------------------------------------------------------------
 
 
-def _lower_rate(finding: str) -> Advised:
-    return Advice.LOWER_RATE, f"{finding}: lower schedule.peak_lr.", 1
+def _advised(found: Verdict, scores: CorruptionScores, course: TrainingCurve, held_out: HeldOutUnit) -> Verdict:
+    def advised(advice: Advice, reason: str, best_tokens: int | None = None) -> Verdict:
+        return replace(found, advice=advice, reason=reason, best_tokens=best_tokens)
 
-
-def _fewer_epochs(finding: str) -> Advised:
-    said = f"{finding}, while the training loss still falls"
-    return Advice.MORE_DATA, f"{said}: train on more proteins, or make fewer passes over these.", 1
-
-
-def _diverged(course: TrainingCurve) -> Advised | None:
-    last = course.training[-1][0] if course.training else 0
-    lost = sum(not math.isfinite(loss) for tokens, loss in course.training if 2 * tokens >= last)
-    if lost or (course.validations and not math.isfinite(course.validations[-1][1])):
-        return _lower_rate("The loss became infinite or no number")
+    if course.diverged:
+        return advised(Advice.LOWER_RATE, "The loss became infinite or no number: lower schedule.peak_lr.")
     if course.steps and course.skipped_steps >= max(1.0, _SKIPPED * course.steps):
-        return _lower_rate(f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped")
-    most = max(5, sum(10 * tokens >= 9 * last for tokens, _ in course.training))
-    late = [loss for _, loss in course.training[-most:]]
-    if len(late) >= 5 and (now := math.fsum(late) / len(late)) > _ABOVE_A_GUESS:
-        return _lower_rate(f"The training loss is {now:.2f} nats, above that of a guess")
-    return None
-
-
-def _risen(course: TrainingCurve) -> Advised | None:
-    """Whether the loss has become worse."""
-    of_steps = trend(course.training)
-    finite = [point for point in course.validations if math.isfinite(point[1])]
-    if len(finite) > 1:
+        skipped = f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped"
+        return advised(Advice.LOWER_RATE, f"{skipped}: lower schedule.peak_lr.")
+    if scores.perplexity > _GUESS:
+        guess = f"The perplexity is {scores.perplexity:.3g}, above that of a guess"
+        return advised(Advice.LOWER_RATE, f"{guess}: lower schedule.peak_lr.")
+    # Scores of training proteins are no second opinion.
+    points = () if held_out is HeldOutUnit.NOTHING else course.validations
+    finite = [point for point in points if math.isfinite(point[1])]
+    if finite:
         tokens, best = min(finite, key=lambda point: point[1])
-        if (rise := course.validations[-1][1] - best) <= _CHANGE:
-            return None
-        said = f"The validation loss has risen by {rise:.2f} nats since {tokens:,} tokens"
-        return _fewer_epochs(said) if _is_falling(of_steps) else _lower_rate(said)
-    if of_steps and of_steps[0] - 2 * of_steps[1] > _CHANGE:
-        return _lower_rate(f"The training loss has risen by {of_steps[0]:.2f} {_LAST_HALF}")
-    return None
-
-
-def _by_trend(judgement: Judgement, scores: CorruptionScores, course: TrainingCurve) -> Advised | None:
-    of_steps, of_validations = trend(course.training), trend_of_validations(course.validations)
-    known, which = of_validations or of_steps, "validation" if of_validations else "training"
-    lags = scores.gain_low <= 0
-    if known is None:
-        return (Advice.LONGER, "The run was too short to show where it was going: train longer.", 10) if lags else None
-    change, error = known
-    if _is_falling(known):
-        return Advice.LONGER, f"The {which} loss still falls, by {-change:.3f} {_LAST_HALF}: train twice as long.", 2
-    if abs(change) + 2 * error > 3 * _CHANGE:
-        return None  # too noisy to tell
-    said = f"The {which} loss no longer falls ({change:+.3f} {_LAST_HALF})"
-    if _is_falling(of_steps):
-        return _fewer_epochs(said)
-    if judgement is Judgement.BETTER:
-        return Advice.LARGER, f"{said}: a larger model can learn more.", 1
-    if judgement is Judgement.WORSE:
-        return _lower_rate(said)
-    if not lags:
-        return None
-    said += ", near that of residue frequencies: train 4 times as long, to see whether it leaves them."
-    return Advice.LONGER, said, 4
-
-
-def _is_falling(known: LossTrend | None) -> bool:
-    return known is not None and known[0] + 2 * known[1] < -_CHANGE
+        if (rise := points[-1][1] - best) > _CHANGE:
+            since = f"The validation loss has risen by {rise:.2f} nats since {tokens:,} tokens"
+            if found.judgement is Judgement.WORSE:
+                return advised(Advice.LOWER_RATE, f"{since}: lower schedule.peak_lr.")
+            reason = f"{since}: train on more proteins, or make fewer passes over these."
+            return advised(Advice.MORE_DATA, reason, tokens)
+    fall = change(points)
+    if fall is None:
+        if scores.gain_low > 0 or math.isnan(scores.gain_low):
+            return found
+        return advised(Advice.LONGER, "The run was too short to show where it was going: train longer.")
+    if fall < -_CHANGE:
+        by = f"by {-fall:.3f} nats over the last half of the training"
+        return advised(Advice.LONGER, f"The validation loss still falls, {by}: train twice as long.")
+    if found.judgement is not Judgement.BETTER:
+        return found
+    by = f"({fall:+.3f} nats over the last half of the training)"
+    return advised(Advice.LARGER, f"The validation loss no longer falls {by}: a larger model can learn more.")

@@ -4,7 +4,6 @@ In: a run directory with a checkpoint. Out: `export/` with config.json, model.sa
 index), tokenizer files and README.md, the model card. Kept: that folder.
 """
 
-import os
 from pathlib import Path
 
 import torch
@@ -20,11 +19,11 @@ from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.finite import require_finite, require_fits
 from pretrain.model.weights.names import CONTACT_HEAD, ContactHead
 from pretrain.report import results
+from pretrain.trained_model import read_checkpoint, require_own_head
 from zymogen.files.durable import describe_os_error, exclusive_lock, workspace, write_error
 from zymogen.processes.errors import StorageError, is_disk_full
-from zymogen.trainer.checkpoint.canonical import InvalidCheckpointError
 from zymogen.trainer.checkpoint.digests.digest import identity_of
-from zymogen.trainer.checkpoint.load import Check, VerifiedCheckpoint, find, newest_valid, removed, verify
+from zymogen.trainer.checkpoint.load import find
 from zymogen.trainer.checkpoint.manifest import checkpoint_name
 from zymogen.trainer.checkpoint.restore import read_whole
 from zymogen.trainer.engine.named_state import Weights
@@ -59,10 +58,14 @@ def export(
         ValueError: there is no such checkpoint, or it was trained on other frozen parameters, or weights of it are NaN
             or infinite or too large for the type, or what transformers reads is not what was written.
     """
+    require_own_head(run)
     shape = EsmShape(**run.model())
     model = build_meta(shape).eval()
     names = [name for name, _ in model.named_parameters()]
-    checkpoint = _read(run, step, lambda found: read_whole(found, names, frozen))
+    chosen = None if step is None else _chosen(run, step)
+    checkpoint = read_checkpoint(run, lambda found: read_whole(found, names, frozen), chosen)
+    if checkpoint is None:
+        raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")
     weights = checkpoint.tensors
     rounded = getattr(torch, dtype)
     require_finite(weights, checkpoint.path, "the training diverged there: export an earlier checkpoint with --step")
@@ -100,23 +103,13 @@ def export(
     return run.export, step
 
 
-def _read(run: RunDirectory, step: int | None, read: Check) -> VerifiedCheckpoint:
-    """A checkpoint and its parameters; where a run that trains removes it meanwhile, the newest is read instead."""
-    if step is None:
-        checkpoint = newest_valid(run.checkpoints, writer=False, check=read)
-        if checkpoint is None:
-            raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")
-        return checkpoint
+def _chosen(run: RunDirectory, step: int) -> Path:
+    """The checkpoint of a step."""
     path = run.checkpoints / checkpoint_name(step)
     if path not in (present := find(run.checkpoints)):
         steps = ", ".join(path.name.removeprefix("step-").lstrip("0") or "0" for path in reversed(present)) or "none"
         raise ValueError(f"{run.root} has no checkpoint of step {step}; it has those of the steps {steps}")
-    try:
-        return verify(path, read)
-    except InvalidCheckpointError as error:
-        if not os.path.lexists(path):
-            raise removed(path) from error
-        raise ValueError(f"{path} is not whole: {error}; export another step, or leave --step out") from error
+    return path
 
 
 def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:

@@ -137,6 +137,10 @@ def audit_run(path: Path, say: Callable[[str], None]) -> int:
 def _loader(run: RunDirectory, settings: DataSettings) -> Loader:
     if any(corpus.streaming for corpus in settings.corpora):
         raise ValueError(f"{run.root} trains on a stream, whose first pass is in the order in which it was read")
+    if own := {"data.mask.name", "objective.name"} & run.read().code.keys():
+        raise ValueError(
+            f"{run.root} fills its bins by {min(own)}, a class of its user's, which only an attempt imports"
+        )
     settings = replace(settings, bins_per_forward=1)  # which decides no bin, and may be "auto"
     corpora = open_corpora(settings, prepare_corpora(settings, fetches=False))
     run.require_corpus({"fingerprint": corpora.fingerprint, "split": corpora.split_fingerprint})

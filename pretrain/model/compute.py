@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.model.attention.choice import choose
-from pretrain.model.attention.implementation import check_backend, use_backend
 from pretrain.model.compilation import compile_layers, first_step, why_not_compiled
 from pretrain.model.context import ContextShard, choose_exchange
 from pretrain.model.encoder import Encoder
@@ -95,15 +94,12 @@ def configure(
     encoder.checkpointing = settings.checkpointing
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
-    on_gpu = check_backend(settings.attention, device, dtype, encoder.shape.head_dim) if backend == "varlen" else {}
-    implementation, passed_over = use_backend(settings.attention, gather(on_gpu))
-    lines += passed_over
     compiles, more = _compile(encoder, settings, device, dtype, backend, compile_obstacle, gather, num_slots)
     chosen = (
         launched,
         _device(device),
         _precision(settings, device, dtype),
-        f"attention {backend}" + (f" ({implementation})" if backend == "varlen" else ""),
+        f"attention {backend}",
         "compiled" if compiles else "not compiled",
         f"checkpointing {settings.checkpointing}" if settings.checkpointing != "none" else "",
     )

@@ -60,12 +60,8 @@ class ComputeSettings(Section):
     """How the model is computed; nothing here changes what is learned."""
 
     section: ClassVar = "compute"
-    attention: Literal[
-        "auto", "varlen", "varlen_fa2", "varlen_fa3", "varlen_fa4", "flash_cpu", "per_document", "dense"
-    ] = setting(
-        OPERATIONAL,
-        "backend; 'auto' takes the best that this machine has, and 'varlen' the best FlashAttention",
-        "auto",
+    attention: Literal["auto", "varlen", "flash_cpu", "per_document", "dense"] = setting(
+        OPERATIONAL, "backend; 'auto' takes the best that this machine has", "auto"
     )
     checkpointing: Checkpointing = setting(
         OPERATIONAL,

@@ -56,10 +56,10 @@ class CorpusFacts(LengthHistogram):
         return float((np.minimum(self.values + 2, crop_tokens).astype(np.float64) ** 2 * self.counts).sum())
 
 
-def facts_of(store: TokenStore, *, count_distinct: bool = True) -> CorpusFacts:
+def facts_of(store: TokenStore) -> CorpusFacts:
     """The facts of a finished store; reads its offsets and, to count distinct sequences if they are few, digests."""
     lengths = count_lengths(store)
-    few = count_distinct and store.num_records <= _MOST_DISTINCT
+    few = store.num_records <= _MOST_DISTINCT
     return CorpusFacts(lengths.values, lengths.counts, len(np.unique(store.digests)) if few else None)
 
 

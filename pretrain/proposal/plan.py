@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pretrain.machine import Machine
-from pretrain.model.memory import MEMORY_SHARE, memory_of
+from pretrain.model.memory import MEMORY_SHARE, memory_of, training_flops
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import Checkpointing
 from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
-from pretrain.proposal.estimates import tokens_per_s
 from zymogen.settings.interval import Interval, interval
+
+_TARGETS = 0.15
+"""Share of the tokens that are predicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,18 @@ def plan_of(
         rest_s=rest_s,
         budget_s=budget_s,
     )
+
+
+def tokens_per_s(shape: EsmShape, corpus: CorpusFacts, crop_tokens: int, machine: Machine) -> float:
+    """Real tokens a second of all processes together, where nothing was timed."""
+    tokens = corpus.pass_tokens(crop_tokens)
+    flops = training_flops(shape, tokens, corpus.pass_squares(crop_tokens), _TARGETS * tokens, pruned=True) / tokens
+    rate = machine.flops / flops
+    if machine.kind == "cuda":
+        rate = min(rate * rules.utilization(shape.num_parameters), rules.GPU_TOKENS_PER_S)
+    else:
+        rate = min(rate, machine.cores * rules.CPU_TOKENS_PER_S)
+    return machine.processes * rate
 
 
 def _optimizer(machine: Machine, given: Mapping[str, Any]) -> str:

@@ -11,6 +11,8 @@ from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.plan import TrainingPlan
 from zymogen.console.format import count, duration
+from zymogen.settings.extension import is_external
+from zymogen.settings.interval import Interval
 
 
 class SettingChoice(NamedTuple):
@@ -43,7 +45,7 @@ def choices(
         given: what the user gave.
         larger: the plan for the next size, which was not chosen; None if there is none.
     """
-    proposed = list(_proposed(plan, corpus, split, machine, given, larger))
+    proposed = [SettingChoice(*each) for each in _proposed(plan, corpus, split, machine, given, larger)]
     names = {choice.name for choice in proposed}
     ours = (
         choice._replace(value=given[choice.name], is_given=True) if choice.name in given else choice
@@ -60,98 +62,98 @@ def _proposed(
     machine: Machine,
     given: Mapping[str, Any],
     larger: TrainingPlan | None,
-) -> Iterator[SettingChoice]:
+) -> Iterator[tuple[Any, ...]]:
+    """(name, value, reason) of each setting."""
     if "model.init" not in given:
-        yield SettingChoice("model.preset", plan.size, _size_reason(plan, larger, machine))
-        yield SettingChoice(
-            "model.start", "neighbours", "the first layers begin by looking at the residues beside each one"
-        )
-    yield from _of_the_data(plan, corpus, split, machine, given)
+        yield "model.preset", plan.size, _size_reason(plan, larger, machine)
+        yield "model.start", "neighbours", "the first layers begin by looking at the residues beside each one"
+    if split.identity is not None:
+        yield "data.split_identity", split.identity, split.reason
+    share = f"holds out {split.held_proteins:,} of {corpus.num_records:,} proteins, " if split.held_proteins else ""
+    held = f"{share}{'' if split.identity is not None else split.reason}".rstrip(", ")
+    whole = f"holds {1 - corpus.longer_than(plan.crop_tokens - 2):.0%} of the proteins whole"
+    scored = f", so that all take no more than {rules.VALIDATION_TIME:.0%} of the time" if plan.scored < 2000 else ""
+    yield from (
+        ("data.validation_fraction", split.fraction, held),
+        ("data.crop_tokens", plan.crop_tokens, f"{whole}; others give a random crop"),
+        ("data.bin_tokens", plan.bin_tokens, "slots that one process computes at once"),
+        ("data.bins_per_step", plan.bins_per_step, _step_reason(plan, machine, given)),
+        ("run.validation_sequences", plan.scored, f"most proteins that one validation scores{scored}"),
+        (
+            "run.log_every",
+            rules.INTERVALS["run.log_every"],
+            "between two lines of metrics; first and last step have one",
+        ),
+        ("run.evaluate_every", _shown(plan.evaluate_every), "between two validations; the last step has one, too"),
+        (
+            "run.checkpoint_every",
+            rules.INTERVALS["run.checkpoint_every"],
+            "between two checkpoints: no more is lost if the machine stops",
+        ),
+    )
+    if machine.kind == "cuda":
+        yield "data.workers", min(2, machine.cores), "processes that fill bins, so that the GPU does not wait"
     yield from _of_the_mask(plan, given)
     yield from _of_the_optimizer(plan, machine, given)
-    yield SettingChoice("schedule.total_tokens", plan.total_tokens, _length_reason(plan))
+    yield "schedule.total_tokens", plan.total_tokens, _length_reason(plan)
     decay_end = given.get("schedule.decay_end") or 1.0
     fitting = float(f"{rules.DECAY_START * decay_end:.3g}")
-    start = given.get("schedule.decay_start", fitting)
+    start, final = given.get("schedule.decay_start", fitting), given.get("schedule.final_lr") or 0.0
     end = "the end" if decay_end == 1 else f"{decay_end:.0%} of them"
     if "schedule.warmup_tokens" not in given:
         warmup = min(rules.WARMUP, fitting)
-        yield SettingChoice("schedule.warmup", warmup, "share of the tokens in which the rate rises from 0")
-    final = given.get("schedule.final_lr") or 0.0
+        yield "schedule.warmup", warmup, "share of the tokens in which the rate rises from 0"
     words = (
         f"the rate stays at its peak for {start:.0%} of the tokens, then falls to {final:.0%} of it at {end}: a run "
         "that is made longer before it falls equals one that was as long from the beginning"
     )
-    yield SettingChoice("schedule.decay_start", start, words)
-    yield SettingChoice("schedule.decay_end", 1.0, "")
-    yield SettingChoice("schedule.final_lr", 0.0, "")
+    yield from (("schedule.decay_start", start, words), ("schedule.decay_end", 1.0, ""), ("schedule.final_lr", 0.0, ""))
 
 
-def _of_the_data(
-    plan: TrainingPlan, corpus: CorpusFacts, split: SplitFacts, machine: Machine, given: Mapping[str, Any]
-) -> Iterator[SettingChoice]:
-    if split.identity is not None:
-        yield SettingChoice("data.split_identity", split.identity, split.reason)
-    share = f"holds out {split.held_proteins:,} of {corpus.num_records:,} proteins, " if split.held_proteins else ""
-    words = f"{share}{'' if split.identity is not None else split.reason}".rstrip(", ")
-    yield SettingChoice("data.validation_fraction", split.fraction, words)
-    whole = f"holds {1 - corpus.longer_than(plan.crop_tokens - 2):.0%} of the proteins whole"
-    yield SettingChoice("data.crop_tokens", plan.crop_tokens, f"{whole}; others give a random crop")
-    yield SettingChoice("data.bin_tokens", plan.bin_tokens, "slots that one process computes at once")
-    yield SettingChoice("data.bins_per_step", plan.bins_per_step, _step_reason(plan, machine, given))
-    if machine.kind == "cuda":
-        yield SettingChoice(
-            "data.workers", min(2, machine.cores), "processes that fill bins, so that the GPU does not wait"
-        )
-    words = "most proteins that one validation scores" + (
-        f", so that all take no more than {rules.VALIDATION_TIME:.0%} of the time" if plan.scored < 2000 else ""
-    )
-    yield SettingChoice("run.validation_sequences", plan.scored, words)
-    seconds = plan.evaluate_every.seconds or 0
-    shown_s = f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
-    evaluate_every = f"{seconds / 3600:.0f} h" if seconds >= 7200 else shown_s
-    for name, words in (
-        ("run.log_every", "between two lines of metrics; the first and the last step have one, too"),
-        ("run.evaluate_every", "between two validations; the last step has one, too"),
-        ("run.checkpoint_every", "between two checkpoints: no more is lost if the machine stops"),
-    ):
-        yield SettingChoice(name, evaluate_every if name == "run.evaluate_every" else rules.INTERVALS[name], words)
+def _shown(every: Interval) -> str:
+    seconds = every.seconds or 0
+    if seconds >= 7200:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
 
 
-def _of_the_mask(plan: TrainingPlan, given: Mapping[str, Any]) -> Iterator[SettingChoice]:
+def _of_the_mask(plan: TrainingPlan, given: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """What the preset's corruption is, or what fits the part of it that the user gave; nothing for ESM-2's own.
 
-    A short run has more targets.
+    A short run has more targets. A mask policy of the user's is left as it is.
     """
-    if plan.is_short and plan.shape.is_modern and "model.init" not in given:
-        words = f"share of the residues that are targets; 0.15 in a run of over {rules.SHORT_TOKENS:,} tokens"
-        yield SettingChoice("data.mask.select_prob", rules.TARGETS, words)
-    mask, random = given.get("data.mask.mask_prob"), given.get("data.mask.random_prob")
-    if mask is random is None and not plan.shape.is_modern:
+    if is_external(given.get("data.mask.name")):
         return
-    usual, at_random = (1.0, 0.0) if plan.shape.is_modern else (0.8, 0.1)
-    words = "every target is hidden, as ESM C's are; none is replaced or kept" if plan.shape.is_modern else ""
+    is_modern = plan.shape.is_modern
+    if plan.is_short and is_modern and "model.init" not in given:
+        words = f"share of the residues that are targets; 0.15 in a run of over {rules.SHORT_TOKENS:,} tokens"
+        yield "data.mask.select_prob", rules.TARGETS, words
+    mask, random = given.get("data.mask.mask_prob"), given.get("data.mask.random_prob")
+    if mask is random is None and not is_modern:
+        return
+    usual, at_random = (1.0, 0.0) if is_modern else (0.8, 0.1)
+    words = "every target is hidden, as ESM C's are; none is replaced or kept" if is_modern else ""
     if random:
         words = "share of the targets that are hidden; the others are replaced"
-    yield SettingChoice("data.mask.mask_prob", min(usual, round(1 - (random or 0.0), 9)), words)
-    yield SettingChoice("data.mask.random_prob", min(at_random, round(1 - (mask or 0.0), 9)), "")
+    yield "data.mask.mask_prob", min(usual, round(1 - (random or 0.0), 9)), words
+    yield "data.mask.random_prob", min(at_random, round(1 - (mask or 0.0), 9)), ""
 
 
-def _of_the_optimizer(plan: TrainingPlan, machine: Machine, given: Mapping[str, Any]) -> Iterator[SettingChoice]:
+def _of_the_optimizer(plan: TrainingPlan, machine: Machine, given: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     words = "Muon learns more from the same tokens than AdamW"
     if plan.optimizer == "adamw":
         words = "AdamW, because ZeRO flattens the matrices that Muon needs whole"
         words = "AdamW, by which published weights were trained" if "model.init" in given else words
-    yield SettingChoice("optimizer.name", plan.optimizer, words)
+    yield "optimizer.name", plan.optimizer, words
     if plan.optimizer == "muon" and plan.is_short:
         words = f"a short run: gradients of some 10 steps count; 0.95 above {rules.SHORT_TOKENS:,} tokens"
-        yield SettingChoice("optimizer.momentum", rules.MOMENTUM, words)
+        yield "optimizer.momentum", rules.MOMENTUM, words
     if plan.optimizer == "muon" and machine.kind == "cuda":
-        yield SettingChoice("optimizer.newton_schulz", "bfloat16", "cheaper on a GPU")
-    yield SettingChoice("optimizer.betas", [0.9, 0.95], "a short run: the second moment forgets within 20 steps")
+        yield "optimizer.newton_schulz", "bfloat16", "cheaper on a GPU"
+    yield "optimizer.betas", [0.9, 0.95], "a short run: the second moment forgets within 20 steps"
     if "model.init" not in given:  # with it, the default is a rate for weights that are trained already
         rate = rules.peak_lr(plan.shape.dim, plan.optimizer)
-        yield SettingChoice("schedule.peak_lr", rate, f"for width {plan.shape.dim}: wider models need lower rates")
+        yield "schedule.peak_lr", rate, f"for width {plan.shape.dim}: wider models need lower rates"
 
 
 def _size_reason(plan: TrainingPlan, larger: TrainingPlan | None, machine: Machine) -> str:

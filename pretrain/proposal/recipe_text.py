@@ -1,11 +1,9 @@
 """The recipe of a proposal as a text: TOML with a comment on every value, and the lines that a start prints.
 
-In: a `ProposedRecipe` and how it was asked for. Out: text. Kept: the time that was asked for and the time that was
-promised, in the first lines of the recipe, so that a later start can tell whether it asks for another.
+In: a `ProposedRecipe` and how it was asked for. Out: text. Kept: nothing.
 """
 
 import json
-import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +24,6 @@ Table = tuple[str, str, Sequence[SettingChoice]]
 _WIDTH = 110
 _OF_THE_COMMAND = ("run.directory", "data.sources")
 """Settings that follow from the files that were named, and need no reason."""
-_TIMES = re.compile(r"^# Chosen for (\S+) seconds; expected to take (\S+), of which its steps take (\S+),", re.M)
 
 
 def recipe_text(
@@ -44,8 +41,7 @@ def recipe_text(
     """
     plan = proposal.plan
     before = (
-        f"Chosen for {plan.budget_s:.10g} seconds; expected to take {_seconds(plan.seconds)}, of which its steps take "
-        f"{_seconds(plan.training_s)}, on {machine.name} and {corpus.num_records:,} proteins of "
+        f"Chosen for {duration(plan.budget_s)} on {machine.name} and {corpus.num_records:,} proteins of "
         f"{corpus.num_residues:,} residues, by: {program} {words}"
     )
     after = (
@@ -74,12 +70,6 @@ def commented(before: Iterable[Iterable[str]], tables: Iterable[Table]) -> str:
             reason = "given by you" if choice.is_given and choice.name not in _OF_THE_COMMAND else choice.reason
             lines += (*comment(_sentence(reason)), f"{choice.name.rpartition('.')[2]} = {toml_value(choice.value)}")
     return "\n".join(lines) + "\n"
-
-
-def times_of(recipe: str) -> tuple[float, float, float] | None:
-    """The seconds a recipe was chosen for, its run was expected to take, and to train; None if it does not say."""
-    found = _TIMES.search(recipe)
-    return (float(found[1]), float(found[2]), float(found[3])) if found else None
 
 
 def format_proposal(
@@ -172,7 +162,3 @@ def comment(text: str) -> list[str]:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _seconds(time: float) -> str:
-    return f"{time:.3g}" if time < 100 else f"{time:.0f}"

@@ -33,10 +33,6 @@ MOST_PASSES = 40.0
 2019, arXiv:1810.04805), and from about 40 on a repeated pass teaches a language model nothing (Muennighoff et al. 2023,
 arXiv:2305.16264)."""
 
-TOO_MANY_PASSES, TOO_MANY_DAYS = 100.0, 30.0
-"""Passes and days from which on a recipe is said to be out of proportion to a corpus: ESM-2's 1e12 tokens are some 60
-passes over UniRef50."""
-
 LEAST_STEPS = 300
 """Updates at least, whatever the corpus: fewer do not move random weights to where they have learned anything. A corpus
 so small that `MOST_PASSES` gives fewer gets more passes, with a note of it."""
@@ -174,8 +170,6 @@ DEFAULT_BUDGET_S = 3600.0
 
 TIMED_S = 3.0
 """How long steps are timed, after one that is not counted."""
-MOST_OTHERS = 0.25
-"""Share of the cores that other programs may use meanwhile without a warning."""
 MOST_TIMED_STEP_S = 1.5
 """Steps that are estimated to take longer are timed with fewer bins."""
 

@@ -89,6 +89,9 @@ def key_numbers(run: RunReader) -> list[tuple[str, str, str]]:
         ]
         if of.get("floor") is not None:
             found.append(("Floor", format_number(of["floor"]), "no model can go below"))
+    if "loss" in of:
+        compared = f"{name}, baseline {format_number(of['baseline'])}" if "baseline" in of else name
+        found.append(("Validation loss", format_number(of["loss"]), compared))
     if steps:
         proteins = run.record.corpus.get("training_records")
         seconds = sum(each.ended - each.began for each in run.attempts)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from zymogen.command_line.parser import CommandParser
+from zymogen.command_line.parser import CommandParser, SettingsHelp
 from zymogen.console.progress import ProgressBar
 from zymogen.console.safe_text import log, log_error
 from zymogen.files.durable import CLOSED, FULL, format_os_error, replacing_file, write_error
@@ -110,23 +110,28 @@ def short_switch_interval(environment: Mapping[str, str]) -> dict[str, str]:
     return {"GOMP_SPINCOUNT": "10000"}
 
 
-def add_override_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which a start of a run may do what is refused otherwise."""
-    parser.add_argument(
-        "--allow-schedule-change",
-        action="store_true",
-        help="continue a run although settings of class 'schedule' differ",
+def add_override_options(parser: argparse.ArgumentParser, settings: Callable[[str], str]) -> None:
+    """Add the options of a command that trains: its settings, and what it does although that is refused otherwise.
+
+    Args:
+        parser: of the command.
+        settings: returns the help of a section of its recipe; of "" all settings.
+    """
+    add = parser.add_argument
+    add(
+        "--help-settings",
+        action=SettingsHelp,
+        text=settings,
+        metavar="SECTION",
+        help="Print the settings of a recipe, or of a section such as data.mask, and exit.",
     )
-    parser.add_argument(
-        "--allow-code-change",
-        action="store_true",
-        help="continue a run although a class of your own, which the recipe names, has changed",
-    )
-    parser.add_argument(
+    add("--allow-schedule-change", action="store_true", help="Continue a run with other settings of class 'schedule'.")
+    add("--allow-code-change", action="store_true", help="Continue a run whose recipe names a class that has changed.")
+    add(
         "--despite-failures",
         action="store_true",
-        help="start although the last three starts ended by the same error, or the last ten made no checkpoint: the "
-        "cause is mended",
+        help="Start even though the last three attempts failed with the same error, or the last ten saved no "
+        "checkpoint. Use it after fixing the cause.",
     )
 
 

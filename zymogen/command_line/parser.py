@@ -8,6 +8,7 @@ import argparse
 import difflib
 import re
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from zymogen.console.safe_text import redact_later
@@ -68,6 +69,24 @@ class CommandParser(PathParser):
         remedy = f"a setting has no dashes and one '=': {setting[1]}" if setting else remedy
         remedy = "accelerate launch takes it, before -m" if _OF_LAUNCHER.match(message) else remedy
         raise ValueError(f"{COMMAND_LINE}: {message}; {remedy}")
+
+
+class SettingsHelp(argparse.Action):
+    """The option `--help-settings [SECTION]`, which prints the settings of a recipe and ends.
+
+    Args:
+        text: returns what is printed of a section; of "" all settings.
+        rest: as of any option.
+    """
+
+    def __init__(self, *, text: Callable[[str], str], **rest: Any) -> None:
+        super().__init__(nargs="?", default=argparse.SUPPRESS, **rest)
+        self._text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, section: Any, option: str | None = None) -> None:
+        """Print them."""
+        print(self._text(section or ""))
+        parser.exit()
 
 
 def positive(text: str) -> int:

@@ -10,27 +10,19 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-from zymogen.settings.section import Section, fields_of, unknown_word
+from zymogen.settings.section import fields_of, unknown_word
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 FORM = "package.module:Class"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NoOptions(Section):
-    """The options of a class that has none."""
-
-    section: ClassVar = "options"
 
 
 def is_external(name: object) -> bool:
@@ -85,6 +77,25 @@ def load(setting: str, name: str, base: type[T], own: Mapping[str, type[T]]) -> 
         kind = f"{base.__module__}.{base.__qualname__}"
         raise ValueError(f"{setting} is {name!r}: it must be a class derived from {kind}")
     return found
+
+
+def files_of(names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of the files of those classes that are the user's, by their names."""
+    return {name: _hash(name, name) for name in names if is_external(name)}
+
+
+def require_unchanged(files: Mapping[str, str]) -> None:
+    """Refuse files that have changed since another process loaded them, as a data worker does.
+
+    Args:
+        files: as `files_of` gave them there.
+
+    Raises:
+        ValueError: which file.
+    """
+    for name, code in files.items():
+        if _hash(name, name) != code:
+            raise ValueError(f"{place_of(name)} has changed since this attempt began; start it again")
 
 
 def load_function(setting: str, name: str, own: Mapping[str, Callable[..., R]]) -> Callable[..., R]:

@@ -98,7 +98,7 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str | SettingO
             continue  # the options of a class of the user's, which are checked when it is loaded
         if name not in valid:
             close = difflib.get_close_matches(name, valid, 1, 0.0)
-            nearest = f"; the nearest is {close[0]!r} (--help lists all)" if close else ", and there is none"
+            nearest = f"; the nearest is {close[0]!r} (--help-settings lists all)" if close else ", and there is none"
             raise ValueError(origin.error(f"there is no setting {name!r}{nearest}", name))
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(origin.error(f"{name} is {value}; it must be a finite number", name))
@@ -167,15 +167,24 @@ def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
         yield name, f"{f.metadata['doc']} [{kind}{unit}; {default}; {f.metadata['class']}{only}]"
 
 
-def settings_help(recipe_class: type) -> str:
-    """The end of --help of a command that trains: what the classes mean, then every setting, its text indented."""
-    wrapped = partial(textwrap.fill, width=100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+def settings_help(recipe_class: type, section: str = "") -> str:
+    """Return what the classes of settings mean, then the settings of a section, or all, each with its text indented.
+
+    Raises:
+        ValueError: the recipe has no such section.
+    """
+    begin = f"{section}." if section else ""
+    found = {name: text for name, text in documented(recipe_class) if f"{name}.".startswith(begin)}
+    if not found:
+        sections = dict.fromkeys(name.rpartition(".")[0] for name, _ in documented(recipe_class))
+        raise ValueError(f"{COMMAND_LINE}: {unknown_word('--help-settings', section, list(sections))}")
+    wrapped = partial(textwrap.fill, width=80, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return (
-        "settings, [type, unit; default; class; with which value of another setting alone]:\n"
+        "settings [type, unit; default; class; with which value of another setting alone]:\n"
         "  identity     decides what is learned; a run is continued with the same value\n"
         "  schedule     may change when a run is continued, with --allow-schedule-change\n"
         "  operational  decides only how it is run; may change freely\n\n"
-    ) + "\n".join(f"  {name}\n{wrapped(text)}" for name, text in documented(recipe_class))
+    ) + "\n".join(f"  {name}\n{wrapped(text)}" for name, text in found.items())
 
 
 def _declared(recipe_class: type, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:

@@ -18,8 +18,8 @@ Backend = Literal["varlen", "flash_cpu", "per_document", "dense"]
 the CPU, a call for each document, in float32. `per_document`: `scaled_dot_product_attention`, a call for each document.
 `dense`: one masked call over whole bins, quadratic in their size; the reference."""
 
-Request = Literal["auto", "varlen", "varlen_fa2", "varlen_fa3", "varlen_fa4", "flash_cpu", "per_document", "dense"]
-"""What a user may ask for; `varlen_fa2` and the like are `varlen` with one FlashAttention (`implementation`)."""
+Request = Literal["auto", "varlen", "flash_cpu", "per_document", "dense"]
+"""What a user may ask for."""
 
 VARLEN: Callable[..., Any] | None = None
 """`torch.nn.attention.varlen.varlen_attn`, once it was looked for: its module takes two seconds to import. Kept, as a
@@ -41,14 +41,13 @@ def choose(request: Request, device_type: str, dtype: torch.dtype, head_dim: int
         ValueError: the one that was asked for cannot take this.
     """
     if request != "auto":
-        named: Backend = "varlen" if request.startswith("varlen") else request  # type: ignore[assignment]
-        obstacle = _obstacle(named, device_type, dtype, head_dim)
+        obstacle = _obstacle(request, device_type, dtype, head_dim)
         if obstacle:
             usable = [b for b in get_args(Backend) if not _obstacle(b, device_type, dtype, head_dim)]
             raise ValueError(
                 f"compute.attention is {request!r}, but {obstacle}, or take 'auto' or one of {', '.join(usable)}"
             )
-        return named, ()
+        return request, ()
     passed_over: list[str] = []
     for backend in _PREFERRED.get(device_type, ()):
         obstacle = _obstacle(backend, device_type, dtype, head_dim)

@@ -17,6 +17,7 @@ from data.batches.batch import IGNORED, Batch
 from data.batches.collate import fill_bin
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
+from data.batches.masking import BertMask
 from data.batches.settings import MaskSettings
 from data.corpus.reader import CorpusReader
 from data.order.balance import attention_cost, balance, imbalance
@@ -50,7 +51,7 @@ def plan(reader: CorpusReader, settings: DataSettings = SETTINGS, seed: int = 0)
 def masked(
     reader: CorpusReader, settings: DataSettings = SETTINGS, mask: MaskSettings = SETTINGS.mask, seed: int = 0
 ) -> MaskedContents:
-    return MaskedContents(reader, settings, mask, seed)
+    return MaskedContents(reader, settings, BertMask(mask), seed)
 
 
 def window(reader: CorpusReader, settings: DataSettings = SETTINGS) -> list[Bin]:

@@ -4,10 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS, IS_TARGET, MASK, STANDARD_IDS, TOKENS, UNK
-from data.batches.masking import corrupt
+from data.batches.masking import BertMask
 from data.batches.settings import MaskSettings
 from data.order.plan import Bin
 from support.reference_kernels import corrupted
@@ -50,7 +49,7 @@ def test_the_kernel_is_the_arrays(rates: MaskSettings) -> None:
             np.concatenate([[0], np.sort(rng.choice(np.arange(1, 40_000), 199, replace=False)), [40_000]])
         )
         bin_ = Bin(samples, passes, starts, lengths)
-        inputs, targets = corrupt(tokens, bin_, rates, seed=5)
+        inputs, targets = BertMask(rates).corrupt(tokens, bin_, seed=5)
         expected = corrupted(tokens, bin_, rates, seed=5)
         assert np.array_equal(inputs, expected[0])
         assert np.array_equal(targets, expected[1])
@@ -58,7 +57,7 @@ def test_the_kernel_is_the_arrays(rates: MaskSettings) -> None:
 
 
 def test_rates() -> None:
-    inputs, targets = corrupt(TOKENS_IN, documents(), RATES, seed=0)
+    inputs, targets = BertMask(RATES).corrupt(TOKENS_IN, documents(), seed=0)
     chosen = len(targets)
     untouched = np.delete(np.arange(NUM), targets)
     assert (np.diff(targets) > 0).all()
@@ -76,19 +75,19 @@ def test_rates() -> None:
 
 def test_mask_all_hides_the_same_targets() -> None:
     everything = MaskSettings(mask_prob=1.0, random_prob=0.0)
-    inputs, targets = corrupt(TOKENS_IN, documents(), everything, seed=0)
-    _, trained = corrupt(TOKENS_IN, documents(), RATES, seed=0)
+    inputs, targets = BertMask(everything).corrupt(TOKENS_IN, documents(), seed=0)
+    _, trained = BertMask(RATES).corrupt(TOKENS_IN, documents(), seed=0)
     assert np.array_equal(targets, trained)
     assert (inputs[targets] == MASK).all()
 
 
 def test_a_residue_keeps_its_fate_in_every_crop() -> None:
     """Residue 49 stands in slot 50 of the whole protein, and in slot 0 of a crop that starts there."""
-    whole = corrupt(TOKENS_IN, documents(), RATES, seed=0)
+    whole = BertMask(RATES).corrupt(TOKENS_IN, documents(), seed=0)
     crops = documents(start=50)
     crops = Bin(crops.samples[::-1], crops.epochs, crops.starts, np.full(1000, 150))
     slots = np.concatenate([np.arange(200 * s + 50, 200 * s + 200) for s in crops.samples.tolist()])
-    inputs, targets = corrupt(TOKENS_IN[slots], crops, RATES, seed=0)
+    inputs, targets = BertMask(RATES).corrupt(TOKENS_IN[slots], crops, seed=0)
     assert np.array_equal(inputs, whole[0][slots])
     assert np.array_equal(np.sort(slots[targets]), whole[1][np.isin(whole[1], slots)])
 
@@ -96,16 +95,16 @@ def test_a_residue_keeps_its_fate_in_every_crop() -> None:
 def test_a_pass_in_a_mixture_masks_as_it_does_alone() -> None:
     passes = np.arange(1000) % 3
     mixed = Bin(np.arange(1000), passes, np.zeros(1000, np.int64), np.full(1000, 200))
-    inputs, _ = corrupt(TOKENS_IN, mixed, RATES, seed=0)
-    alone: list[NDArray[np.uint8]] = [corrupt(TOKENS_IN, documents(epoch=p), RATES, seed=0)[0] for p in range(3)]
+    inputs, _ = BertMask(RATES).corrupt(TOKENS_IN, mixed, seed=0)
+    alone = [BertMask(RATES).corrupt(TOKENS_IN, documents(epoch=p), seed=0)[0] for p in range(3)]
     expected = np.choose(np.repeat(passes, 200), alone)
     assert np.array_equal(inputs, expected)
 
 
 @pytest.mark.parametrize(("seed", "epoch", "shift"), [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
 def test_controls_seed_pass_and_sample_mask_anew(seed: int, epoch: int, shift: int) -> None:
-    _, first = corrupt(TOKENS_IN, documents(), RATES, seed=0)
-    _, second = corrupt(TOKENS_IN, documents(shift=shift, epoch=epoch), RATES, seed=seed)
+    _, first = BertMask(RATES).corrupt(TOKENS_IN, documents(), seed=0)
+    _, second = BertMask(RATES).corrupt(TOKENS_IN, documents(shift=shift, epoch=epoch), seed=seed)
     assert within(len(np.intersect1d(first, second)), NUM, 0.15**2)  # independent selections meet by chance
 
 
@@ -113,7 +112,7 @@ def test_only_known_residues_are_targets() -> None:
     tokens = np.arange(len(TOKENS), dtype=np.uint8)
     hidden = MaskSettings(select_prob=1.0, mask_prob=1.0, random_prob=0.0)
     everything = Bin(np.array([0]), np.array([0]), np.array([0]), np.array([len(tokens)]))
-    inputs, targets = corrupt(tokens, everything, hidden, 0)
+    inputs, targets = BertMask(hidden).corrupt(tokens, everything, 0)
     assert {TOKENS[i] for i in targets} == set("ACDEFGHIKLMNPQRSTVWYUO")
     assert (inputs[targets] == MASK).all()
     assert not IS_TARGET[[CLS, EOS, UNK, MASK]].any()
@@ -124,7 +123,7 @@ def test_rates_of_zero_and_one() -> None:
         if mask_prob + random_prob > 1:
             continue
         rates = MaskSettings(select_prob=1.0, mask_prob=mask_prob, random_prob=random_prob)
-        inputs, targets = corrupt(TOKENS_IN, documents(), rates, 0)
+        inputs, targets = BertMask(rates).corrupt(TOKENS_IN, documents(), 0)
         assert len(targets) == NUM
         if random_prob:
             assert within(int((inputs == TOKENS_IN).sum()), NUM, 1 / 20)

@@ -10,6 +10,7 @@ import data
 from data.alphabet import TOKENS
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader
+from data.batches.masking import BertMask
 from data.corpus.reader import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
@@ -52,7 +53,9 @@ def test_the_order_and_the_bins(tmp_path: Path, reader: CorpusReader) -> None:
 )
 def test_what_each_rank_is_fed(reader: CorpusReader, rank: int, bin_: int, shown: list[str], truth: str) -> None:
     plan = plan_over(reader, Records(3), SETTINGS)
-    with closing(Loader(MaskedContents(reader, SETTINGS, SETTINGS.mask, 0), plan, Cursor(), 0, rank, 2)) as loader:
+    with closing(
+        Loader(MaskedContents(reader, SETTINGS, BertMask(SETTINGS.mask), 0), plan, Cursor(), 0, rank, 2)
+    ) as loader:
         step = next(loader)
     (batch,) = step.batches
     slots = batch.tokens.tolist()

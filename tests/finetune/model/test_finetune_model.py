@@ -18,8 +18,8 @@ from finetune.heads.settings import HeadSettings, PoolingRequest
 from finetune.job import FineTuneJob
 from finetune.model import FineTuneModel, head_name
 from finetune.tasks.task import Task
-from pretrain.model.flops import encoder_flops
 from pretrain.model.initialization import initial_weights
+from pretrain.model.memory import encoder_flops
 from pretrain.model.presets import PRESETS, EsmShape
 from support.assays.labelled_batches import EVERY_TYPE, PAIR, gradient, labelled, targets, task, wide, without_labels
 from support.inputs.flat_batches import Document, document, pack, perturb, relative

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import CLS, EOS, LETTER_IDS, MASK
 from data.batches.contents import MaskedContents
+from data.batches.masking import BertMask
 from data.batches.packed import BinSize, TokenArrays
 from data.batches.settings import MaskSettings
 from data.corpus.prepare import open_corpora, prepare_corpora
@@ -46,7 +47,7 @@ def documents(*texts: str, select_prob: float = 0.15, epoch: int = 0) -> tuple[B
     arrays = [tokens_of(text) for text in texts]
     lengths, count = np.array([len(each) for each in arrays]), len(arrays)
     mask = MaskSettings(select_prob=select_prob, mask_prob=1.0, random_prob=0.0)
-    contents = MaskedContents(TokenArrays(arrays), BinSize.holding(np.array([lengths.sum()])), mask, 0)
+    contents = MaskedContents(TokenArrays(arrays), BinSize.holding(np.array([lengths.sum()])), BertMask(mask), 0)
     return Bin(np.arange(count), np.full(count, epoch), np.zeros(count, np.int64), lengths), contents
 
 

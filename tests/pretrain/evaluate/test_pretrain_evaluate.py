@@ -24,7 +24,7 @@ from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import Cursor
 from data.settings import DataSettings
 from data.sources.synthetic import Families
-from pretrain.evaluate.scores import CorruptionScores
+from pretrain.evaluate.scores import CORRUPTIONS, CorruptionScores
 from pretrain.evaluate.validation import (
     evaluate,
     intervals,
@@ -352,13 +352,17 @@ def test_numbers_are_the_fields_that_are_known() -> None:
 
 def test_nothing_to_score_is_an_error(tmp_path: Path, corpora: Corpora) -> None:
     """Found before the first step; 15 % of few residues may be none."""
-    require_targets(validation_set(corpora, SETTINGS, 1), SETTINGS, holds_out=True)
+
+    def require(of: Corpora, max_sequences: int) -> None:
+        scored = validation_set(of, of.settings, max_sequences)
+        contents = scored.contents(CORRUPTIONS["mask_all"], of.settings)
+        require_targets(contents, scored, of.settings, holds_out=of.holds_out)
+
+    require(corpora, 1)
     fasta = tmp_path / "x.fasta"
     fasta.write_text("".join(f">p{i}\nXXXX{'BZ' * i}\n" for i in range(1, 40)))
-    unscorable = opened(replace(SETTINGS, sources=(str(fasta),), store_dir=str(tmp_path / "stores")))
-    with pytest.raises(ValueError, match=r"^no residue of the \d validation proteins is among .*: raise data\."):
-        require_targets(validation_set(unscorable, SETTINGS, EVERY), SETTINGS, holds_out=unscorable.holds_out)
-    nothing_held_out = replace(SETTINGS, sources=(str(fasta),), store_dir=str(tmp_path), validation_fraction=0.0)
-    scored_set = validation_set(opened(nothing_held_out), nothing_held_out, EVERY)
-    with pytest.raises(ValueError, match=r"^no residue of the 39 training proteins is among .*: add proteins"):
-        require_targets(scored_set, nothing_held_out, holds_out=False)
+    unscorable = replace(SETTINGS, sources=(str(fasta),), store_dir=str(tmp_path / "stores"))
+    with pytest.raises(ValueError, match=r"^no residue of the \d validation proteins is a target .*: raise data\."):
+        require(opened(unscorable), EVERY)
+    with pytest.raises(ValueError, match=r"^no residue of the 39 training proteins is a target .*: add proteins"):
+        require(opened(replace(unscorable, validation_fraction=0.0)), EVERY)

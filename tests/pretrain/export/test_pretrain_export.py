@@ -17,6 +17,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from data.alphabet import CLS, EOS, TOKENS
 from data.batches.batch import Batch
 from data.batches.contents import MaskedContents
+from data.batches.masking import BertMask
 from data.batches.settings import MaskSettings
 from data.corpus.prepare import open_corpora, prepare_corpora
 from data.order.plan import Bin
@@ -66,7 +67,7 @@ def some_proteins(families_files: tuple[Path, Path], folder: Path) -> Batch:
     samples = np.array([0, 41, 82, 159])
     zeros = np.zeros(4, np.int64)
     packed = Bin(samples, zeros, zeros, reader.num_residues(samples) + 2)
-    return MaskedContents(reader, settings, HIDDEN, 3).batch([packed], [0])
+    return MaskedContents(reader, settings, BertMask(HIDDEN), 3).batch([packed], [0])
 
 
 FOREIGN_PROCESS = """

@@ -143,7 +143,7 @@ def test_a_mistake_in_the_recipe_touches_nothing(wrong: str, said: str, command:
 def test_a_validation_without_a_target_is_found_before_the_first_step(command: Command) -> None:
     command.fasta.write_text("".join(f">p{n}\n{'X' * n}\n" for n in range(1, 60)))  # X is no target
     said = command.refused("run.validation_sequences=1")
-    assert said.startswith("no residue of the 1 validation protein is among the 15% that are scored, so ")
+    assert said.startswith("no residue of the 1 validation protein is a target that is scored, so the run ")
     assert said.endswith(": raise data.validation_fraction, or set it to 0, which holds out none")
     assert not command.run.exists()
 

@@ -22,7 +22,8 @@ SURFACE = {
         run.seed model.preset model.init model.start model.dropout data.validation_fraction
         data.unknown_letters data.crop_tokens data.bin_tokens
         data.bins_per_step data.window_sequences data.mask.select_prob data.mask.mask_prob
-        data.mask.random_prob optimizer.betas optimizer.eps optimizer.weight_decay optimizer.clip_norm
+        data.mask.random_prob data.mask.name data.mask.options objective.name objective.options
+        optimizer.betas optimizer.eps optimizer.weight_decay optimizer.clip_norm
         data.split_identity data.sample_by data.streaming data.curriculum
         optimizer.name optimizer.options optimizer.momentum optimizer.newton_schulz
         data.mixture.split_identity data.mixture.sample_by data.mixture.streaming data.mixture.weight
@@ -105,7 +106,7 @@ def test_an_unknown_section_is_seen_though_it_is_empty(tmp_path: Path) -> None:
         ("data__mask__prob", "data.mask.mask_prob"),
         ("data__sorces", "data.sources"),
         ("seed", "run.seed"),
-        ("data__mask", "data.format"),  # a section, given a value
+        ("data__mask", "data.mask.name"),  # a section, given a value
     ],
 )
 def test_unknown_key_names_the_nearest(tmp_path: Path, how: str, wrong: str, nearest: str) -> None:
@@ -328,7 +329,7 @@ def test_no_new_setting_comes_by_accident(tmp_path: Path) -> None:
 
 def test_no_new_flag_comes_by_accident() -> None:
     of_sources = {"--minutes", "--hours", "--plan", "--untimed"}
-    allowed = {"--allow-schedule-change", "--allow-code-change", "--despite-failures"}
+    allowed = {"--help-settings", "--allow-schedule-change", "--allow-code-change", "--despite-failures"}
     assert set(program._parser()._option_string_actions) == {"-h", "--help", *allowed, *of_sources}
 
 
@@ -343,7 +344,7 @@ def test_every_field_has_one_class_and_a_meaning() -> None:
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as left:
-        program.main(["--help"])
+        program.main(["--help-settings"])
     assert left.value.code == 0
     text = capsys.readouterr().out
     blocks = {

@@ -34,7 +34,7 @@ RECIPE: dict[str, Any] = {
     "model": {"preset": "esm2_60k"},
     "data": {
         "sources": ["a b.fasta"],
-        "mask": {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1},
+        "mask": {"name": "bert", "options": {}, "select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1},
     },
     "schedule": {"total_tokens": 1000, "peak_lr": None},
 }
@@ -214,12 +214,10 @@ def test_no_command_speaks_against_the_verdict(tmp_path: Path) -> None:
     assert lower.endswith("schedule.total_tokens=1000 schedule.peak_lr=4e-05 run.directory=runs/x_lower")
 
     losses = [2.9 - 0.05 * n for n in range(40)]
-    for name, rise in (("b", 0.1), ("c", 0.0)):
-        learned_by_heart = words(folder=metrics(tmp_path / name, losses, [9.0 + abs(n - 20) * rise for n in range(40)]))
-        assert "while the training loss still falls: train on more proteins" in learned_by_heart
-        assert next_runs(learned_by_heart) == ["train again with half as many passes"]
-        fewer = proposed(learned_by_heart)["train again with half as many passes"]
-        assert fewer.endswith("schedule.total_tokens=500 run.directory=runs/x_shorter")
+    learned_by_heart = words(folder=metrics(tmp_path / "b", losses, [9.0 + abs(n - 20) / 10 for n in range(40)]))
+    assert "train on more proteins" in learned_by_heart
+    (fewer,) = (proposed(learned_by_heart)[what] for what in next_runs(learned_by_heart))
+    assert fewer.endswith("schedule.total_tokens=2_100 run.directory=runs/x_shorter")
 
     flat = words(folder=metrics(tmp_path / "d", [2.2] * 40, [9.0] * 40))
     assert "no longer falls (+0.000 nats over the last half of the training): a larger model can learn more." in flat
@@ -228,6 +226,24 @@ def test_no_command_speaks_against_the_verdict(tmp_path: Path) -> None:
     ]
 
     assert "a larger model" not in words(WORSE)
+
+
+@pytest.mark.slow
+def test_a_run_made_worse_on_purpose_is_told_so(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """At 3,000 times the usual learning rate; then as its own words say, until it is worse no longer by that cause."""
+    recipe = recipe_in(tmp_path)
+    given = ["schedule.peak_lr=3.0", "schedule.total_tokens=9_000", "run.checkpoint_every=1000"]
+    assert main([str(recipe), *given]) == 0
+    said = capsys.readouterr().out
+    assert "It is worse than residue frequencies, by " in said
+    assert re.search(r"The perplexity is \S+, above that of a guess: lower schedule\.peak_lr\.", said)
+    assert "beats" not in said
+    assert "train longer" not in said
+    (command,) = [line for what, line in proposed(said).items() if "peak rate" in what]
+    python, *again = shlex.split(command)
+    assert (Path(python).name, again[:3]) == ("python", ["-m", "pretrain", str(recipe)])
+    assert read(Recipe, recipe, again[3:]).schedule.peak_lr == 0.3
+    assert read(Recipe, recipe, again[3:]).run.directory == f"{tmp_path}/run_lower"
 
 
 def test_no_command_is_offered_that_would_end_a_run_before_its_tokens(tmp_path: Path) -> None:
@@ -299,8 +315,8 @@ def test_another_schedule_is_answered_with_the_command_that_continues(
     assert main([str(recipe), "schedule.total_tokens=900"]) == 0
     said = capsys.readouterr().out
     assert "The run was too short to show where it was going: train longer." in said
-    longer = shlex.split(proposed(said)["train the same model 10 times as long"])
-    assert longer[-2:] == ["schedule.total_tokens=9_000", "--allow-schedule-change"]
+    longer = shlex.split(proposed(said)["train the same model for as long again"])
+    assert longer[-2:] == ["schedule.total_tokens=1_800", "--allow-schedule-change"]
 
     assert main([str(recipe), "schedule.total_tokens=2_000", "run.keep_checkpoints=1"]) == 78
     error = capsys.readouterr().err

@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import zymogen.trainer.attempt
 import zymogen.trainer.loop
-from pretrain.job import MaskedLanguageJob
+from pretrain.job import PretrainingJob
 from pretrain.model import compilation, compute
 from pretrain.model.attention.choice import choose
 from pretrain.model.compilation import compile_layers, first_step
@@ -85,7 +85,7 @@ def test_a_gpu_that_cannot_compile_goes_without(
         steps_taken.clear()
         first, *others = configure(encoder, ComputeSettings(), CUDA, dtype)
         compiled = "not compiled" if others else "compiled"
-        assert first == f"compute: cuda, {str(dtype)[6:]}, attention varlen (FA2), {compiled}"
+        assert first == f"compute: cuda, {str(dtype)[6:]}, attention varlen, {compiled}"
         assert steps_taken == ([] if others else [CUDA])  # nothing is tried where it is known not to work
         return "".join(others)
 
@@ -165,7 +165,7 @@ def test_a_first_step_has_the_slots_that_a_rank_computes(
     for ranks in (1, 2):
         monkeypatch.setattr(launch, "context_group", lambda *_, ranks=ranks: ContextGroup(0, ranks))
         with pytest.raises(Configured), launch.launch(recipe) as engine:
-            zymogen.trainer.attempt.train(recipe, MaskedLanguageJob, engine)
+            zymogen.trainer.attempt.train(recipe, PretrainingJob, engine)
     assert asked == [3 * 128, 3 * 128 // 2]
 
 
@@ -236,19 +236,6 @@ def test_a_first_step_that_fails_on_one_rank_leaves_all_uncompiled(monkeypatch: 
         if not works:
             with pytest.raises(ValueError, match=r"is 'on', but a first compiled step failed \(Called"):
                 configure(encoder, ComputeSettings(compile="on"), CUDA, torch.bfloat16, gather=gather)
-
-
-def test_all_ranks_call_one_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = UnsupportedFeature("FA3 failed on the first batch", "take compute.attention=varlen_fa2")
-    monkeypatch.setattr(compute, "check_backend", lambda *_: {"FA3": None})
-    encoder = MaskedLanguageModel(PRESETS["esm2_800k"]).encoder
-
-    def gather(value: object) -> list[object]:
-        return [value, {"FA3": failed} if isinstance(value, dict) else value]
-
-    first, second = configure(encoder, ComputeSettings(compile="off"), CUDA, torch.bfloat16, gather=gather)
-    assert first == "compute: cuda, bfloat16, attention varlen (FA2), not compiled"
-    assert second.startswith("attention: varlen by FA2, because FA3 failed on the first batch; take compute.attention=")
 
 
 def test_float32_products_on_a_gpu_are_tf32_where_the_recipe_allows(monkeypatch: pytest.MonkeyPatch) -> None:

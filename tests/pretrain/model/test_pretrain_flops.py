@@ -14,9 +14,9 @@ from benchmarks.proteins import batches, draw, packed, padded, representative, w
 from benchmarks.training import Case, activation_bytes, compare, ours, theirs
 from data.alphabet import CLS, EOS, MASK, PAD
 from data.batches.batch import IGNORED
-from pretrain.model.flops import encoder_flops, forward_flops, training_flops
 from pretrain.model.initialization import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.memory import encoder_flops, forward_flops, training_flops
 from pretrain.model.presets import PRESETS
 from support.inputs.flat_batches import labels_of
 from zymogen.trainer.telemetry.peak import known_peak, measured_peak, peak

@@ -11,7 +11,9 @@ from pretrain.__main__ import main
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.memory import preset_table
 from pretrain.model.presets import PRESETS
+from pretrain.recipe import Recipe
 from support.places import ROOT
+from zymogen.settings.toml_file import documented
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -32,6 +34,26 @@ def test_help_lists_the_presets(capsys: pytest.CaptureFixture) -> None:
     assert rows["modern_600m"].split() == ["36", "1,152", "575", "M", "39.4", "GB"]
     assert all(f"  {line}\n" in said for line in preset_table())
     assert max(map(len, preset_table())) <= 100
+
+
+def test_help_fits_three_screens_and_a_section_has_its_own(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) <= 72
+    assert max(map(len, shown)) <= 80
+    with pytest.raises(SystemExit) as left:
+        main(["--help-settings", "data.mask"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert re.findall(r"^  ([a-z_.]+)$", shown, re.M) == [
+        name for name, _ in documented(Recipe) if "data.mask." in name
+    ]
+    assert main(["--help-settings", "data.masks"]) == 78
+    assert "--help-settings is 'data.masks'; the nearest is 'data.mask', allowed are 'run'" in capsys.readouterr().err
 
 
 def test_help_needs_no_torch() -> None:

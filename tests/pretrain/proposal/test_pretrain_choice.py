@@ -17,8 +17,7 @@ from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
 from pretrain.proposal.choose import ProposedRecipe, propose_settings
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
-from pretrain.proposal.estimates import tokens_per_s
-from pretrain.proposal.plan import TrainingPlan
+from pretrain.proposal.plan import TrainingPlan, tokens_per_s
 from pretrain.proposal.recipe_text import format_proposal
 from support.places import ROOT
 from zymogen.console.format import duration

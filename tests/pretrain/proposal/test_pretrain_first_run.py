@@ -115,7 +115,5 @@ def test_the_rules_are_those_of_the_page() -> None:
         f"clusters of {100 * rules.SPLIT_IDENTITY:.0f} % identity",
         f"up to {rules.SHORT_TOKENS / 1e6:.0f} million tokens: {100 * rules.TARGETS:.0f} % of the residues are targets",
         f"else 15 %), and Muon's momentum is {rules.MOMENTUM} (else 0.95)",
-        f"more than {rules.TOO_MANY_PASSES:.0f} passes over your sequences, or take more than "
-        f"{rules.TOO_MANY_DAYS:.0f} days",
     ):
         assert said in text, said

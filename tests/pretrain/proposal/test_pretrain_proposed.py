@@ -79,16 +79,6 @@ def test_two_processes_agree_and_continue(started, tmp_path: Path) -> None:
 
 
 @pytest.mark.launch
-def test_another_time_for_a_run_that_exists_prints_what_to_type(started, tmp_path: Path) -> None:
-    assert started(1, *SHORT).status == 0
-    ended = started(1, "schedule.total_tokens=8_000", "--minutes", "2")
-    assert ended.status == 0, ended.output
-    said = re.search(r"stays that of about \d+ seconds; to train about 2 minutes in all: .*", ended.output)
-    tokens = re.search(r" schedule\.total_tokens=(\d+) --allow-schedule-change$", said[0])
-    assert int(tokens[1]) > 16_000
-
-
-@pytest.mark.launch
 def test_a_plan_writes_no_run(started, tmp_path: Path) -> None:
     ended = started(2, "--plan", *SHORT)
     assert ended.status == 0, ended.output

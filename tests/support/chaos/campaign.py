@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from data.batches.contents import MaskedContents
+from data.batches.masking import BertMask
 from data.batches.packed import TokenArrays, packed
 from pretrain.recipe import Recipe
 from support.forked import forked
@@ -86,7 +87,7 @@ class Campaign:
         for name in (*IMPORTED, *_BY_A_RUN):
             importlib.import_module(name)
         settings, documents = read(Recipe, recipe).data, [np.full(4, 5, np.uint8)]
-        contents = MaskedContents(TokenArrays(documents), settings, settings.mask, 0)
+        contents = MaskedContents(TokenArrays(documents), settings, BertMask(settings.mask), 0)
         next(packed(contents, np.array([4])))  # loads what numba has compiled, a third of a second for each start
 
     def killed(self, engine: str, ranks: int, seed: int, most_kills: int) -> Killed:

@@ -25,7 +25,7 @@ from zymogen.trainer.run.attempts import Attempt, AttemptRecords, attempts
 from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.run_json import FORMAT
 
-MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1}
+MASK = {"name": "bert", "options": {}, "select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1}
 BEGAN = datetime(2026, 11, 1, 8, tzinfo=UTC)
 TOKENS_A_STEP = 8_000
 

@@ -10,7 +10,7 @@ import torch
 
 from pretrain import job as masked_language_job
 from pretrain.evaluate.scores import MaskedLanguageScores
-from pretrain.job import MaskedLanguageJob
+from pretrain.job import PretrainingJob
 from pretrain.model.build import build_initialized
 from support.held_state import held
 from zymogen.trainer import attempt
@@ -22,7 +22,7 @@ Choice = Callable[[int, str], bool]
 """Whether the parameter of this number and name is frozen."""
 
 
-class PartlyFrozenJob(MaskedLanguageJob):
+class PartlyFrozenJob(PretrainingJob):
     """The frozen parameters come from where a run's first weights come from, whenever it is continued or exported."""
 
     is_frozen: ClassVar[Choice]
@@ -56,7 +56,7 @@ def frozen(choice: Choice) -> Iterator[None]:
 
     chosen = type("ChosenJob", (PartlyFrozenJob,), {"is_frozen": staticmethod(choice)})
     with (
-        mock.patch.object(masked_language_job, "MaskedLanguageJob", chosen),
+        mock.patch.object(masked_language_job, "PretrainingJob", chosen),
         mock.patch.object(attempt, "finish", compared),
     ):
         yield

@@ -28,8 +28,8 @@ from pretrain.corpora import open_on_every_rank
 from pretrain.evaluate.validation import validation_set
 from pretrain.model.compute import set_up_encoder
 from pretrain.model.encoder import Encoder
-from pretrain.model.flops import training_flops
 from pretrain.model.initialization import initial_weights
+from pretrain.model.memory import training_flops
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.recipe import Recipe
 from zymogen.processes.fresh_process import run_command

@@ -8,10 +8,10 @@ importing torch.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
 
 from zymogen.settings import extension
+from zymogen.settings.options import NoOptions
 from zymogen.settings.section import Section
 from zymogen.trainer.optimizer.settings import OPTIMIZERS, OptimizerSettings
 
@@ -30,13 +30,6 @@ class ParameterGroup(TypedDict):
     """Only where Muon moves this group: how many maps, stacked by rows, each of its matrices holds."""
     lr_scale: NotRequired[float]
     """Factor on the schedule's learning rate for this group; 1 where it is left out."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NoOptions(Section):
-    """The options of an optimizer that has none."""
-
-    section: ClassVar = "optimizer.options"
 
 
 class OptimizerKind(ABC):

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
-from zymogen.settings.extension import FORM, is_external, require_name
+from zymogen.settings.extension import FORM, require_name
+from zymogen.settings.options import require_options
 from zymogen.settings.section import IDENTITY, SCHEDULE, Section, require, setting
 
 PEAK_LR = 4e-4
@@ -53,8 +54,7 @@ class OptimizerSettings(Section):
     def __post_init__(self) -> None:
         Section.__post_init__(self)
         require_name("optimizer.name", self.name, OPTIMIZERS)
-        said = f"only a class of your own reads it, and optimizer.name is {self.name!r}"
-        require(is_external(self.name) or not self.options, "optimizer.options", self.options, said)
+        require_options("optimizer", self.name, self.options)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

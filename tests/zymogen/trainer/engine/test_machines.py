@@ -172,12 +172,11 @@ def test_a_documented_command_takes_the_fast_path(command: str, machine: Machine
     compiled = "not compiled" if done.engine.name == "zero3" else "compiled"
     processes = f"{done.engine.world_size} process{'es' if done.engine.world_size > 1 else ''}"
     assert done.compute[0] == (
-        f"compute: {done.engine.name}, {processes}, cuda ({machine.name}), bfloat16, attention varlen (FA2), {compiled}"
+        f"compute: {done.engine.name}, {processes}, cuda ({machine.name}), bfloat16, attention varlen, {compiled}"
     )
     others = done.compute[1:]
     assert [line for line in others if not SOMETHING_TO_TYPE.search(line)] == []
     assert [line.partition(",")[0] for line in others] == [
-        *(["attention: varlen by FA2"] if machine is H200 else []),  # the third and fourth are not installed
         *(["compile: off"] if done.engine.name == "zero3" else []),
     ]
 
@@ -229,7 +228,7 @@ def test_a_gpu_without_bfloat16_stops_with_what_to_type(command: str, machine: M
 )
 def test_what_a_machine_lacks_for_compiling_is_said(lacks: dict[str, bool], said: str, resolve: Resolve) -> None:
     done = resolve(DOCUMENTED[0], replace(A100, **lacks))
-    assert done.compute[0].endswith("bfloat16, attention varlen (FA2), not compiled")
+    assert done.compute[0].endswith("bfloat16, attention varlen, not compiled")
     assert re.match(said, done.compute[1])
     assert len(done.compute) == 2
 

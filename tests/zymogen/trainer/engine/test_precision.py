@@ -21,10 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import zymogen.trainer.loop
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
+from data.batches.masking import BertMask
 from data.corpus.reader import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
-from pretrain.job import MaskedLanguageJob
+from pretrain.job import PretrainingJob
 from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe
 from support.inputs.raw_store import Records, plan_over, write_store
@@ -53,7 +54,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Iterator[
     def first(number: int) -> Iterator[Step]:
         return islice(
             Loader(
-                MaskedContents(reader, settings, settings.mask, 0),
+                MaskedContents(reader, settings, BertMask(settings.mask), 0),
                 plan_over(reader, Records(200), settings),
                 Cursor(),
                 0,
@@ -224,7 +225,7 @@ def run_fp16(recipe: Path, *overrides: str, precision: str = "fp16", scale: floa
     engine = Engine(Accelerator(cpu=True), precision)
     engine.restore_scaler({"scale": scale, "growth_tracker": 0})
     engine.scaler.set_growth_interval(7)
-    train(read(Recipe, recipe, overrides), MaskedLanguageJob, engine)
+    train(read(Recipe, recipe, overrides), PretrainingJob, engine)
 
 
 def trainer_of(run: Path) -> dict[str, Any]:

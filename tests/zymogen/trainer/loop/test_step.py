@@ -16,6 +16,7 @@ import zymogen.trainer.loop
 from data.batches.batch import IGNORED, Batch, Targets
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
+from data.batches.masking import BertMask
 from data.corpus.reader import CorpusReader
 from data.order.plan import Cursor
 from data.settings import DataSettings
@@ -57,7 +58,7 @@ def stream(reader: CorpusReader, bins_per_forward: int) -> Loader:
         sources=("-",), crop_tokens=128, bin_tokens=128, bins_per_step=BINS, bins_per_forward=bins_per_forward
     )
     return Loader(
-        MaskedContents(reader, settings, settings.mask, 0),
+        MaskedContents(reader, settings, BertMask(settings.mask), 0),
         plan_over(reader, Records(200), settings),
         Cursor(),
         0,

@@ -137,9 +137,9 @@ def test_killed_and_resumed_it_ends_bit_equal(
     assert bit_equal(*ended)
 
 
-@pytest.mark.parametrize("example", ["lion", "adafactor"])
-def test_an_example_is_short(example: str) -> None:
-    assert len((EXAMPLES / f"{example}.py").read_text().splitlines()) <= 60
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_is_short(example: Path) -> None:
+    assert len(example.read_text().splitlines()) <= (100 if example.stem == "replaced" else 60)
 
 
 COUNTS = '''
