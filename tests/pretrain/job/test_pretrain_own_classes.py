@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.__main__ import main as data
 from data.alphabet import MASK, STANDARD_IDS
 from data.batches.masking import BertMask, mask_policy
 from data.batches.settings import MaskSettings
@@ -106,6 +107,8 @@ def test_an_objective_is_scored_reported_and_read(
     for command, words in ((export, [run]), (evaluate, [run])):
         assert command(list(map(str, words))) == 78
         assert "was trained by replaced:ReplacedResidues, whose head fills in no residues" in capfd.readouterr().err
+    assert data(["digest", str(recipe), "--steps", "0:1", REPLACED[0]]) == 2
+    assert "a class of your own, which fills bins as only a run knows" in capfd.readouterr().err
     assert inspect(["audit", str(run)]) == 78
     assert "fills its bins by objective.name, a class of its user's" in capfd.readouterr().err
     (fasta,) = RunDirectory(run).read().recipe["data"]["sources"]
