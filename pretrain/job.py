@@ -33,7 +33,6 @@ from pretrain.model.weights.names import CONTACT_HEAD
 from pretrain.objective import held_out_unit, objective_of
 from pretrain.recipe import Recipe
 from zymogen.settings.extension import files_of
-from zymogen.trainer.console import gigabytes
 from zymogen.trainer.engine.engine import Engine
 from zymogen.trainer.job import Job, LossTerm, ModelBundle, ValidationScores
 from zymogen.trainer.optimizer.kinds import ParameterGroup, parameter_groups

@@ -30,7 +30,7 @@ class ObjectiveSettings(Section):
         IDENTITY,
         f"'masked_language': fill in residues that were hidden; or {FORM} for a class of your own",
         "masked_language",
-        extends=True,
+        extends="class",
     )
     options: dict[str, Any] = setting(IDENTITY, "settings of a class of your own", {})
 

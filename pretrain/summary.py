@@ -20,6 +20,7 @@ from zymogen.console.progress import in_columns
 from zymogen.processes.launcher import LaunchCommand, this_python
 from zymogen.trainer.attempt import TrainingResult
 from zymogen.trainer.optimizer.settings import ScheduleSettings
+from zymogen.trainer.run.directory import RunDirectory
 from zymogen.trainer.run.reader import RunReader
 from zymogen.trainer.run_console import format_epochs
 

@@ -23,7 +23,7 @@ class MaskSettings(Section):
         IDENTITY,
         f"mask policy: 'bert' selects each residue independently; or {FORM} for a class of your own",
         "bert",
-        extends=True,
+        extends="class",
     )
     options: dict[str, Any] = setting(IDENTITY, "settings of a class of your own", {})
     select_prob: float = setting(

@@ -17,7 +17,7 @@ from data.corpus.corpora import Corpora
 from data.order.plan import EMPTY_CHAIN, Cursor, Plan, extend_chain, next_cursor
 from data.settings import DataSettings
 from zymogen.console.progress import ProgressBar
-from zymogen.settings.extension import external_names, search_in
+from zymogen.settings.extension import external_names, is_external, search_in
 from zymogen.settings.origin import SettingOrigin
 from zymogen.settings.section import require, seed_setting
 from zymogen.settings.toml_file import check, sections

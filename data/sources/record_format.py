@@ -11,7 +11,6 @@ import itertools
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,8 +21,8 @@ from data.sources.fasta_text import within_line_cap
 from data.sources.protein import RejectionReason, letters_of, rejection, shown, token_ids
 from data.transport.byte_stream import ByteStream, ChunkFile, SingleFileSource
 from data.transport.retries import StreamError
-from zymogen.settings.section import Section
 from zymogen.settings.options import NoOptions
+from zymogen.settings.section import Section
 
 BLOCK_RECORDS = 4096
 BLOCK_RESIDUES = 1 << 22
@@ -69,11 +68,11 @@ class RecordFormat(SingleFileSource):
         location: str,
         unknown_letters: LetterPolicy,
         content: SourceContent = "protein",
-        options: Section = NoOptions(),
+        options: Section | None = None,
         stamp: tuple[str, ...] = (),
     ) -> None:
         self.location, self.unknown_letters, self.content = location, unknown_letters, content
-        self.options, self._stamp = options, stamp or (self.format,)
+        self.options, self._stamp = options or NoOptions(), stamp or (self.format,)
         self.format_name = self.format or type(self).__name__
 
     @abstractmethod

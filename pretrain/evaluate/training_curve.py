@@ -29,7 +29,9 @@ class TrainingCurve:
 
 def training_curve(run: RunReader) -> TrainingCurve:
     """Return the course that the metrics of a run describe."""
-    logged = [line for line in run.lines if "loss" in line and line.get("targets", 1)]  # a step without a target has no loss
+    logged = [
+        line for line in run.lines if "loss" in line and line.get("targets", 1)
+    ]  # a step without a target has no loss
     scores = ((line["tokens"], line["validation"].get("mask_all", {})) for line in run.lines if "validation" in line)
     nats = [(tokens, number(of.get("perplexity"))) for tokens, of in scores]
     validations = tuple((tokens, math.log(each) if each > 0 else math.nan) for tokens, each in nats)
@@ -59,4 +61,3 @@ def change(points: Sequence[Point]) -> float | None:
     at, before = min(earlier, key=lambda point: abs(math.log2(tokens / point[0]) - 1))
     found = (loss - before) / math.log2(tokens / at)
     return found if math.isfinite(found) else None
-
