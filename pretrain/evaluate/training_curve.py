@@ -1,15 +1,16 @@
 """The course of a run: its losses against tokens, as metrics.jsonl has them.
 
-In: a `RunReader`. Out: `TrainingCurve`, and the `LossTrend` of a loss. Kept: nothing.
+In: lines of metrics.jsonl. Out: `TrainingCurve`, and the `LossTrend` of a loss. Kept: nothing.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from zymogen.trainer.run.reader import RunReader, number
+from zymogen.trainer.run.reader import number
 
 _CORRUPTION = "mask_all"
 """The corruption by which a model is judged."""
@@ -35,10 +36,10 @@ LossTrend = tuple[float, float]
 """The change of a loss over the last half of the training, in nats, below 0 where it falls; and its standard error."""
 
 
-def training_curve(run: RunReader) -> TrainingCurve:
-    """The course that the metrics of a run describe."""
-    logged = [line for line in run.lines if "loss" in line]
-    validated = (line for line in run.lines if "validation" in line)
+def training_curve(lines: Sequence[Mapping[str, Any]]) -> TrainingCurve:
+    """The course that lines of metrics.jsonl describe, without those of lost steps (`RunReader.lines`)."""
+    logged = [line for line in lines if "loss" in line]
+    validated = (line for line in lines if "validation" in line)
     scored = ((line["tokens"], number(line["validation"].get(_CORRUPTION, {}).get("perplexity"))) for line in validated)
     in_fp16 = any("loss_scale" in line for line in logged)
     return TrainingCurve(
@@ -46,7 +47,7 @@ def training_curve(run: RunReader) -> TrainingCurve:
         validations=tuple(
             (tokens, math.log(perplexity) if perplexity > 0 else math.nan) for tokens, perplexity in scored
         ),
-        steps=run.steps,
+        steps=max((line["step"] for line in lines), default=0),
         skipped_steps=0 if in_fp16 or not logged else int(logged[-1].get("skipped_steps") or 0),
     )
 

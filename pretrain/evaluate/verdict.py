@@ -89,7 +89,7 @@ def verdict(
     advised = _diverged(course)
     if held_out is HeldOutUnit.NOTHING:  # scores of training proteins are no second opinion
         course = replace(course, validations=())
-    advice, reason, times = advised or _risen(course) or _by_trend(judgement, scores, course) or (None, "", 1)
+    advice, reason, times = advised or _risen(course) or _by_trend(judgement, scores, course) or (None, "", 2)
     little = scores.floor is None and (scores.gain < _LITTLE or scores.gain_low <= 0) and math.isfinite(scores.gain)
     caveats = tuple(_caveats(scores, held_out, corrupted, little))
     return Verdict(judgement, finding, advice, reason, times, little, caveats)

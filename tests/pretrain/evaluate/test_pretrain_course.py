@@ -1,22 +1,16 @@
 """The course of a run: what metrics.jsonl says of its losses, through stops, lost steps and numbers that are none."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pretrain.evaluate.training_curve import TrainingCurve, training_curve, trend, trend_of_validations
+from pretrain.evaluate.training_curve import training_curve, trend, trend_of_validations
 
 
 def step(number: int, loss: float | None, attempt: int = 1, **more: Any) -> dict[str, Any]:
     return {"step": number, "tokens": 100 * number, "attempt": attempt, "loss": loss, "skipped_steps": 0.0, **more}
-
-
-def curve_of(lines: list[dict[str, Any]]) -> TrainingCurve:
-    run: Any = SimpleNamespace(lines=lines, steps=max((line["step"] for line in lines), default=0))
-    return training_curve(run)
 
 
 def validated(number: int, hidden: float | None, copied: float, attempt: int = 1) -> dict[str, Any]:
@@ -26,25 +20,25 @@ def validated(number: int, hidden: float | None, copied: float, attempt: int = 1
 
 def test_losses_by_tokens() -> None:
     lines = [step(1, 3.0), step(2, None), validated(2, 18.0, 9.0), {"step": 2, "tokens": 200, "attempt": 1, "x": 1}]
-    found = curve_of([*lines, step(3, 2.5, skipped_steps=2.0)])
+    found = training_curve([*lines, step(3, 2.5, skipped_steps=2.0)])
     assert [tokens for tokens, _ in found.training] == [100, 200, 300]
     assert (found.training[0][1], found.training[2][1]) == (3.0, 2.5)
     assert math.isnan(found.training[1][1])  # null stands for NaN
     assert found.validations == ((200, math.log(18.0)),)
     assert (found.steps, found.skipped_steps) == (3, 2)
-    assert math.isnan(curve_of([validated(1, None, 2.0)]).validations[0][1])
-    assert curve_of([]) == curve_of([{"step": 0, "tokens": 0, "attempt": 1}])
+    assert math.isnan(training_curve([validated(1, None, 2.0)]).validations[0][1])
+    assert training_curve([]) == training_curve([{"step": 0, "tokens": 0, "attempt": 1}])
 
 
 def test_a_step_without_targets_has_no_loss_and_one_that_diverged_has() -> None:
     lines = [step(1, 3.0, targets=9.0), step(2, None, targets=0.0), step(3, None, targets=9.0)]
-    (_, first), (tokens, diverged) = curve_of(lines).training
+    (_, first), (tokens, diverged) = training_curve(lines).training
     assert (first, tokens, math.isnan(diverged)) == (3.0, 300, True)
 
 
 def test_steps_that_find_the_loss_scale_are_no_fault() -> None:
-    assert curve_of([step(1, 3.0, skipped_steps=4.0)]).skipped_steps == 4
-    assert curve_of([step(1, 3.0, skipped_steps=4.0, loss_scale=1024.0)]).skipped_steps == 0
+    assert training_curve([step(1, 3.0, skipped_steps=4.0)]).skipped_steps == 4
+    assert training_curve([step(1, 3.0, skipped_steps=4.0, loss_scale=1024.0)]).skipped_steps == 0
 
 
 def test_a_trend_is_the_change_over_the_last_half() -> None:
