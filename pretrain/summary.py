@@ -86,7 +86,7 @@ def format_summary(summary: TrainingResult[Any], start: LaunchCommand) -> str:
         "",
         *(f"    {line}" for line in in_columns([head, *rows])),
     ]
-    curve = training_curve(RunReader(summary.run.root))
+    curve = training_curve(RunReader(summary.run.root).lines)
     found = verdict(judged, curve, scores.held_out, scores.evaluations["80_10_10"])
     lines += [
         "",

@@ -1,13 +1,14 @@
 """The course of a run, as metrics.jsonl has it: its validations, and what went wrong.
 
-In: a `RunReader`. Out: `TrainingCurve`. Kept: nothing.
+In: lines of metrics.jsonl. Out: `TrainingCurve`. Kept: nothing.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from zymogen.trainer.run.reader import RunReader, number
+from zymogen.trainer.run.reader import number
 
 Point = tuple[int, float]
 """(tokens seen, loss in nats); the loss is NaN or infinite where it was."""
@@ -27,12 +28,11 @@ class TrainingCurve:
     """Steps without a finite gradient; 0 in fp16, whose loss scale is found by such steps."""
 
 
-def training_curve(run: RunReader) -> TrainingCurve:
-    """Return the course that the metrics of a run describe."""
-    logged = [
-        line for line in run.lines if "loss" in line and line.get("targets", 1)
-    ]  # a step without a target has no loss
-    scores = ((line["tokens"], line["validation"].get("mask_all", {})) for line in run.lines if "validation" in line)
+def training_curve(lines: Sequence[Mapping[str, Any]]) -> TrainingCurve:
+    """Return the course that lines of metrics.jsonl describe, without those of lost steps (`RunReader.lines`)."""
+    # A step without a target has no loss.
+    logged = [line for line in lines if "loss" in line and line.get("targets", 1)]
+    scores = ((line["tokens"], line["validation"].get("mask_all", {})) for line in lines if "validation" in line)
     nats = [(tokens, number(of.get("perplexity"))) for tokens, of in scores]
     validations = tuple((tokens, math.log(each) if each > 0 else math.nan) for tokens, each in nats)
     last = [*(number(line["loss"]) for line in logged[-1:]), *(loss for _, loss in validations[-1:])]
@@ -40,7 +40,7 @@ def training_curve(run: RunReader) -> TrainingCurve:
     return TrainingCurve(
         validations=validations,
         diverged=not all(map(math.isfinite, last)),
-        steps=run.steps,
+        steps=max((line["step"] for line in lines), default=0),
         skipped_steps=0 if in_fp16 or not logged else int(logged[-1].get("skipped_steps") or 0),
     )
 

@@ -72,7 +72,7 @@ def verdict_on(run: RunReader) -> Verdict | None:
     if not (run.is_finished and held_out and "mask_all" in scores):
         return None
     judged, corrupted = (CorruptionScores.read(scores[name]) for name in CORRUPTIONS)
-    return verdict(judged, training_curve(run), held_out, corrupted)
+    return verdict(judged, training_curve(run.lines), held_out, corrupted)
 
 
 def key_numbers(run: RunReader) -> list[tuple[str, str, str]]:

@@ -47,7 +47,7 @@ def test_run_state_without_lost_steps(tmp_path: Path, exit: str | None, total: i
     )
     run = RunReader(root)
     assert (run_state(run), run.is_finished, run.has_ended) == (said, exit == "finished", exit is not None)
-    curve = training_curve(run)
+    curve = training_curve(run.lines)
     assert (curve.training[-1], len(curve.training), curve.steps) == ((last, 9.0), last // 10, last)
 
 
