@@ -196,7 +196,7 @@ OTHER_STRINGS = (
     *("timeout", "sequence", "mutation", "protein", "id", "linker", "balance", "name", "columns", "unit", "missing"),
     *("conditions", "lower_bounds", "upper_bounds", "bound_column"),
     *("unit_column", "classes", "column", "train", "validation", "test", "unused", "validation_column", "cuts", "kind"),
-    *("targets", "adapter_without", "options"),
+    *("targets", "adapter_without", "options", "format", "format_options"),
 )
 """Settings of any text that is no path; a new setting of text is one of these, or has the unit "path"."""
 
