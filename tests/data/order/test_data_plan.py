@@ -37,7 +37,7 @@ def one_pass(p: Plan, epoch: int = 0) -> list[Bin]:
 
 
 def same(a: Bin, b: Bin) -> bool:
-    arrays = ("samples", "passes", "starts", "lengths")
+    arrays = ("samples", "epochs", "starts", "lengths")
     return all(np.array_equal(getattr(a, f), getattr(b, f)) for f in arrays)
 
 
