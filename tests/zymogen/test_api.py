@@ -23,6 +23,7 @@ from support.inputs.flat_batches import perturb
 from support.inputs.token_stores import proteins
 from support.inputs.written_runs import WrittenRun
 from support.launching import environment
+from support.places import ROOT
 from zymogen import api
 from zymogen.console.progress import ProgressBar
 
@@ -237,3 +238,14 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     assert run.metric("none").shape == (5,)
     with pytest.raises(ValueError, match="none"):
         zymogen.read_run(tmp_path / "none")
+
+
+def test_the_code_of_the_page_runs(folder: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/api.md").read_text("utf-8"), re.S)
+    code = "".join(blocks).replace("facebook/esm2_t6_8M_UR50D", str(folder / "tiny"))
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert np.shape(names["vectors"]) == (3, 48)
+    assert np.shape(names["scores"]) == (2,)
+    assert np.shape(names["places"]) == (3, 2)
+    assert np.array_equal(np.asarray(names["neighbors"])[:, 0], [0, 1, 2])
