@@ -161,9 +161,9 @@ def test_the_launch_is_repeated() -> None:
 
 def test_fewer_passes_have_a_warm_up_that_fits() -> None:
     schedule = {"total_tokens": 1000, "warmup_tokens": 600, "peak_lr": None}
-    found = Verdict(Judgement.BETTER, "", Advice.MORE_DATA)
+    found = Verdict(Judgement.BETTER, "", Advice.MORE_DATA, best_tokens=300)
     (_, (_, command), *_) = next_commands(START, found, RECIPE | {"schedule": schedule}, Path("e"), is_embedded=False)
-    assert command.endswith("schedule.total_tokens=500 run.directory=runs/x_shorter schedule.warmup_tokens=300")
+    assert command.endswith("schedule.total_tokens=300 run.directory=runs/x_shorter schedule.warmup_tokens=180")
 
 
 def test_any_path_can_be_pasted() -> None:

@@ -47,8 +47,9 @@ def test_run_state_without_lost_steps(tmp_path: Path, exit: str | None, total: i
     )
     run = RunReader(root)
     assert (run_state(run), run.is_finished, run.has_ended) == (said, exit == "finished", exit is not None)
-    curve = training_curve(run.lines)
-    assert (curve.training[-1], len(curve.training), curve.steps) == ((last, 9.0), last // 10, last)
+    assert (run.metric("tokens")[-1], run.metric("loss")[-1]) == (last, 9.0)
+    assert len(run.metric("loss")) == last // 10
+    assert training_curve(run.lines).steps == last
 
 
 def test_numbers_that_json_lacks_are_nan(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_verdict_equals_the_closing_words(tmp_path: Path, name: str, held_out: H
     found = verdict_on(run)
     assert found is not None
     assert said.partition("\n\nThe model, as")[0].rpartition("\n\n")[2] == "\n".join(found.sentences)
-    assert len(found.sentences) >= 2
+    assert len(found.sentences) >= (1 if held_out is HeldOutUnit.NOTHING else 2)
     assert ("infinite or no number" in said) == (name == "diverged")
     assert found.finding.startswith(begins_of_training if held_out is HeldOutUnit.NOTHING else begins)
     assert ("validation" in said.lower()) == (held_out is not HeldOutUnit.NOTHING)
