@@ -159,10 +159,6 @@ class PretrainingJob(Job[ValidationScores]):
     def _scored_set(self) -> str:
         return self.scored.fingerprint()
 
-    def validation_tokens(self) -> float:
-        """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
-        return self.objective.evaluation_passes * int(self.scored.lengths.sum()) / 3
-
     def publish(self, run: RunDirectory) -> None:
         """What the objective publishes."""
         self.objective.publish(run)

@@ -73,8 +73,6 @@ class Objective(ABC):
     """What is learned, in the order of the targets of a bin."""
     publishes_with: ClassVar[Sequence[str]] = ()
     """Modules that `publish` imports and nothing imports before."""
-    evaluation_passes: ClassVar[int] = 1
-    """Forward passes over the scored proteins that an evaluation takes."""
 
     def __init__(self, settings: ObjectiveSettings, options: Section) -> None:
         self.settings, self.options = settings, options
@@ -154,7 +152,6 @@ class MaskedLanguage(Objective):
 
     loss_terms = (LossTerm("masked_language", 1.0, has_perplexity=True),)
     publishes_with = ("pretrain.export.export",)
-    evaluation_passes = len(CORRUPTIONS)
     predictions: Sequence[Prediction] = ()
     """The predictions of the weights that were evaluated last."""
 
