@@ -20,6 +20,7 @@ from finetune.look.columns.own_split import TableSplit, own_split
 from finetune.look.columns.relations import (
     counts_of_rates,
     find_copies,
+    fits,
     is_coarser,
     is_thresholded,
     match_renamed,
@@ -245,6 +246,7 @@ def _tasks(columns: Sequence[ColumnProfile], roles: ColumnRoles, residues: NDArr
     roles.of |= summed_up
     repeated = {column.name for _, members, _ in groups for column in members}
     columns = [column for column in columns if column.name not in {*roles.of, *repeated}]
+    roles.of |= fits(columns)
     tasks = []
     for column in columns:
         found = inferred[column.name] if column.name not in roles.of else None

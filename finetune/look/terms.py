@@ -179,6 +179,8 @@ LOGARITHM = re.compile(r"\b(?:log\w*|ln|p(?:k[a-z]?|ic ?50|ec ?50|h|chembl))\b")
 """Names of numbers that are logarithms."""
 LINEAR = re.compile(LOGARITHM.pattern + r"|\b(?:d?tm\d?|t ?50|t ?opt|ogt|temp\w*|melting\w*)\b")
 """Names of numbers of which no logarithm is learned: logarithms and temperatures."""
+FITTED = re.compile(r"^(?:k ?m|v ?max|k ?cat|ec ?50|ic ?50|hill\w*|slope|auc|top|bottom|b ?max|intercept)$")
+"""Constants that are fitted to a series of doses; on their own they are what was measured."""
 MEASURED = re.compile(
     r"^(?:score|y|tm\w*|k ?(?:m|d|i|a|on|off|cat)|d+ ?g|rt|ee|va|fc|od|class(?:es)?|topt|t ?50|ss\w?)\b"
     r"|(?:\b|\d)(?:(?:log\d*|ln|p)? ?(?:[a-z]?[a-z][cdi] ?\d\d|m[ibf]cs?|k ?[adim]|kcat|tit[er]{2}s?)"

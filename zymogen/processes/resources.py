@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 
 class Resources(NamedTuple):
     """What this process may use, together with others of its control group."""
@@ -27,6 +25,8 @@ class Resources(NamedTuple):
 
 def resources(root: Path = Path("/")) -> Resources:
     """The resources of this process; `root` is where /proc and /sys are found."""
+    import psutil  # a bare GPU machine lacks it
+
     memory, said = psutil.virtual_memory(), []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     total = memory.total

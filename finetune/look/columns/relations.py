@@ -1,4 +1,4 @@
-"""How columns of numbers belong together: units, bounds, copies, replicates.
+"""How columns of numbers belong together: units, bounds, copies, replicates, constants that are fitted to a series.
 
 In: columns, in an order of their own. Out: which column belongs to which. Kept: nothing.
 """
@@ -23,6 +23,8 @@ _SHIFT = 1.0
 _SUMMARY, _NEARLY_ALL = 0.9, 0.98
 _FEW = 10
 """Rows below which a correlation means nothing, and names alone decide."""
+_SERIES = 3
+"""Columns whose names are numbers that make a series of doses or times."""
 _ONE = 0.9999
 """Correlation of two columns of which one follows from the other."""
 _NAMES = ("id", "protein", "wild type", "mutation", "sequence")
@@ -306,6 +308,7 @@ def replicates(
         numbers.setdefault(base, []).append(int(found["number"]))
         said_so |= {base} if found["word"] and len(found["word"]) > 2 else set()
     groups: list[tuple[str, list[ColumnProfile], str]] = []
+    num_summed_up = 0
     of_means = [column for column in numeric if terms.SUMMARY.search(terms.plain(column.name))]
     summing = {terms.SUMMARY.sub("", terms.plain(column.name)).strip(): column for column in of_means}
     for base, members in families.items():
@@ -315,10 +318,15 @@ def replicates(
         if len(everyone) < 2 or (is_series and base not in said_so) or not _agree(everyone, base in said_so):
             continue
         if own is not None and _is_summary(own, members):
+            num_summed_up += 1
             roles |= {each.name: ("replicate", f"of {own.name!r}, which sums them up") for each in members}
         else:
             doubt = "" if base in said_so else ", which their numbers alone say: a guess; --task learns one of them"
             groups.append((base, everyone, f"{len(everyone)} replicates, whose mean is learned{doubt}"))
+    repeated = {column.name for _, everyone, _ in groups for column in everyone}
+    for base, members in families.items() if num_summed_up > 1 else ():
+        if len(members) == 1 and base not in by_name and members[0].name not in repeated:
+            roles[members[0].name] = "replicate", f"of {base!r}, which has no column of its own as the others have"
     return groups, roles
 
 
@@ -358,3 +366,13 @@ def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     if not np.ptp(a) or not np.ptp(b):
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])
+
+
+def fits(columns: Sequence[ColumnProfile]) -> dict[str, tuple[str, str]]:
+    """Constants that were fitted to a series of doses in the same table."""
+    numeric = [column for column in columns if column.numbers is not None]
+    series = [each.name for each in numeric if each.name.strip().replace(".", "", 1).isdigit()]
+    if len(series) < _SERIES:
+        return {}
+    said = f"fitted to the series {series[0]}, ..., {series[-1]}, which is learned itself; --task reads it instead"
+    return {each.name: ("fit", said) for each in numeric if terms.FITTED.search(terms.plain(each.name))}

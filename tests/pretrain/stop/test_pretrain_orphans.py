@@ -1,5 +1,6 @@
 """The launcher alone is killed: nothing of the run is left, the same command goes on and ends with the same bytes."""
 
+import random
 import time
 import uuid
 from collections.abc import Callable
@@ -22,8 +23,7 @@ MARK = "ZYMOGEN_TEST_LAUNCH"
 """A variable that all processes of a launch inherit, whoever their parents are by then."""
 STEPS_36 = ("schedule.total_tokens=26_400",)
 STEPS_60 = ("schedule.total_tokens=44_000",)
-
-
+STEPS_240 = ("schedule.total_tokens=176_000",)
 HOW = ("data.workers=1", "run.checkpoint_every=10")
 
 
@@ -105,3 +105,26 @@ def test_while_ranks_train(pool: RankPool, trained: Trained, launches: Launches,
     assert_goes_on(pool, trained, recipe, 2, STEPS_36)
     causes = [line["cause"] for line in lines(tmp_path / "run/attempts.jsonl") if "cause" in line]
     assert causes == ["fresh", "continued: attempt 1 ended as killed"]
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_at_random_times(
+    pool: RankPool, trained: Trained, launches: Launches, recipe_in, tmp_path: Path, processes: int, seed: int
+) -> None:
+    """Five times each, from its first moment on; a run that ends before is followed by another one."""
+    times = random.Random(10 * seed + processes)
+    recipes = [recipe_in(tmp_path / "0")]
+    killed: list[float] = []
+    while len(killed) < 5:
+        after_s, begun = times.uniform(0, 14), time.monotonic()
+        words = command([recipes[-1], *STEPS_240, *HOW], processes)
+        if launches.kill(words, lambda: time.monotonic() - begun >= after_s):  # noqa: B023
+            killed.append(round(after_s, 1))
+        else:
+            recipes.append(recipe_in(tmp_path / str(len(recipes))))
+    for recipe in recipes:
+        assert_goes_on(pool, trained, recipe, processes, STEPS_240)
+    print(f"{processes} ranks: killed after {killed} s, {len(recipes)} runs, gone within {launches.took_s:.1f} s")

@@ -15,6 +15,7 @@ import pytest
 
 import pretrain.export.export as ship
 import pretrain.job as job
+import pretrain.objective as objective
 import zymogen.trainer.loop
 from pretrain.__main__ import main
 from support.checkpoint_run import written_at_once
@@ -113,7 +114,7 @@ PHASES: dict[str, tuple[object, str, dict, int | None]] = {
     "save": (saver, "commit", {"at": 1}, 10),
     "after a save": (saver, "commit", {"at": 1, "after": True}, 10),
     "validation": (Engine, "raise_if_interrupted", {"at": 2}, 12),
-    "end of the validation": (job, "evaluate", {"after": True}, 12),
+    "end of the validation": (objective, "evaluate", {"after": True}, 12),
     "export": (ship.transformers_io, "save", {}, 12),
     "end of the export": (ship.transformers_io, "save", {"after": True}, 12),
 }

@@ -3,9 +3,9 @@
 from unittest import mock
 
 from finetune.embed import __main__ as command
-from finetune.embed import job
+from finetune.embed import plan
 
 
 def main(arguments: list[str]) -> int:
-    with mock.patch.object(job, "PART_TOKENS", 1_000):
+    with mock.patch.object(plan, "PART_TOKENS", 1_000):
         return command.main(arguments)
