@@ -1,6 +1,9 @@
 """The label store: what was observed comes back, what is missing has no byte, and damage is found."""
 
+import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from finetune.labels.store import LabelStore, write
 from finetune.tables.table import Table
 from support.assays.labelled_rows import as_list, rows_of, task
 from support.inputs.token_stores import changed, proteins, store_of
+from support.places import ROOT
 
 PROTEINS = proteins(12)
 LENGTHS = [len(letters) for _, letters in PROTEINS]
@@ -158,3 +162,63 @@ def test_labels_of_other_sequences_are_refused(tmp_path: Path) -> None:
     folder = write(tokens, {"ab": read_ab()}).folder
     with pytest.raises(ValueError, match="holds labels of other sequences"):
         LabelStore(folder, other.folder)
+
+
+# A thousand tasks ---------------------------------------------------------------------------------
+
+MEASURED = """
+import sys
+import numpy as np
+from pathlib import Path
+from types import SimpleNamespace
+from data.batches.collate import fill_bin
+from data.corpus.reader import CorpusReader
+from data.order.plan import Bin
+from finetune.labels.contents import LabelledContents
+from finetune.labels.store import LabelStore
+tokens, labels, with_labels = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "1"
+reader = CorpusReader([tokens])
+contents = LabelledContents(reader, SimpleNamespace(), LabelStore(labels, tokens)) if with_labels else None
+count = 0
+for records in np.array_split(np.random.default_rng(0).permutation(200_000), 4_000):
+    lengths = reader.num_residues(records) + 2
+    bin_ = Bin(records, np.zeros(50, np.int64), np.zeros(50, np.int64), lengths)
+    if contents:
+        count += len(contents.fill(bin_).targets[0][0])
+    else:
+        fill_bin(bin_, reader.tokens(bin_))
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+print(count, int(status["VmHWM"].split()[0]) / 1024)  # ru_maxrss would be that of the parent
+"""
+
+
+@pytest.mark.prove
+def test_a_thousand_tasks_over_200_000_rows(tmp_path: Path) -> None:
+    """0.6 % observed, each of up to four measurements: at most 20 MB on disk, and 150 MB while bins are filled."""
+    rng = np.random.default_rng(0)
+    letters = rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), (200_000, 60))
+    tokens = store_of(tmp_path, ((f"p{i}", "".join(row)) for i, row in enumerate(letters)))
+    places = np.sort(rng.choice(200_000 * 1000, 1_200_000, replace=False))
+    pointers = np.searchsorted(places, np.arange(200_001) * 1000)
+    labels = Labels(
+        pointers,
+        (places % 1000).astype(np.int32),
+        rng.normal(size=len(places)).astype(np.float32),
+        rng.integers(-1, 2, len(places)).astype(np.int8),
+        None,
+        rng.integers(1, 5, len(places)).astype(np.int32),
+        rng.normal(size=len(places)).astype(np.float32) ** 2,
+    )
+    store = write(tokens, {"y": labels})
+    same(store.labels(0), labels)
+    num_bytes = sum(map(len, files_of(store.folder).values()))
+    assert num_bytes <= 20e6
+    peaks = []
+    for with_labels in "01":
+        command = [sys.executable, "-c", MEASURED, str(tokens.folder), str(store.folder), with_labels]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=280)
+        count, peak = done.stdout.split()
+        assert int(count) == (1_200_000 if with_labels == "1" else 0)
+        peaks.append(float(peak))
+    print(json.dumps({"store_MB": num_bytes / 1e6, "tokens_peak_MiB": peaks[0], "labels_peak_MiB": peaks[1]}))
+    assert peaks[1] - peaks[0] <= 150

@@ -262,3 +262,30 @@ def test_fp16_resumes_bit_equal(recipe_in, tmp_path: Path, monkeypatch: pytest.M
     scales = [line["loss_scale"] for line in lines(whole.parent / "run/metrics.jsonl") if "loss" in line]
     assert scales[:6] == [2.0**n for n in (22, 21, 20, 19, 18, 17)]
     assert max(scales[10:]) > min(scales[:10])  # it grew, too
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("bf16", "fp16"), *(pytest.param(*each, marks=pytest.mark.prove) for each in (("fp16", "bf16"), ("no", "fp16")))],
+)
+def test_a_run_may_change_its_precision(
+    recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str
+) -> None:
+    recipe = recipe_in(tmp_path)
+    stop_at(monkeypatch, 12)
+    with pytest.raises(KeyboardInterrupt):
+        run_fp16(recipe, precision=first, scale=2.0**12)
+    monkeypatch.undo()
+    assert ("loss_scale" in trainer_of(tmp_path / "run")["entries"]) == (first == "fp16")
+    run_fp16(recipe, precision=then, scale=2.0**13)
+    end = trainer_of(tmp_path / "run")
+    assert end["step"] == 30
+    assert ("loss_scale" in end["entries"]) == (then == "fp16")
+    resumed = [line for line in lines(tmp_path / "run/metrics.jsonl") if line["attempt"] == 2 and "loss" in line]
+    assert [line.get("loss_scale") for line in resumed[:1]] == ([2.0**13] if then == "fp16" else [None])
+    said = json.loads((tmp_path / "run/run.json").read_text())["compute"]
+    assert said[-1] == (
+        f"precision: {then} from here on; up to step 10 it was {first}: to keep that, launch with --mixed_precision "
+        f"{first}"
+    )
