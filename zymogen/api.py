@@ -274,7 +274,7 @@ class FineTunedModel:
             sequence: column of sequences, or two of two chains; that of training without it.
             mutation: columns of mutations such as "A24P"; those of training without it.
             wild_type: FASTA file of the proteins that mutations change; those of training without it.
-            too_long: what is kept of a protein longer than the model reads, as `data.too_long` of a recipe.
+            too_long: part of a protein that is read if it is longer than the model reads: `data.too_long` of a recipe.
             skip_invalid: a row without a protein has no prediction, and is no error.
 
         Returns:

@@ -25,7 +25,7 @@ from benchmarks.learning.around import NAME, with_around
 from benchmarks.learning.moves import MOVES, Tried
 from data.alphabet import IS_TARGET
 from data.batches import loader
-from pretrain import job as masked_language_job
+from pretrain import job as pretraining_job
 from pretrain.__main__ import main as pretrain
 from pretrain.evaluate.validation import unigram_losses
 from pretrain.export import export
@@ -135,7 +135,7 @@ def install(asked: str) -> None:
 
 def _begin(chosen: dict[str, float]) -> None:
     """Change the first weights."""
-    built = masked_language_job.PretrainingJob.build
+    built = pretraining_job.PretrainingJob.build
     unigram: list[NDArray[np.float64]] = []
 
     def changed(starts: Callable[..., dict[str, FirstWeight]]) -> Callable[..., dict[str, FirstWeight]]:
@@ -153,7 +153,7 @@ def _begin(chosen: dict[str, float]) -> None:
 
     for name in ("initial_weights", "local_attention_init"):
         setattr(build, name, changed(getattr(build, name)))
-    masked_language_job.PretrainingJob.build = counted  # type: ignore
+    pretraining_job.PretrainingJob.build = counted  # type: ignore
 
 
 def _move(chosen: dict[str, float]) -> None:
@@ -172,7 +172,7 @@ def _move(chosen: dict[str, float]) -> None:
 
 def _see_around(farthest: int) -> None:
     """Give every model that is trained an embedding that sees so far; it is 0 at first."""
-    without_memory, starts, whole = masked_language_job.build_meta, build.local_attention_init, export.read_whole
+    without_memory, starts, whole = pretraining_job.build_meta, build.local_attention_init, export.read_whole
 
     def model(shape: EsmShape, model_of: Any) -> MaskedLanguageModel:
         return with_around(without_memory(shape, model_of), farthest)
@@ -184,7 +184,7 @@ def _see_around(farthest: int) -> None:
     def exported(*arguments: Any) -> dict[str, Tensor]:
         return {name: weight for name, weight in whole(*arguments).items() if name != NAME}
 
-    masked_language_job.build_meta = model
+    pretraining_job.build_meta = model
     build.local_attention_init = first
     export.read_whole = exported
 

@@ -130,8 +130,8 @@ def open_predictors(place: Path, base: str | None, device: torch.device | str) -
 def _meaning(bundle: Bundle) -> tuple[Any, ...]:
     """What a bundle reads and predicts."""
     tasks = bundle.manifest.tasks
-    told = [(task.settings.name, task.settings.type, task.outputs, task.classes, task.unit) for task in tasks]
-    return bundle.manifest.reading, told
+    meanings = [(task.settings.name, task.settings.type, task.outputs, task.classes, task.unit) for task in tasks]
+    return bundle.manifest.reading, meanings
 
 
 class RowPredictions:

@@ -92,7 +92,7 @@ def train(
         engine: how the run is spread.
         allow_schedule_change: continue although settings of class "schedule" differ from those of earlier attempts.
         allow_code_change: continue although a class of the user's, which the recipe names, has changed.
-        despite_failures: start although the latest attempts failed alike, or saved nothing.
+        despite_failures: start even though the last attempts failed in the same way, or saved nothing.
         written: text of a recipe that was generated, to be saved in the run directory; empty if there is none.
 
     Raises:

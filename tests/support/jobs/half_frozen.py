@@ -8,7 +8,7 @@ from unittest import mock
 
 import torch
 
-from pretrain import job as masked_language_job
+from pretrain import job as pretraining_job
 from pretrain.evaluate.scores import MaskedLanguageScores
 from pretrain.job import PretrainingJob
 from pretrain.model.build import build_initialized
@@ -56,7 +56,7 @@ def frozen(choice: Choice) -> Iterator[None]:
 
     chosen = type("ChosenJob", (PartlyFrozenJob,), {"is_frozen": staticmethod(choice)})
     with (
-        mock.patch.object(masked_language_job, "PretrainingJob", chosen),
+        mock.patch.object(pretraining_job, "PretrainingJob", chosen),
         mock.patch.object(attempt, "finish", compared),
     ):
         yield

@@ -48,7 +48,7 @@ def retain(
         keep: how many stay, 1 or more. With 1, damage to the only one ends the run.
         committed: the checkpoint just committed; it stays, whatever its step.
         best: step of the best checkpoint, which stays too; 0 where there is none.
-        stays: whether the checkpoint of a step is kept for good.
+        stays: whether the checkpoint of a step is never removed.
 
     Returns:
         The paths that are gone.

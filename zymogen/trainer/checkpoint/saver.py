@@ -119,7 +119,7 @@ class CheckpointSaver:
         self.log: Callable[[str], None] = log
         """Prints what failed."""
         self.schedule = IntervalSchedule("run.checkpoint_every", settings.checkpoint_every)
-        """When a save is due, apart from steps whose checkpoint is kept for good."""
+        """When a save is due, apart from steps whose checkpoint is never removed."""
         self._seconds: deque[float] = deque(maxlen=_LATEST)
         self.failed = 0
         """Saves of this attempt that failed, tries included."""
@@ -143,7 +143,7 @@ class CheckpointSaver:
         self._engine.on_main(lambda: require_room(self._run.checkpoints, kept=kept, checkpoint_bytes=size))
 
     def due_at_step(self, step: int) -> bool:
-        """Whether a save is due with this step, on every rank: also of one that is kept for good."""
+        """Whether a save is due with this step, on every rank: also of one that is never removed."""
         return self.schedule.due_at_step(step) or self._settings.stays(step)
 
     def due_by_clock(self) -> bool:

@@ -107,7 +107,7 @@ class RunSettings(Section):
             )
 
     def stays(self, step: int) -> bool:
-        """Whether the checkpoint of this step is kept for good."""
+        """Whether the checkpoint of this step is never removed."""
         return self.keep_checkpoints_every is not None and step % self.keep_checkpoints_every == 0
 
 
